@@ -1,0 +1,80 @@
+# Junction. `make run` and `make test` are all a newcomer needs; each sets up what it uses.
+# Needs Python 3.11 or newer, make, git and the package registries. Everything else is fetched here.
+
+PYTHON   ?= $(shell command -v python3.11 || command -v python3)
+BIN      := .venv/bin
+UV       := .uv/bin/uv
+PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
+EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
+
+.PHONY: help setup run test check lint types imports unit requirements bench soak lock peers clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: .venv/.run  ## install the program at .venv/bin/mcp-junction
+
+run: setup  ## show the demo servers at work
+	@$(BIN)/mcp-junction inspect --config examples/demo.json
+	@$(BIN)/mcp-junction call --config examples/demo.json arithmetic:evaluate '{"expression": "6 * 7"}'
+	@$(BIN)/python examples/next_steps.py
+
+test: check unit requirements  ## every check and every test, from nothing
+
+check: lint types imports  ## ruff, strict types, what may import what
+
+lint: .venv/.dev
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check . && echo "ruff: ok"
+
+types: .venv/.dev
+	@$(BIN)/mypy
+
+imports: .venv/.dev
+	@$(BIN)/lint-imports --config .importlinter
+
+unit: .venv/.dev peers
+	@rm -rf .reports && mkdir -p .reports
+	$(BIN)/coverage run -m pytest -n 3 --dist worksteal -m "not soak" $(PYTEST)
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --fail-under=85 | tail -n 12
+
+requirements: .venv/.dev
+	@$(BIN)/python tests/manifest.py --check
+
+bench: .venv/.dev  ## budgets, as ratios to the floor, in one run
+	@$(BIN)/python benchmarks/run.py $(BENCH)
+
+soak: .venv/.dev peers  ## the long forms of the fault tests
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(PYTEST)
+
+peers: .peers/.ready
+
+lock: $(UV)  ## renew the lock files
+	@$(UV) pip compile -q -U --universal --generate-hashes --no-header --no-annotate -p 3.11 pyproject.toml --group build -o requirements.lock
+	@$(UV) pip compile -q -U --universal --generate-hashes --no-header --no-annotate -p 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	@$(UV) pip compile -q -U --universal --generate-hashes --no-header --no-annotate -p 3.11 --group peers -o requirements-peers.lock
+
+clean:  ## remove everything that was installed or made here
+	rm -rf .venv .uv .peers .reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(UV): requirements-uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Junction needs Python 3.11 or newer; set PYTHON=/path/to/it")'
+	@echo "setting up uv"
+	@$(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
+	@touch $@
+
+.venv/bin/python: | $(UV)
+	@$(UV) venv --quiet --python $(PYTHON) .venv
+
+# The development set contains the running one: once it is there, `make run` leaves it alone.
+.venv/.run: requirements.lock pyproject.toml | .venv/bin/python
+	@test -e .venv/.dev || { echo "installing the program"; $(PIP_SYNC) $(BIN)/python requirements.lock && $(EDITABLE); }
+	@touch $@
+
+.venv/.dev: requirements-dev.lock pyproject.toml | .venv/bin/python
+	@echo "installing the development tools"
+	@$(PIP_SYNC) $(BIN)/python requirements-dev.lock && $(EDITABLE)
+	@touch $@ .venv/.run
+
+# Real MCP servers and a Node to run them, from the registries, apart from our own environment.
+.peers/.ready: requirements-peers.lock tests/peers/package.json tests/peers/package-lock.json | $(UV)
+	@UV=$(UV) PYTHON=$(PYTHON) sh tests/peers/install.sh

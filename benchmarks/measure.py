@@ -1,0 +1,109 @@
+"""The ways of taking a figure: CPU per call, latency, time to a full list."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from statistics import median
+
+from budgets import Figure
+from client import INIT_PARAMS, McpError, StdioSession, unwrap
+from targets import Lab, Target
+
+TEXT = "The quick brown fox jumps over the lazy dog. " * 4
+
+PER = {"s": 1, "ms": 1e3, "µs": 1e6}
+
+Load = Callable[[Target], Awaitable[int]]
+
+
+async def echo(target: Target) -> None:
+    """One call of about 300 bytes."""
+    name = target.tool("echo")
+    params = {"name": name, "arguments": {"text": TEXT, "topic": "bench"}}
+    result = await target.session.request("tools/call", params)
+    if result.get("isError") or TEXT not in result["content"][0]["text"]:
+        raise McpError(f"{target.name}: a wrong answer to echo")
+
+
+async def in_flight(call: Callable[[], Awaitable[None]], width: int, calls: int) -> None:
+    """`calls` calls, always `width` of them under way."""
+    left = iter(range(calls))
+
+    async def caller() -> None:
+        for _ in left:
+            await call()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(width):
+            group.create_task(caller())
+
+
+async def alternating(lab: Lab, targets: Sequence[Target]) -> AsyncIterator[Target]:
+    """Each target once a round, in turning order, so that a noisy minute hits all alike."""
+    for number in range(lab.rounds):
+        for target in targets if number % 2 == 0 else reversed(targets):
+            yield target
+
+
+async def cpu_per_call(
+    lab: Lab, targets: tuple[Target, Target], load: Load, what: str, unit: str
+) -> Figure:
+    """CPU per call of (floor, ours), the median of many short rounds. `load` answers its calls.
+
+    On a busy machine with two cores, the floor measured against itself came out between 0.90 and
+    1.05 this way. The ratio of the least rounds is noted beside it: where the two differ much, the
+    machine was not quiet enough to trust either.
+    """
+    taken: dict[str, list[float]] = {target.name: [] for target in targets}
+    for target in targets:
+        await load(target)  # caches fill and lazy imports happen before anything counts
+    async for target in alternating(lab, targets):
+        before = target.cpu()
+        calls = await load(target)
+        taken[target.name].append((target.cpu() - before) / calls)
+    floor, ours = (taken[name] for name in ("floor", "ours"))
+    note = f"median of {lab.rounds} × {calls}; by the least {min(ours) / min(floor):.2f}×"
+    return Figure(what, median(ours) * PER[unit], unit, median(floor) * PER[unit], note)
+
+
+async def latencies(target: Target, calls: int) -> list[float]:
+    """Seconds of each of `calls` echo calls, one after the other."""
+    taken = []
+    for _ in range(calls):
+        started = time.perf_counter()
+        await echo(target)
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+async def list_tools(session: StdioSession, first: object = None) -> list[str]:
+    """The names of all tools, over as many pages as the program makes of them."""
+    page = first or await session.request("tools/list", {})
+    names = [tool["name"] for tool in page["tools"]]
+    while cursor := page.get("nextCursor"):
+        page = await session.request("tools/list", {"cursor": cursor})
+        names += [tool["name"] for tool in page["tools"]]
+    return names
+
+
+async def open_and_list(session: StdioSession) -> list[str]:
+    """Handshake and first list in one go, as a client does that does not wait."""
+    opened = session.post("initialize", INIT_PARAMS)
+    session.notify("notifications/initialized")
+    listed = session.post("tools/list", {})
+    _, page = map(unwrap, await asyncio.gather(opened, listed))
+    return await list_tools(session, page)
+
+
+def expect_tools(target: Target, names: list[str], count: int) -> None:
+    if len(set(names)) != count:
+        raise McpError(f"{target.name}: {len(set(names))} tools listed where {count} are meant")
+
+
+async def timed_list(target: Target, count: int) -> float:
+    """Seconds of one whole warm list."""
+    started = time.perf_counter()
+    names = await list_tools(target.session)
+    taken = time.perf_counter() - started
+    expect_tools(target, names, count)
+    return taken

@@ -1,0 +1,109 @@
+"""Call: one routed request of any kind, from its acceptance to its one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from msgspec import Raw
+
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.catalog.view import Route
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.outcome import Delivery, Outcome
+
+
+class Caller(Protocol):
+    """What a call needs of the session it belongs to."""
+
+    principal: Principal
+    spelling: Spelling
+
+    def notify(self, method: str, params: bytes) -> None: ...
+
+    def ask(self, method: str, params: Raw) -> Awaitable[Outcome]: ...
+
+
+class Call:
+    """One routed request. Holds the snapshot it started with, whatever changes meanwhile."""
+
+    __slots__ = (
+        "_ended_by",
+        "asking",
+        "caller",
+        "deadline",
+        "flight",
+        "method",
+        "name",
+        "params",
+        "progress_token",
+        "route",
+        "snapshot",
+        "spoke",
+    )
+
+    def __init__(
+        self, caller: Caller, snapshot: Snapshot, method: str, name: str, params: dict[str, Raw]
+    ) -> None:
+        self.caller = caller
+        self.snapshot = snapshot
+        self.method = method
+        self.name = name
+        self.params = params
+        self.route: Route | None = None
+        self.flight: Flight | None = None
+        self.deadline: float | None = None
+        self.progress_token: Raw | None = None
+        self.spoke = False
+        self.asking = 0
+        self._ended_by: Outcome | None = None
+
+    # -- downward: ending it from our side
+
+    def board(self, flight: Flight) -> bool:
+        """Put the call on a flight; False when it has been ended meanwhile."""
+        if self._ended_by is not None:
+            flight.end(self._ended_by)
+            return False
+        self.flight = flight
+        return True
+
+    def cancel(self, reason: str) -> None:
+        """The caller no longer wants it."""
+        self._end(outcomes.cancelled(reason, self._delivery), reason)
+
+    def expire(self, seconds: float) -> None:
+        """Its time is over."""
+        server = self.route.pair.server if self.route is not None else ""
+        self._end(outcomes.timed_out(server, self._delivery, seconds), "timed out")
+
+    @property
+    def _delivery(self) -> Delivery:
+        return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
+
+    def _end(self, outcome: Outcome, reason: str) -> None:
+        if self._ended_by is None:
+            self._ended_by = outcome
+            if self.flight is not None:
+                self.flight.abandon(outcome, reason)
+
+    # -- upward: what the server says before it answers
+
+    def progress(self, params: dict[str, Raw]) -> None:
+        if self.progress_token is not None and self._ended_by is None:
+            self.spoke = True
+            params["progressToken"] = self.progress_token
+            self.caller.notify("notifications/progress", encode.dumps(params))
+
+    async def ask(self, method: str, params: Raw) -> Outcome:
+        """Ask the client on the server's behalf. The deadline stands still meanwhile."""
+        self.spoke = True
+        self.asking += 1
+        try:
+            return await self.caller.ask(method, params)
+        finally:
+            self.asking -= 1

@@ -1,0 +1,40 @@
+"""The pipeline: the stages of a call, composed once.
+
+This is the one place where their order is written. ``record`` is outermost, so that unknown names
+are recorded too; ``forward`` stands next to the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.snapshot import Handler
+from mcp_junction.calls.stages.forward import Forward
+from mcp_junction.calls.stages.record import Record
+from mcp_junction.calls.stages.resolve import resolve
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.telemetry.events import Sink
+from mcp_junction.upstream.outcome import Outcome
+
+
+class Stage(Protocol):
+    """One policy around the rest of the path."""
+
+    async def __call__(self, call: Call, following: Handler) -> Outcome: ...
+
+
+def compose(stages: Sequence[Stage], last: Handler) -> Handler:
+    """One handler from stages, the first of them outermost."""
+    handler = last
+    for stage in reversed(stages):
+        handler = partial(stage, following=handler)
+    return handler
+
+
+def owner_pipeline(clock: Clock, deadlines: Deadlines, sink: Sink | None) -> Handler:
+    """The path of a call whose caller owns everything: no policy, no audit."""
+    return compose([Record(clock, sink), resolve], Forward(deadlines))

@@ -1,0 +1,1 @@
+"""One policy, one file. Each stage is ``async (call, following) -> Outcome``."""

@@ -1,0 +1,49 @@
+"""Record: every call leaves exactly one event, and every call gets an outcome, come what may."""
+
+from __future__ import annotations
+
+import logging
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.snapshot import Handler
+from mcp_junction.protocol.versions import INTERNAL_ERROR
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.telemetry.events import CallCompleted, Sink
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Outcome
+
+log = logging.getLogger("mcp_junction.calls")
+
+
+class Record:
+    """The outermost stage."""
+
+    def __init__(self, clock: Clock, sink: Sink | None) -> None:
+        self._clock = clock
+        self._sink = sink
+
+    async def __call__(self, call: Call, following: Handler) -> Outcome:
+        if self._sink is None:
+            return await self._answered(call, following)
+        began = self._clock.now()
+        outcome = await self._answered(call, following)
+        self._sink(
+            CallCompleted(
+                principal=call.caller.principal.id,
+                method=call.method,
+                server=call.route.pair.server if call.route is not None else None,
+                name=call.route.canonical if call.route is not None else call.name,
+                outcome=outcome.kind.value,
+                delivery=outcome.delivery.value if outcome.delivery is not None else None,
+                seconds=self._clock.now() - began,
+            )
+        )
+        return outcome
+
+    async def _answered(self, call: Call, following: Handler) -> Outcome:
+        try:
+            return await following(call)
+        except Exception:  # a fault of ours must still be answered
+            log.exception("a call failed inside Junction")
+            delivery = call.flight.delivery if call.flight is not None else None
+            return outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)

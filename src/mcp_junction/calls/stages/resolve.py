@@ -1,0 +1,23 @@
+"""Resolve: from the name a caller used to a route. A look-up in the view; no I/O."""
+
+from __future__ import annotations
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.snapshot import Handler
+from mcp_junction.protocol.versions import INVALID_PARAMS
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Outcome
+
+_QUOTED = 200
+
+
+async def resolve(call: Call, following: Handler) -> Outcome:
+    view = call.snapshot.catalog.view(call.caller.spelling)
+    call.route = view.find(call.name)
+    if call.route is not None:
+        return await following(call)
+    name = call.name if len(call.name) <= _QUOTED else call.name[:_QUOTED] + "…"
+    near = view.nearest(name)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    message = f"unknown tool: {name}{hint}"
+    return outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, nearest=near)

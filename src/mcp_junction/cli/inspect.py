@@ -1,0 +1,106 @@
+"""``mcp-junction inspect``: start the servers of a config file and show what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
+from mcp_junction.cli.runner import run_async
+from mcp_junction.cli.waiting import settled_with_progress
+from mcp_junction.config.load import Config
+from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.state import SIMPLE, ServerState
+
+
+def run(argv: list[str]) -> int:
+    options = parser(
+        "mcp-junction inspect",
+        "Start every server of a config file, list what it offers, end it again."
+        "\nExit code 1 if any of them failed.",
+    )
+    add_config_options(options)
+    options.add_argument("--json", action="store_true", help="print one JSON document instead")
+    given = options.parse_args(argv)
+    set_up_logging(given)
+    return run_async(_inspect(read_config(given), as_json=given.json, quiet=not given.debug))
+
+
+async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
+    from mcp_junction.app import Junction
+
+    if quiet:
+        import logging
+
+        logging.getLogger("mcp_junction.upstream").setLevel(logging.CRITICAL)  # the table says it
+    async with Junction(config) as junction:
+        junction.greet()
+        await settled_with_progress(junction)
+        catalog = junction.snapshot.catalog
+        view = catalog.view(junction.spelling)
+        report = [
+            _described(server, sorted(view.names_of(server.key)))
+            for server in junction.servers.values()
+        ]
+    await asyncio.to_thread(_print_json if as_json else _print_table, config, report)
+    return 0 if all(row["state"] == ServerState.CONNECTED for row in report) else 1
+
+
+def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
+    error = server.error
+    greeting = server.greeting
+    late = "it has not answered yet" if server.state is ServerState.CONNECTING else None
+    return {
+        "server": server.key,
+        "state": server.state.value,
+        "status": SIMPLE[server.state],
+        "name": greeting.name if greeting else None,
+        "version": greeting.version if greeting else None,
+        "protocol": greeting.protocol_version if greeting else None,
+        "tools": tools,
+        "start_seconds": round(server.start_seconds, 3) if server.start_seconds else None,
+        "phase": error.phase.value if error else None,
+        "diagnostic": error.message if error else late,
+        "exit_code": error.exit_code if error else None,
+        "stderr_tail": error.stderr_tail.splitlines()[-20:] if error else [],
+    }
+
+
+def _print_json(config: Config, report: list[dict[str, Any]]) -> None:
+    import json
+
+    print(json.dumps({"config": config.source, "servers": report}, indent=2))
+
+
+def _print_table(config: Config, report: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(file=sys.stdout)
+    table = Table(title=f"Servers of {escape(config.source)}", title_justify="left")
+    for heading in ("server", "state", "tools", "start", "diagnostics"):
+        table.add_column(heading, justify="right" if heading in ("tools", "start") else "left")
+    for row in report:
+        good = row["state"] == ServerState.CONNECTED
+        colour = "green" if good else "yellow" if row["state"] == ServerState.CONNECTING else "red"
+        table.add_row(
+            escape(row["server"]),
+            f"[{colour}]{row['state']}[/]",
+            str(len(row["tools"])) if good else "–",
+            f"{row['start_seconds']:.2f} s" if row["start_seconds"] else "–",
+            escape(_diagnostics(row)),
+        )
+    console.print(table)
+    names = [name for row in report for name in row["tools"]]
+    if names:
+        console.print(f"[bold]{len(names)} tools:[/] " + escape(", ".join(names)))
+
+
+def _diagnostics(row: dict[str, Any]) -> str:
+    if row["diagnostic"] is None:
+        version = f" {row['version']}" if row["version"] else ""
+        return f"{row['name'] or ''}{version} (MCP {row['protocol']})"
+    words = f"{row['phase']}: {row['diagnostic']}" if row["phase"] else row["diagnostic"]
+    return "\n".join([words, *(f"  {line}" for line in row["stderr_tail"][-5:])])

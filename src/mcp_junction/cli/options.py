@@ -1,0 +1,98 @@
+"""What commands share: the options about a config file, and the parser that explains itself."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from typing import Any, NoReturn
+
+from mcp_junction.config.load import Config, load
+from mcp_junction.config.settings import PREFIX_MODES
+from mcp_junction.errors import UsageError
+from mcp_junction.upstream.child_env import in_circle
+
+_SETTINGS = ("name", "version", "separator", "prefix", "stdio_only", "restart", "inherit_env")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors say how to get help, and are raised instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\ntry: {self.prog} --help")
+
+
+def parser(prog: str, description: str, epilog: str = "") -> Parser:
+    return Parser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_config_options(options: argparse.ArgumentParser) -> None:
+    """The options of every command that starts servers."""
+    options.add_argument(
+        "--config", metavar="FILE", help="the mcpServers file (JSON, comments allowed)"
+    )
+    names = options.add_argument_group("names")
+    names.add_argument(
+        "--separator",
+        metavar="X",
+        help="write every tool as SERVER X TOOL, whoever the client is"
+        " (default: ':', and '__' for clients that refuse it)",
+    )
+    names.add_argument(
+        "--prefix",
+        choices=PREFIX_MODES,
+        help="put the server's key before its tools: always (default), auto (not when there is"
+        " only one server) or never",
+    )
+    servers = options.add_argument_group("servers")
+    servers.add_argument(
+        "--stdio-only", action="store_true", default=None, help="refuse entries with a url"
+    )
+    servers.add_argument(
+        "--restart", action="store_true", default=None, help="start a server again when it ends"
+    )
+    servers.add_argument(
+        "--inherit-env",
+        action="store_true",
+        default=None,
+        help="give servers the whole environment, not only PATH, HOME and the like",
+    )
+    logs = options.add_argument_group("logs")
+    logs.add_argument("--debug", action="store_true", help="log everything, not only what is wrong")
+    logs.add_argument("--log-file", metavar="FILE", help="log there as well as on stderr")
+
+
+def read_config(given: argparse.Namespace) -> Config:
+    """The config a command was given. Raises ConfigError or UsageError."""
+    if not given.config:
+        raise UsageError("--config FILE is needed: the mcpServers file to serve")
+    options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
+    config = load(given.config, os.environ, options)
+    if in_circle(os.environ, config.identity):
+        raise UsageError(
+            f"circular reference: {given.config} is already being served by an aggregator above"
+            " this one; remove the entry that starts mcp-junction with this file"
+        )
+    return config
+
+
+def set_up_logging(given: argparse.Namespace) -> None:
+    """Errors and warnings on stderr; everything with --debug; also to a file if asked."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if given.log_file:
+        try:
+            handlers.append(logging.FileHandler(given.log_file, encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"--log-file {given.log_file}: {error.strerror}") from None
+    logging.basicConfig(
+        level=logging.DEBUG if given.debug else logging.WARNING,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        handlers=handlers,
+    )

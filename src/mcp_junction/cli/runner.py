@@ -1,0 +1,15 @@
+"""Runs a coroutine on the fastest loop there is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+def run_async(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        import uvloop
+    except ImportError:  # not on this platform
+        return asyncio.run(main)
+    return uvloop.run(main)

@@ -1,0 +1,25 @@
+"""Waiting that shows itself: a line on the terminal when starting servers takes over a second."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from mcp_junction.app import Junction
+
+_PATIENCE = 1.0
+
+
+async def settled_with_progress(junction: Junction) -> None:
+    """Wait until every server is up or has failed."""
+    waiting = junction.tasks.spawn(junction.settled())
+    await asyncio.wait({waiting}, timeout=_PATIENCE)
+    if not waiting.done() and sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("") as status:
+            while not waiting.done():
+                late = [key for key, s in junction.servers.items() if not s.settled.is_set()]
+                status.update(f"waiting for {', '.join(late)}")
+                await asyncio.wait({waiting}, timeout=0.2)
+    await waiting

@@ -1,0 +1,87 @@
+"""JSON with comments and trailing commas to plain values, with every fault located.
+
+Not a validator: it knows objects and arrays, not servers. A member that stands twice in one object
+is found here, because a dict could no longer tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from mcp_junction.errors import ConfigError, Problem, ProblemCode
+
+# A string, a comment, or a comma with nothing but white space and comments before the bracket.
+_PIECES = re.compile(
+    r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=(?:\s|//[^\n]*|/\*.*?\*/)*[\]}])', re.DOTALL
+)
+_NOT_BREAK = re.compile(r"[^\n]")
+_BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*\Z")
+
+
+class _Object(dict[str, Any]):
+    """An object that remembers which of its members stood twice."""
+
+    repeated: tuple[str, ...] = ()
+
+
+def parse(text: str, source: str) -> Any:
+    """The value of a JSON text with comments. Raises ConfigError with line and column."""
+    try:
+        value = json.loads(_plain(text), object_pairs_hook=_object, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        problem = Problem(ProblemCode.INVALID_JSON, "$", f"{where}: {error.msg}")
+        raise ConfigError(source, [problem]) from None
+    except (RecursionError, ValueError) as error:
+        problem = Problem(ProblemCode.INVALID_JSON, "$", str(error))
+        raise ConfigError(source, [problem]) from None
+    repeated = [
+        Problem(ProblemCode.INVALID_SCHEMA, path, "this key stands twice; remove one of them")
+        for path in _repeated(value, "$")
+    ]
+    if repeated:
+        raise ConfigError(source, repeated)
+    return value
+
+
+def child_path(path: str, key: str | int) -> str:
+    """The JSON path of a member or an element."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if _BARE_KEY.match(key) else f"{path}[{json.dumps(key)}]"
+
+
+def _plain(text: str) -> str:
+    """The text with comments and trailing commas blanked out, every position kept."""
+
+    def blank(piece: re.Match[str]) -> str:
+        found = piece[0]
+        return found if found.startswith('"') else _NOT_BREAK.sub(" ", found)
+
+    return _PIECES.sub(blank, text.removeprefix("\ufeff"))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    value = _Object(pairs)
+    if len(value) != len(pairs):
+        keys = [key for key, _ in pairs]
+        value.repeated = tuple(key for key in value if keys.count(key) > 1)
+    return value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _repeated(value: Any, path: str) -> list[str]:
+    found: list[str] = []
+    if isinstance(value, _Object):
+        found += [child_path(path, key) for key in value.repeated]
+        for key, member in value.items():
+            found += _repeated(member, child_path(path, key))
+    elif isinstance(value, list):
+        for index, element in enumerate(value):
+            found += _repeated(element, child_path(path, index))
+    return found

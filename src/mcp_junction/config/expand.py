@@ -1,0 +1,56 @@
+"""Variables in config strings: ``$VAR``, ``${VAR}``, ``${VAR:-default}``, ``${env:VAR}``, ``$$``.
+
+One pass: what a variable holds is never expanded again. Missing variables are collected, not
+raised, so that a report can name all of them at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+_REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<braced>[^}]*)\}|(?P<plain>[A-Z_][A-Z0-9_]*))")
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*?)\s*\Z")
+
+
+def expand(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The expanded text, and the names of the variables that are not set."""
+    missing: list[str] = []
+
+    def value(reference: re.Match[str]) -> str:
+        if reference["dollar"]:
+            return "$"
+        name, has_default, default = (reference["braced"] or reference["plain"] or "").partition(
+            ":-"
+        )
+        name = name.removeprefix("env:")
+        found = variables.get(name)
+        if has_default:
+            return found or default
+        if found is None:
+            missing.append(name)
+            return reference[0]
+        return found
+
+    return _REFERENCE.sub(value, text), missing
+
+
+def read_dotenv(path: Path) -> dict[str, str]:
+    """The assignments of a ``.env`` file; an absent file has none."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    found: dict[str, str] = {}
+    for line in lines:
+        assignment = _ASSIGNMENT.match(line)
+        if assignment and not line.lstrip().startswith("#"):
+            found[assignment["name"]] = _unquoted(assignment["value"])
+    return found
+
+
+def _unquoted(value: str) -> str:
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return re.split(r"\s+#", value, maxsplit=1)[0]

@@ -1,0 +1,98 @@
+"""From a path to a Config: read, parse, check and expand, before anything is started.
+
+All problems come in one report. This is the only module of the room that reads files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_junction.config.document import child_path, parse
+from mcp_junction.config.expand import read_dotenv
+from mcp_junction.config.servers import EntryReader, ServerDefinition
+from mcp_junction.config.settings import Settings, layered
+from mcp_junction.errors import ConfigError, Problem, ProblemCode
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything the user said, checked."""
+
+    source: str
+    servers: tuple[ServerDefinition, ...]
+    settings: Settings
+    identity: str
+    """Says which file this is, whatever it is called from: how a circle of aggregators is seen."""
+
+
+def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> Config:
+    """The config at ``path``. Raises ConfigError with every problem found."""
+    document = parse(_read(path), path)
+    variables = {**read_dotenv(Path(path).parent / ".env"), **environ}
+    if not isinstance(document, dict):
+        raise ConfigError(path, [_wrong("$", "must be an object with a member mcpServers")])
+    own = document.get("junction") or {}
+    problems = [] if isinstance(own, dict) else [_wrong("$.junction", "must be an object")]
+    own = own if isinstance(own, dict) else {}
+    settings, found = layered(own, variables, options)
+    problems += found
+    servers, found = _servers(document, own.get("servers"), variables, settings)
+    problems += found
+    if problems:
+        raise ConfigError(path, problems)
+    return Config(path, tuple(servers), settings, _identity(path))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        message = "there is no such file; check the path given with --config"
+    except IsADirectoryError:
+        message = "is a directory; give the path of the JSON file in it"
+    except PermissionError:
+        message = "may not be read by this user; check its permissions"
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8 text (byte {error.start})"
+        raise ConfigError(path, [Problem(ProblemCode.INVALID_JSON, "$", message)]) from None
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+    raise ConfigError(path, [Problem(ProblemCode.FILE_NOT_FOUND, path, message)]) from None
+
+
+def _servers(
+    document: dict[str, Any], extras: Any, variables: Mapping[str, str], settings: Settings
+) -> tuple[list[ServerDefinition], list[Problem]]:
+    member = "mcpServers" if "mcpServers" in document or "servers" not in document else "servers"
+    root = child_path("$", member)
+    entries = document.get(member)
+    if member not in document:
+        return [], [_wrong(root, "is missing: an object with one entry for each server")]
+    if not isinstance(entries, dict):
+        return [], [_wrong(root, "must be an object with one entry for each server")]
+    extras = extras if isinstance(extras, dict) else {}
+    servers: list[ServerDefinition] = []
+    problems = [
+        _wrong(child_path("$.junction.servers", key), f"names no server of {member}")
+        for key in extras
+        if key not in entries
+    ]
+    for key, entry in entries.items():
+        reader = EntryReader(key, child_path(root, key), variables)
+        definition = reader.read(entry, extras.get(key), stdio_only=settings.stdio_only)
+        problems += reader.problems
+        if definition is not None:
+            servers.append(definition)
+    return servers, problems
+
+
+def _identity(path: str) -> str:
+    return hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:16]
+
+
+def _wrong(path: str, message: str) -> Problem:
+    return Problem(ProblemCode.INVALID_SCHEMA, path, message)

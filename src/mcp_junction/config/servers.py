@@ -1,0 +1,163 @@
+"""ServerDefinition: one entry of ``mcpServers``, checked and expanded.
+
+The checks here say what is wrong, where, and never quote a value: it may be a secret. Unknown keys
+are other programs' business and are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp_junction.config.document import child_path
+from mcp_junction.config.expand import expand
+from mcp_junction.errors import Problem, ProblemCode
+
+_TRANSPORTS = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamablehttp": "http",
+    "streamable_http": "http",
+    "sse": "sse",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDefinition:
+    """How to reach one server, and what the operator says about it."""
+
+    key: str
+    transport: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_ms: int = 0
+    restart: bool | None = None
+
+
+class EntryReader:
+    """Reads one entry; collects what is wrong with it instead of stopping at the first fault."""
+
+    def __init__(self, key: str, path: str, variables: Mapping[str, str]) -> None:
+        self.key = key
+        self.path = path
+        self.variables = variables
+        self.problems: list[Problem] = []
+
+    def read(self, entry: Any, extra: Any, *, stdio_only: bool) -> ServerDefinition | None:
+        """The definition, or None when the entry is disabled or has problems."""
+        if not isinstance(entry, dict):
+            self._wrong(self.path, "must be an object with a command or a url")
+            return None
+        if not self.key:
+            self._wrong(self.path, "the key of a server must not be empty")
+        own = {**self._object(entry, "junction"), **(extra if isinstance(extra, dict) else {})}
+        if self._flag(entry, "disabled") or self._flag(own, "disabled"):
+            return None
+        transport = self._transport(entry, stdio_only=stdio_only)
+        definition = ServerDefinition(
+            key=self.key,
+            transport=transport,
+            timeout_ms=self._number(own if "timeout" in own else entry, "timeout"),
+            restart=self._flag(own, "restart") if "restart" in own else None,
+            **(self._process(entry) if transport == "stdio" else self._remote(entry)),
+        )
+        return None if self.problems else definition
+
+    def _transport(self, entry: dict[str, Any], *, stdio_only: bool) -> str:
+        declared = entry.get("type", entry.get("transport"))
+        guess = "http" if "url" in entry and "command" not in entry else "stdio"
+        transport = _TRANSPORTS.get(str(declared).lower()) if declared is not None else guess
+        if transport is None:
+            self._wrong(child_path(self.path, "type"), "must be stdio, http or sse")
+            return guess
+        if "command" in entry and "url" in entry and declared is None:
+            self._wrong(self.path, "has both a command and a url; keep one, or say which by type")
+        if transport != "stdio" and stdio_only:
+            self._wrong(self.path, "is a remote server, and --stdio-only allows none; remove one")
+        return transport
+
+    def _process(self, entry: dict[str, Any]) -> dict[str, Any]:
+        args = entry.get("args")
+        path = child_path(self.path, "args")
+        if args is not None and not isinstance(args, list):
+            self._wrong(path, "must be an array of strings")
+            args = None
+        cwd = self._text(entry, "cwd") if entry.get("cwd") is not None else None
+        return {
+            "command": self._text(entry, "command", needed="name the program to run"),
+            "args": tuple(
+                self._expanded(value, child_path(path, index))
+                for index, value in enumerate(args or ())
+            ),
+            "env": self._strings(entry, "env"),
+            "cwd": cwd,
+        }
+
+    def _remote(self, entry: dict[str, Any]) -> dict[str, Any]:
+        url = self._text(entry, "url", needed="give the address of the server")
+        if url and not url.lower().startswith(("http://", "https://")) and not self.problems:
+            self._wrong(child_path(self.path, "url"), "must begin with http:// or https://")
+        return {"url": url, "headers": self._strings(entry, "headers")}
+
+    def _text(self, entry: dict[str, Any], name: str, needed: str = "must not be empty") -> str:
+        path = child_path(self.path, name)
+        if name not in entry:
+            self._wrong(path, f"is missing: {needed}")
+            return ""
+        text = self._expanded(entry[name], path)
+        if not text and isinstance(entry[name], str):
+            self._wrong(path, f"is empty: {needed}")
+        return text
+
+    def _strings(self, entry: dict[str, Any], name: str) -> dict[str, str]:
+        path = child_path(self.path, name)
+        found: dict[str, str] = {}
+        for key, value in self._object(entry, name).items():
+            found[key] = self._expanded(value, child_path(path, key))
+            if not key or "=" in key or "\0" in key:
+                self._wrong(child_path(path, key), "is not a usable name")
+        return found
+
+    def _object(self, entry: dict[str, Any], name: str) -> dict[str, Any]:
+        value = entry.get(name)
+        if value is None:
+            return {}
+        if isinstance(value, dict):
+            return value
+        self._wrong(child_path(self.path, name), "must be an object")
+        return {}
+
+    def _expanded(self, value: Any, path: str) -> str:
+        if not isinstance(value, str):
+            self._wrong(path, "must be a string (put it in quotes)")
+            return ""
+        text, missing = expand(value, self.variables)
+        for name in missing:
+            message = f"the environment variable {name or '${}'} is not set"
+            self.problems.append(Problem(ProblemCode.MISSING_ENV_VAR, path, message, name))
+        if "\0" in text:
+            self._wrong(path, "must not contain a NUL character")
+        return text
+
+    def _number(self, entry: dict[str, Any], name: str) -> int:
+        value = entry.get(name, 0)
+        if type(value) is not int or value < 0:
+            self._wrong(child_path(self.path, name), "must be a whole number of milliseconds")
+            return 0
+        return value
+
+    def _flag(self, entry: dict[str, Any], name: str) -> bool:
+        value = entry.get(name, False)
+        if not isinstance(value, bool):
+            self._wrong(child_path(self.path, name), "must be true or false")
+            return False
+        return value
+
+    def _wrong(self, path: str, message: str) -> None:
+        self.problems.append(Problem(ProblemCode.INVALID_SCHEMA, path, message))

@@ -1,0 +1,92 @@
+"""How Junction itself behaves: command line > environment > ``"junction"`` in the file > default.
+
+Static for the life of the process; what can change at run time is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mcp_junction import __version__
+from mcp_junction.errors import Problem, ProblemCode
+from mcp_junction.protocol.lines import DEFAULT_LIMIT
+from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
+
+PREFIX_MODES = ("always", "auto", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting, with its default. The names are those of the ``"junction"`` object."""
+
+    name: str = "mcp-junction"
+    version: str = __version__
+    separator: str | None = None
+    prefix: str = "always"
+    stdio_only: bool = False
+    restart: bool = False
+    inherit_env: bool = False
+    list_wait_ms: int = 30_000
+    start_timeout_ms: int = 30_000
+    drain_ms: int = 5_000
+    timeout: int = 0
+    page_size: int = DEFAULT_PAGE_SIZE
+    max_line_bytes: int = DEFAULT_LIMIT
+
+
+def layered(
+    file: Mapping[str, Any], environ: Mapping[str, str], options: Mapping[str, Any]
+) -> tuple[Settings, list[Problem]]:
+    """The settings from all three layers, and what is wrong in them."""
+    problems: list[Problem] = []
+    chosen: dict[str, Any] = {}
+    for field in fields(Settings):
+        variable = f"JUNCTION_{field.name.upper()}"
+        default = getattr(DEFAULTS, field.name)
+        if field.name in file:
+            place = f"$.junction.{field.name}"
+            _take(chosen, problems, field.name, place, file[field.name], default)
+        if variable in environ:
+            value = _from_text(environ[variable], default)
+            _take(chosen, problems, field.name, f"environment {variable}", value, default)
+        if options.get(field.name) is not None:
+            chosen[field.name] = options[field.name]
+    if chosen.get("prefix", "always") not in PREFIX_MODES:
+        modes = ", ".join(PREFIX_MODES)
+        problems.append(_problem("$.junction.prefix", f"must be one of {modes}"))
+    return replace(DEFAULTS, **chosen), problems
+
+
+def _take(
+    chosen: dict[str, Any],
+    problems: list[Problem],
+    name: str,
+    place: str,
+    value: Any,
+    default: Any,
+) -> None:
+    kind = str if default is None else type(default)
+    if type(value) is not kind or (isinstance(value, int) and value < 0):
+        words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
+        problems.append(_problem(place, f"must be {words[kind]}"))
+    else:
+        chosen[name] = value
+
+
+def _from_text(text: str, default: Any) -> Any:
+    if isinstance(default, bool):
+        return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
+            text.lower(), text
+        )
+    if isinstance(default, int):
+        return int(text) if text.isdecimal() else text
+    return text
+
+
+def _problem(place: str, message: str) -> Problem:
+    return Problem(ProblemCode.INVALID_SCHEMA, place, message)
+
+
+DEFAULTS = Settings()

@@ -1,0 +1,334 @@
+"""A small MCP server on stdio: the loop the demo servers share.
+
+It speaks the revisions with a handshake (2024-11-05 to 2025-11-25), one JSON-RPC message per line.
+Tools are answered where they are read, one after the other; a tool marked ``slow`` gets a thread of
+its own, can report progress, and stops when its request is cancelled. All writes take one lock, and
+what a cancelled request still wants to say is dropped under that same lock: after the cancellation
+was read, nothing more of it is sent.
+
+It is not a library for other servers: no HTTP, no batches, no requests to the client, one page
+per list, and it does not insist on the handshake coming first. For your own server take the SDK.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+from mcp_junction import __version__
+from mcp_junction.demo.arguments import object_of, problems
+
+TYPE_CHECKING = False  # not imported: `typing` would add a quarter to these programs' start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import NoReturn
+
+    from mcp_junction.demo.arguments import Json
+
+    Id = str | int
+    Method = Callable[["Request"], Json]
+    Run = Callable[["Request", Json], Json]
+
+VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+RESOURCE_NOT_FOUND = -32002
+
+MAX_SLOW_CALLS = 64
+FAREWELL_SECONDS = 2.0
+
+
+class RpcError(Exception):
+    """Answered as a JSON-RPC error: the request itself was wrong."""
+
+    def __init__(self, code: int, message: str, data: Json | None = None) -> None:
+        super().__init__(message)
+        self.error: Json = {"code": code, "message": message}
+        if data is not None:
+            self.error["data"] = data
+
+
+class ToolError(Exception):
+    """Answered as a result with ``isError``: the model reads the message and can try again."""
+
+
+class Tool:
+    """A tool: what the client is told about it, and what runs when it is called."""
+
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        description: str,
+        run: Run,
+        *,
+        takes: Json,
+        needs: tuple[str, ...] = (),
+        gives: Json | None = None,
+        hints: Json,
+        slow: bool = False,
+    ) -> None:
+        self.name, self.run, self.slow = name, run, slow
+        self.schema = object_of(takes, needs)
+        self.listed: Json = {
+            "name": name,
+            "title": title,
+            "description": description,
+            "inputSchema": self.schema,
+        }
+        if gives is not None:
+            self.listed["outputSchema"] = object_of(gives, tuple(gives))
+        self.listed["annotations"] = {"title": title, "openWorldHint": False} | hints
+
+
+class Request:
+    """One request on its way to an answer."""
+
+    def __init__(self, server: Server, id: Id, params: Json) -> None:
+        self.id, self.params = id, params
+        self.cancelled = threading.Event()
+        self._server = server
+        meta = params.get("_meta")
+        self._token = meta.get("progressToken") if isinstance(meta, dict) else None
+
+    def progress(self, done: int, total: int, message: str) -> None:
+        """Tell how far it is, if the client asked to know."""
+        if self._token is not None:
+            told = {"progressToken": self._token, "progress": done, "total": total}
+            self._server.notify("notifications/progress", told | {"message": message}, self)
+
+    def text(self, name: str) -> str:
+        """A parameter that must be there and be text."""
+        value = self.params.get(name)
+        if not isinstance(value, str):
+            raise RpcError(INVALID_PARAMS, f"params.{name} is needed, as a string")
+        return value
+
+
+class Server:
+    """The methods a server answers, the capabilities it declares, its requests under way."""
+
+    def __init__(self, name: str, title: str, instructions: str, tools: Iterable[Tool]) -> None:
+        self._info: Json = {"name": name, "title": title, "version": __version__}
+        self._instructions = instructions
+        self._tools = {tool.name: tool for tool in tools}
+        self._capabilities: Json = {}
+        self._methods: dict[str, Method] = {"initialize": self._initialize, "ping": lambda _: {}}
+        self._slow: dict[Id, tuple[Request, threading.Thread]] = {}
+        self._lock = threading.Lock()
+        self._out = -1
+        self._open = True
+        self.offer("tools", {}, {"tools/list": self._list_tools})
+
+    def offer(self, capability: str, options: Json, methods: Mapping[str, Method]) -> None:
+        """Declare a capability, and answer the methods that belong to it."""
+        self._capabilities[capability] = options
+        self._methods |= methods
+
+    def notify(self, method: str, params: Json | None = None, about: Request | None = None) -> None:
+        message: Json = {"jsonrpc": "2.0", "method": method}
+        self._send(message if params is None else message | {"params": params}, about)
+
+    def serve(self) -> int:
+        """Answer standard input until it ends; the program's exit status."""
+        if sys.stdin.isatty():
+            _explain(self._info["name"])
+        self._out = sys.stdout.fileno()
+        sys.stdout = sys.stderr  # a stray print must not reach the client
+        signal.signal(signal.SIGTERM, _end)
+        try:
+            while self._open and (line := sys.stdin.buffer.readline()):
+                if line.strip():
+                    self._receive(line)
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            self._cancel_all()
+        return 0
+
+    # Reading
+
+    def _receive(self, line: bytes) -> None:
+        try:
+            message = json.loads(line.decode("utf-8-sig"), parse_constant=_not_json)
+        except (ValueError, RecursionError) as error:
+            self._fail(None, RpcError(PARSE_ERROR, f"Not one JSON message on one line: {error}"))
+            return
+        if not isinstance(message, dict):
+            reason = "A message is a JSON object; batches are not taken, send one message per line"
+            self._fail(None, RpcError(INVALID_REQUEST, reason))
+        elif "id" in message:
+            self._receive_request(message)
+        elif message.get("method") == "notifications/cancelled":
+            self._cancel(message.get("params"))
+
+    def _receive_request(self, message: Json) -> None:
+        id, method, params = message["id"], message.get("method"), message.get("params", {})
+        if method is None and ("result" in message or "error" in message):
+            return  # an answer; this server never asks, so it is not ours
+        if not isinstance(id, str | int) or isinstance(id, bool):
+            self._fail(None, RpcError(INVALID_REQUEST, "The id must be a string or a whole number"))
+        elif message.get("jsonrpc") != "2.0" or not isinstance(method, str):
+            reason = 'A request has "jsonrpc": "2.0" and a "method" that is a string'
+            self._fail(id, RpcError(INVALID_REQUEST, reason))
+        elif not isinstance(params, dict):
+            self._fail(id, RpcError(INVALID_PARAMS, "params must be an object"))
+        elif method == "tools/call":
+            self._call_tool(Request(self, id, params))
+        elif method in self._methods:
+            self._answer(Request(self, id, params), self._methods[method])
+        else:
+            self._fail(id, RpcError(METHOD_NOT_FOUND, f"Method not found: {method}"))
+
+    def _cancel(self, params: object) -> None:
+        id = params.get("requestId") if isinstance(params, dict) else None
+        under_way = self._slow.get(id) if isinstance(id, str | int) else None
+        if under_way is not None:
+            with self._lock:
+                under_way[0].cancelled.set()
+
+    def _cancel_all(self) -> None:
+        under_way = list(self._slow.values())
+        for request, _ in under_way:
+            request.cancelled.set()
+        # Bounded: a thread may be stuck writing to a client that no longer reads.
+        until = time.monotonic() + FAREWELL_SECONDS
+        for _, thread in under_way:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    # Answering
+
+    def _answer(self, request: Request, method: Method) -> None:
+        try:
+            result = method(request)
+        except RpcError as error:
+            self._fail(request.id, error, request)
+        except Exception as error:  # noqa: BLE001 - the one boundary: whatever broke, the caller hears
+            reason = f"Something broke inside this demo server: {error!r}"
+            self._fail(request.id, RpcError(INTERNAL_ERROR, reason), request)
+        else:
+            self._send({"jsonrpc": "2.0", "id": request.id, "result": result}, request)
+
+    def _initialize(self, request: Request) -> Json:
+        asked = request.text("protocolVersion")
+        return {
+            "protocolVersion": asked if asked in VERSIONS else VERSIONS[-1],
+            "capabilities": self._capabilities,
+            "serverInfo": self._info,
+            "instructions": self._instructions,
+        }
+
+    def _list_tools(self, request: Request) -> Json:
+        single_page(request)
+        return {"tools": [tool.listed for tool in self._tools.values()]}
+
+    def _call_tool(self, request: Request) -> None:
+        tool = self._tools.get(str(request.params.get("name")))
+        if tool is None or not tool.slow:
+            self._answer(request, self._run_tool)
+        elif request.id in self._slow:
+            reason = "The id is that of a request still under way; every request needs its own"
+            self._fail(request.id, RpcError(INVALID_REQUEST, reason))
+        elif len(self._slow) >= MAX_SLOW_CALLS:
+            self._answer(request, _too_busy)
+        else:
+            thread = threading.Thread(target=self._run_slowly, args=(request,), daemon=True)
+            self._slow[request.id] = request, thread
+            thread.start()
+
+    def _run_slowly(self, request: Request) -> None:
+        try:
+            self._answer(request, self._run_tool)
+        finally:
+            del self._slow[request.id]
+
+    def _run_tool(self, request: Request) -> Json:
+        name, arguments = request.text("name"), request.params.get("arguments")
+        tool = self._tools.get(name)
+        if tool is None:
+            known = ", ".join(self._tools)
+            raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}. This server has: {known}")
+        arguments = {} if arguments is None else arguments
+        if not isinstance(arguments, dict):
+            raise RpcError(INVALID_PARAMS, "params.arguments must be an object")
+        if wrong := problems(arguments, tool.schema):
+            return failure(f"Please correct the arguments of {name}: {'; '.join(wrong)}.")
+        try:
+            return tool.run(request, arguments)
+        except ToolError as error:
+            return failure(str(error))
+        except OSError as error:
+            return failure(f"The system refused: {error.strerror}. Check the server's files.")
+
+    # Writing
+
+    def _fail(self, id: Id | None, error: RpcError, about: Request | None = None) -> None:
+        self._send({"jsonrpc": "2.0", "id": id, "error": error.error}, about)
+
+    def _send(self, message: Json, about: Request | None) -> None:
+        rest = json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            if about is not None and about.cancelled.is_set():
+                return
+            try:
+                while rest and self._open:
+                    rest = rest[os.write(self._out, rest) :]
+            except OSError:
+                self._open = False  # nobody reads any more: serve() ends
+
+
+def text(words: str) -> Json:
+    """The result of a tool that answers in words."""
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def structured(value: Json) -> Json:
+    """The result of a tool with an output schema; the text is for clients older than those."""
+    return text(json.dumps(value, allow_nan=False)) | {"structuredContent": value}
+
+
+def failure(words: str) -> Json:
+    return text(words) | {"isError": True}
+
+
+def single_page(request: Request) -> None:
+    """Refuse a cursor: lists here are one page long, so nobody was given one."""
+    if request.params.get("cursor") is not None:
+        raise RpcError(INVALID_PARAMS, "Unknown cursor: this list has one page; ask without it")
+
+
+def show_usage(name: str, argv: list[str], usage: str) -> int:
+    """For ``main``: show how the program is called, as help or as a complaint."""
+    wanted = argv[:1] in (["-h"], ["--help"])
+    complaint = "" if wanted else f"{name}: cannot use {' '.join(argv)!r}\n"
+    print(f"{complaint}usage: mcp-junction demo {usage}", file=None if wanted else sys.stderr)
+    return 0 if wanted else 2
+
+
+def _too_busy(_: Request) -> Json:
+    return failure(f"{MAX_SLOW_CALLS} calls are under way already; try again when one has ended.")
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _explain(name: str) -> None:
+    print(
+        f"{name} is an MCP server: it waits for JSON-RPC on standard input. To see it at work:\n"
+        "  mcp-junction inspect --config examples/demo.json\n"
+        "Ctrl-D ends it.",
+        file=sys.stderr,
+    )

@@ -1,0 +1,104 @@
+"""The one tree of errors. Everything Junction raises on purpose hangs from here.
+
+    JunctionError
+    ├── ConfigError        a config file that cannot be used; carries every Problem found
+    ├── FrameError         bytes that are not an acceptable frame; carries a JSON-RPC code
+    ├── CursorError        a list cursor that is not ours, or no longer means anything
+    ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
+    └── UsageError         a command was called with something it cannot work with
+
+A *call* that fails does not raise: it ends in an ``Outcome`` (``calls/outcome.py``), because a
+failure is an answer and has to travel back up the same way as a result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class JunctionError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class ProblemCode(StrEnum):
+    """What kind of thing is wrong with a config file."""
+
+    FILE_NOT_FOUND = "file_not_found"
+    INVALID_JSON = "invalid_json"
+    INVALID_SCHEMA = "invalid_schema"
+    MISSING_ENV_VAR = "missing_env_var"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a config file, and where. Never holds a value of the file."""
+
+    code: ProblemCode
+    path: str
+    message: str
+    variable: str | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.path}: {self.message}"
+
+
+class ConfigError(JunctionError):
+    """A config file cannot be used. All its problems are reported together."""
+
+    def __init__(self, source: str, problems: list[Problem]) -> None:
+        self.source = source
+        self.problems = problems
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"{source}: {count}\n{lines}")
+
+    @property
+    def code(self) -> ProblemCode:
+        return self.problems[0].code
+
+
+class FrameError(JunctionError):
+    """Bytes that are not an acceptable JSON-RPC frame."""
+
+    def __init__(self, code: int, message: str, frame_id: bytes | None = None) -> None:
+        self.code = code
+        self.message = message
+        self.frame_id = frame_id
+        super().__init__(message)
+
+
+class CursorError(JunctionError):
+    """A list cursor that is not ours, or that no longer means anything."""
+
+
+class Phase(StrEnum):
+    """When in its life a server failed."""
+
+    STARTUP = "startup"
+    INITIALIZATION = "initialization"
+    RUNTIME = "runtime"
+
+
+class ServerError(JunctionError):
+    """An upstream server failed; says everything a person needs to mend it."""
+
+    def __init__(
+        self,
+        server: str,
+        phase: Phase,
+        message: str,
+        *,
+        exit_code: int | None = None,
+        stderr_tail: str = "",
+    ) -> None:
+        self.server = server
+        self.phase = phase
+        self.message = message
+        self.exit_code = exit_code
+        self.stderr_tail = stderr_tail
+        super().__init__(f"server {server!r} failed during {phase}: {message}")
+
+
+class UsageError(JunctionError):
+    """A command was called with something it cannot work with."""

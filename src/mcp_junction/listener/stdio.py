@@ -1,0 +1,169 @@
+"""The stdio listener: one client on our own stdin and stdout.
+
+The real stdout is taken aside first, so that a stray ``print`` of anyone in this process lands on
+stderr: nothing but frames ever reaches the client. One session, one reader, one writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+import threading
+
+from mcp_junction.errors import FrameError
+from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.protocol import frames
+from mcp_junction.protocol.lines import LineReader, Overlong
+from mcp_junction.protocol.versions import INVALID_REQUEST
+from mcp_junction.sessions.session import Session
+
+_DROP_ABOVE = 8 * 1024 * 1024
+_PAUSE_ABOVE = 64 * 1024 * 1024
+_CHUNK = 1 << 16
+
+
+def take_stdout() -> int:
+    """A file descriptor of the real stdout; from now on fd 1 is stderr."""
+    sys.stdout.flush()
+    real = os.dup(1)
+    os.dup2(2, 1)
+    return real
+
+
+class StdioListener:
+    """Reads the client's frames and writes ours. ``serve`` returns when the client is gone."""
+
+    def __init__(self, dispatcher: Dispatcher, line_limit: int) -> None:
+        self._dispatcher = dispatcher
+        self._reader = LineReader(line_limit)
+        self._line_limit = line_limit
+        self._ended = asyncio.Event()
+        self._input: asyncio.ReadTransport | None = None
+        self._output: asyncio.WriteTransport | None = None
+        self._paused = False
+        self.session: Session | None = None
+
+    async def open(self, stdin: int, stdout: int) -> None:
+        """Take the two pipes."""
+        loop = asyncio.get_running_loop()
+        self._output, _ = await loop.connect_write_pipe(
+            lambda: _Output(self), os.fdopen(_as_pipe(stdout, "out"), "wb", 0)
+        )
+        self._output.set_write_buffer_limits(high=_PAUSE_ABOVE, low=_DROP_ABOVE)
+        self._input, _ = await loop.connect_read_pipe(
+            lambda: _Input(self), os.fdopen(_as_pipe(stdin, "in"), "rb", 0)
+        )
+
+    async def serve(self) -> None:
+        """Wait until the client has closed its end, or ``stop`` is called."""
+        await self._ended.wait()
+        if self._input is not None:
+            self._input.close()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    async def close(self) -> None:
+        """Write what is left, for a moment, and let go."""
+        if self._output is not None:
+            for _ in range(100):
+                if self._output.is_closing() or not self._output.get_write_buffer_size():
+                    break
+                await asyncio.sleep(0.01)
+            self._output.close()
+
+    # -- out
+
+    def send(self, frame: bytes) -> None:
+        if self._output is not None and not self._output.is_closing():
+            self._output.write(frame)
+
+    def offer(self, frame: bytes) -> None:
+        """Send what may be dropped: a client that does not read is not worth memory without end."""
+        if self._output is not None and self._output.get_write_buffer_size() < _DROP_ABOVE:
+            self.send(frame)
+
+    # -- in
+
+    def data(self, data: bytes) -> None:
+        for line in self._reader.feed(data):
+            self._line(line)
+
+    def end_of_input(self) -> None:
+        last = self._reader.finish()
+        if last is not None:
+            self._line(last)
+        self._ended.set()
+
+    def _line(self, line: bytes | Overlong) -> None:
+        assert self.session is not None
+        try:
+            if isinstance(line, Overlong):
+                raise self._too_long(line)
+            frame = frames.decode(line)
+        except FrameError as error:
+            self._dispatcher.refused(self.session, error)
+            return
+        self._dispatcher.receive(self.session, frame)
+
+    def _too_long(self, line: Overlong) -> FrameError:
+        message = f"a line of {line.size} bytes is over the limit of {self._line_limit}"
+        return FrameError(INVALID_REQUEST, message, frames.recover_id(line.head + line.tail))
+
+    def pause(self) -> None:
+        """The client does not read what it asked for: take no more until it does."""
+        if self._input is not None and not self._input.is_closing():
+            self._paused = True
+            self._input.pause_reading()
+
+    def resume(self) -> None:
+        if self._input is not None and self._paused and not self._input.is_closing():
+            self._paused = False
+            self._input.resume_reading()
+
+
+class _Input(asyncio.Protocol):
+    def __init__(self, listener: StdioListener) -> None:
+        self.data_received = listener.data  # type: ignore[method-assign]
+        self._listener = listener
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.end_of_input()
+
+
+class _Output(asyncio.Protocol):
+    def __init__(self, listener: StdioListener) -> None:
+        self._listener = listener
+
+    def pause_writing(self) -> None:
+        self._listener.pause()
+
+    def resume_writing(self) -> None:
+        self._listener.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._listener.stop()
+
+
+def _as_pipe(fd: int, direction: str) -> int:
+    """``fd``, or a pipe pumped by a thread when it is a file, which event loops do not take."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    readable, writable = os.pipe()
+    source, target = (fd, writable) if direction == "in" else (readable, fd)
+    threading.Thread(target=_pump, args=(source, target), daemon=direction == "in").start()
+    return readable if direction == "in" else writable
+
+
+def _pump(source: int, target: int) -> None:
+    try:
+        while data := os.read(source, _CHUNK):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(target, view) :]
+    except OSError:
+        pass  # the other end is gone
+    finally:
+        os.close(target)

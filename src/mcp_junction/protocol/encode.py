@@ -1,0 +1,67 @@
+"""The one encoder: every frame that leaves Junction is made here, and is one line by construction.
+
+Raw payloads may hold line breaks between their tokens. Written to a stdio peer as they are, such a
+payload could carry a second frame inside the first. So a frame is joined, searched for CR and LF,
+and when it holds one it is re-formatted without white space, which keeps number spellings and key
+order. Each frame ends with the one line feed; over HTTP that is harmless white space, in an event
+stream it ends the ``data:`` line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.protocol.versions import INTERNAL_ERROR
+
+Payload = Raw | bytes
+
+_encoder = msgspec.json.Encoder()
+
+
+def dumps(value: Any) -> bytes:
+    """Any plain value as JSON bytes."""
+    return _encoder.encode(value)
+
+
+def _line(frame: bytes) -> bytes:
+    if frame.find(b"\n", 0, -1) >= 0 or b"\r" in frame:
+        return msgspec.json.format(frame, indent=-1) + b"\n"
+    return frame
+
+
+def request(frame_id: Payload, method: str, params: Payload = b"") -> bytes:
+    """A request. ``frame_id`` and ``params`` are JSON already."""
+    head = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (bytes(frame_id), _encoder.encode(method))
+    if not params:
+        return _line(head + b"}\n")
+    return _line(b"".join((head, b',"params":', params, b"}\n")))
+
+
+def notification(method: str, params: Payload = b"") -> bytes:
+    head = b'{"jsonrpc":"2.0","method":' + _encoder.encode(method)
+    if not params:
+        return head + b"}\n"
+    return _line(b"".join((head, b',"params":', params, b"}\n")))
+
+
+def result(frame_id: Payload, payload: Payload) -> bytes:
+    return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n")))
+
+
+def error(frame_id: Payload, payload: Payload) -> bytes:
+    """An error answer whose error object is JSON already: ours, or a server's own, unchanged."""
+    return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"error":', payload, b"}\n")))
+
+
+def error_object(code: int, message: str, data: dict[str, Any] | None = None) -> bytes:
+    """The error object of a failure of ours."""
+    body: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        body["data"] = data
+    try:
+        return _encoder.encode(body)
+    except (UnicodeEncodeError, TypeError, ValueError):  # a message quoting what cannot be written
+        return _encoder.encode({"code": code or INTERNAL_ERROR, "message": ascii(message)})

@@ -1,0 +1,94 @@
+"""Bytes to lines, bounded, without I/O.
+
+Chunks are collected and searched for the line feed once each, so a long line costs time in
+proportion to its length. A line over the limit is not kept: its head and tail are, so that the call
+it belonged to can be found and failed. It knows nothing of JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+DEFAULT_LIMIT: Final = 16 * 1024 * 1024
+_KEPT: Final = 4096
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    """What is left of a line that was longer than the limit."""
+
+    head: bytes
+    tail: bytes
+    size: int
+
+
+class LineReader:
+    """Feed it chunks, get whole lines back."""
+
+    __slots__ = ("_fresh", "_head", "_limit", "_parts", "_size", "_tail")
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._head: bytes | None = None  # set while an overlong line is being skipped
+        self._tail = b""
+        self._fresh = True
+
+    def feed(self, data: bytes) -> list[bytes | Overlong]:
+        """The lines that ``data`` completes. Blank ones are left out."""
+        if self._fresh:
+            data = self._without_bom(data)
+        pieces: list[bytes] = data.split(b"\n")
+        rest = pieces.pop()
+        lines: list[bytes | Overlong] = []
+        if pieces and self._size:
+            self._hold(pieces[0])
+            lines.append(self._release())
+            del pieces[0]
+        if len(data) > self._limit:
+            lines += [self._bounded(piece) for piece in pieces]
+        else:
+            lines += pieces
+        if rest:
+            self._hold(rest)
+        return [line for line in lines if isinstance(line, Overlong) or line.strip()]
+
+    def finish(self) -> bytes | Overlong | None:
+        """A last line without its line feed, at the end of the stream."""
+        if not self._size:
+            return None
+        line = self._release()
+        return line if isinstance(line, Overlong) or line.strip() else None
+
+    def _without_bom(self, data: bytes) -> bytes:
+        if data:
+            self._fresh = False
+        return data[len(_BOM) :] if data.startswith(_BOM) else data
+
+    def _bounded(self, line: bytes) -> bytes | Overlong:
+        if len(line) <= self._limit:
+            return line
+        return Overlong(line[:_KEPT], line[-_KEPT:], len(line))
+
+    def _hold(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._head is None:
+            self._parts.append(data)
+            if self._size > self._limit:
+                whole = b"".join(self._parts)
+                self._parts = []
+                self._head, self._tail = whole[:_KEPT], whole[-_KEPT:]
+        else:
+            self._tail = (self._tail + data[-_KEPT:])[-_KEPT:]
+
+    def _release(self) -> bytes | Overlong:
+        line: bytes | Overlong
+        if self._head is None:
+            line = b"".join(self._parts)
+        else:
+            line = Overlong(self._head, self._tail, self._size)
+        self._parts, self._size, self._head, self._tail = [], 0, None, b""
+        return line

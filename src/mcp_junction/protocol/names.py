@@ -1,0 +1,124 @@
+"""Names: identity is the pair (server, original name); a *spelling* is how a client sees it.
+
+A spelled name is never taken apart again. ``assign`` gives each pair its own name under one
+spelling; ``aliases`` gives the table of every other spelling a caller may use. Two pairs that would
+get one name are told apart by a stable hash of the pair, which the later one carries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+STRICT_LENGTH: Final = 64
+_HASH_DIGITS: Final = 8
+_NOT_STRICT = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class Pair(NamedTuple):
+    """Which tool: the server's key and the name the server itself uses."""
+
+    server: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How pairs are written: the separator, and what the client will take."""
+
+    separator: str
+    strict: bool = False
+    max_length: int = 0
+    prefixed: bool = True
+
+    def spell(self, pair: Pair) -> str:
+        """The name for ``pair``, not yet known to be unique."""
+        name = self.separator.join(pair) if self.prefixed else pair.name
+        if self.strict:
+            name = _NOT_STRICT.sub("_", name)
+        if self.max_length and len(name) > self.max_length:
+            name = self.hashed(name, pair)
+        return name
+
+    def hashed(self, name: str, pair: Pair, digits: int = _HASH_DIGITS) -> str:
+        """``name``, cut to fit, with a hash of ``pair`` behind it."""
+        suffix = "_" + digest(pair, digits)
+        if self.max_length:
+            name = name[: max(0, self.max_length - len(suffix))]
+        return name + suffix
+
+
+STDIO: Final = Spelling(":")
+PLATFORM: Final = Spelling(".")
+STRICT: Final = Spelling("__", strict=True, max_length=STRICT_LENGTH)
+
+
+def digest(pair: Pair, digits: int = _HASH_DIGITS) -> str:
+    """A stable hash of a pair; the length is hashed too, so that no two pairs run together."""
+    server = pair.server.encode("utf-8", "surrogatepass")
+    name = pair.name.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(b"%d:%b%b" % (len(server), server, name)).hexdigest()[:digits]
+
+
+def assign(pairs: Iterable[Pair], spelling: Spelling) -> dict[str, Pair]:
+    """A name for each pair, no name twice. Earlier pairs keep the plain spelling."""
+    table: dict[str, Pair] = {}
+    for pair in pairs:
+        name = spelling.spell(pair)
+        digits = _HASH_DIGITS
+        while name in table:
+            name = spelling.hashed(spelling.spell(pair), pair, digits)
+            digits += _HASH_DIGITS
+        table[name] = pair
+    return table
+
+
+def aliases(pairs: Sequence[Pair], *extra: Spelling) -> dict[str, Pair]:
+    """Every other spelling that means exactly one of ``pairs``; what could mean two means none."""
+    table: dict[str, Pair] = {}
+    doubtful: set[str] = set()
+    lengths = {STRICT_LENGTH, *(client.max_length for client in strict_clients())}
+    spellings = {STDIO, PLATFORM, Spelling("__"), *extra}
+    spellings |= {Spelling("__", strict=True, max_length=length) for length in lengths}
+    for spelling in spellings:
+        for name, pair in assign(pairs, spelling).items():
+            if table.setdefault(name, pair) != pair:
+                doubtful.add(name)
+    for name in doubtful:
+        del table[name]
+    return table
+
+
+class StrictClient(msgspec.Struct, frozen=True):
+    """A client that refuses names outside ``[A-Za-z0-9_-]``; found by the start of its name."""
+
+    prefix: str
+    max_length: int = STRICT_LENGTH
+
+
+_strict_clients: list[StrictClient] = []
+
+
+def strict_clients() -> Sequence[StrictClient]:
+    """The table ``clients.json``, read once."""
+    if not _strict_clients:
+        data = Path(__file__).with_name("clients.json").read_bytes()
+        _strict_clients.extend(msgspec.json.decode(data, type=list[StrictClient]))
+    return _strict_clients
+
+
+def spelling_for(client: str, preferred: Spelling) -> Spelling:
+    """``preferred``, unless this client is known to refuse such names."""
+    lowered = client.lower()
+    for known in strict_clients():
+        if lowered.startswith(known.prefix):
+            return Spelling(
+                "__", strict=True, max_length=known.max_length, prefixed=preferred.prefixed
+            )
+    return preferred

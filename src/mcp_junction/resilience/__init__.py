@@ -1,0 +1,4 @@
+"""Time and patience: pure rules, with the clock passed in.
+
+Nouns: *Clock*, *Backoff*.
+"""

@@ -1,0 +1,108 @@
+"""Session: one downstream conversation: who, which version, which spelling, which calls."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+
+_QUESTIONS = {
+    "sampling/createMessage": "sampling",
+    "elicitation/create": "elicitation",
+    "roots/list": "roots",
+}
+
+
+class Session:
+    """One conversation with one client."""
+
+    def __init__(
+        self,
+        principal: Principal,
+        spelling: Spelling,
+        send: Callable[[bytes], None],
+        offer: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.principal = principal
+        self.spelling = spelling
+        self.send = send
+        self.offer = offer or send
+        self.protocol_version: str | None = None
+        self.client = ""
+        self.capabilities: dict[str, Raw] = {}
+        self.calls: dict[bytes, Call] = {}
+        self.log_level = 0
+        self.has_listed = False
+        self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
+        self._question_ids = itertools.count(1)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has introduced itself."""
+        return self.protocol_version is not None
+
+    # -- to the client
+
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        """Tell the client something it can do without, if it does not read."""
+        self.offer(encode.notification(method, params))
+
+    async def ask(self, method: str, params: Raw) -> Outcome:
+        """Ask the client something on a server's behalf."""
+        needed = _QUESTIONS.get(method)
+        if needed is None or needed not in self.capabilities:
+            return outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}")
+        question = b'"junction-%d"' % next(self._question_ids)
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._questions[question] = answer
+        self.send(encode.request(question, method, params))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            reason = b'{"requestId":%b,"reason":"the server is gone"}' % question
+            self.notify("notifications/cancelled", reason)
+            raise
+        finally:
+            del self._questions[question]
+
+    def log(self, level: str, params: Raw) -> None:
+        """Pass on a server's log message, if the client wants that level."""
+        if level not in LOG_LEVELS or LOG_LEVELS.index(level) >= self.log_level:
+            self.notify("notifications/message", params)
+
+    # -- from the client
+
+    def answered(self, frame: Frame) -> None:
+        """The client's answer to a question of ours."""
+        waiting = self._questions.get(bytes(frame.id))
+        if waiting is not None and not waiting.done():
+            if frame.error:
+                waiting.set_result(outcomes.refused(frame.error))
+            else:
+                waiting.set_result(Outcome(Kind.RESULT, frame.result))
+
+    def cancelled(self, request_id: bytes, reason: str) -> None:
+        """The client no longer wants an answer."""
+        call = self.calls.get(request_id)
+        if call is not None:
+            call.cancel(reason)
+
+    def close(self, reason: str) -> None:
+        """The client is gone: so is the need for whatever it asked."""
+        for call in list(self.calls.values()):
+            call.cancel(reason)
+        for waiting in self._questions.values():
+            if not waiting.done():
+                gone = outcomes.failed(METHOD_NOT_FOUND, reason, Delivery.UNKNOWN)
+                waiting.set_result(gone)

@@ -1,0 +1,91 @@
+"""What a server's process is given: a minimal environment, and a command that can be found.
+
+Nothing of ours leaks into it but two markers: which server it is, so that strays can be found again
+(set by the warden), and the chain of config files above it, so that a circle is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.errors import Phase, ServerError
+
+CHAIN = "MCP_JUNCTION_CHAIN"
+
+_INHERITED = frozenset(
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "TZ",
+        "TMPDIR",
+        "TERM",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "ALL_PROXY",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "NODE_EXTRA_CA_CERTS",
+        "APPDATA",
+        "LOCALAPPDATA",
+        "USERNAME",
+        "USERPROFILE",
+        "HOMEDRIVE",
+        "HOMEPATH",
+        "SYSTEMROOT",
+        "SYSTEMDRIVE",
+        "COMSPEC",
+        "PATHEXT",
+        "TEMP",
+        "TMP",
+        "PROGRAMFILES",
+        "PROGRAMDATA",
+        "PROCESSOR_ARCHITECTURE",
+    ]
+)
+
+
+def child_env(
+    definition: ServerDefinition, environ: Mapping[str, str], identity: str, *, inherit: bool
+) -> dict[str, str]:
+    """The environment of a server's process."""
+    env = {
+        name: value
+        for name, value in environ.items()
+        if inherit or name.upper() in _INHERITED or name.startswith("LC_")
+    }
+    env.update(definition.env)
+    above = environ.get(CHAIN)
+    env[CHAIN] = f"{above},{identity}" if above else identity
+    return env
+
+
+def in_circle(environ: Mapping[str, str], identity: str) -> bool:
+    """Whether this very config is already being served by an aggregator above us."""
+    return identity in environ.get(CHAIN, "").split(",")
+
+
+def find_command(definition: ServerDefinition, env: Mapping[str, str]) -> str:
+    """The program to run. Raises ServerError that says where it was looked for."""
+    command = definition.command
+    if os.path.dirname(command):
+        return command  # a path: relative ones are relative to cwd, and exec says if it is missing
+    beside_us = str(Path(sys.executable).parent)
+    found = shutil.which(command, path=env.get("PATH", os.defpath)) or shutil.which(
+        command, path=beside_us
+    )
+    if found is None:
+        message = f"command {command!r} was not found on PATH; install it or give its full path"
+        raise ServerError(definition.key, Phase.STARTUP, message)
+    return found

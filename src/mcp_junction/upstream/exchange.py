@@ -1,0 +1,151 @@
+"""Exchange: who waits for which answer on one link whose frames share a stream. No I/O.
+
+It is given lines and a way to write; it keeps the table of flights, sorts what comes in and ends
+flights. Starting, stopping and judging a server is not its business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.lines import Overlong
+from mcp_junction.protocol.versions import INTERNAL_ERROR
+from mcp_junction.tasks import TaskScope
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight, FlightState, Passenger
+from mcp_junction.upstream.link import Ear
+from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+
+log = logging.getLogger("mcp_junction.upstream")
+
+_MAX_QUESTIONS = 64
+_LARGE = 64 * 1024
+
+
+class Exchange:
+    """The table of flights of one link."""
+
+    __slots__ = ("_ear", "_flights", "_questions", "_server", "_write", "noise")
+
+    def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
+        self._server = server
+        self._write = write
+        self._ear = ear
+        self._flights: dict[bytes, Flight] = {}
+        self._questions = TaskScope(f"questions of {server}")
+        self.noise = 0
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    # -- outgoing
+
+    def send(self, flight: Flight) -> None:
+        self._flights[flight.wire_id] = flight
+        flight.state = FlightState.WRITTEN
+        self._write(encode.request(flight.wire_id, flight.method, flight.params))
+
+    def cancel(self, flight: Flight, reason: str) -> None:
+        if self._flights.pop(flight.wire_id, None) is not None:
+            params = b'{"requestId":%b,"reason":%b}' % (flight.wire_id, encode.dumps(reason))
+            self._write(encode.notification("notifications/cancelled", params))
+
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        self._write(encode.notification(method, params))
+
+    async def close(self, why: str) -> None:
+        """The link is gone: every flight ends, every question is dropped."""
+        flights, self._flights = self._flights, {}
+        for flight in flights.values():
+            flight.end(outcomes.link_lost(self._server, flight.delivery, why))
+        await self._questions.close()
+
+    # -- incoming
+
+    def receive(self, line: bytes | Overlong) -> None:
+        """Take one line from the server, whatever it holds."""
+        if isinstance(line, Overlong):
+            self._overlong(line)
+            return
+        try:
+            frame = frames.decode(line, exact=len(line) < _LARGE)
+        except FrameError as error:
+            self._undecodable(line, error)
+            return
+        if not frame.method:
+            self._answered(frame)
+        elif frame.id:
+            self._question(frame)
+        else:
+            self._notified(frame)
+
+    def _answered(self, frame: Frame) -> None:
+        flight = self._flights.pop(bytes(frame.id), None)
+        if flight is None:
+            # Late, after a cancel or a timeout; or the answer to nothing we asked.
+            log.debug("server %r answered nothing that is waited for", self._server)
+        elif frame.error:
+            flight.end(outcomes.refused(frame.error))
+        else:
+            flight.end(Outcome(Kind.RESULT, frame.result))
+
+    def _overlong(self, line: Overlong) -> None:
+        what = f"its answer of {line.size} bytes is over the limit on a line"
+        if not self._spoiled(line.head + line.tail, what):
+            log.warning("server %r: a line of %d bytes was skipped", self._server, line.size)
+
+    def _undecodable(self, line: bytes, error: FrameError) -> None:
+        if line.lstrip()[:1] == b"{" and self._spoiled(line, f"its answer is damaged: {error}"):
+            return
+        self.noise += 1
+        log.debug("server %r: a line on stdout is not a frame: %s", self._server, error)
+
+    def _spoiled(self, data: bytes, why: str) -> bool:
+        """Fail the flight that a useless answer belongs to, if that can be told."""
+        wire_id = frames.recover_id(data)
+        flight = self._flights.pop(wire_id, None) if wire_id else None
+        if flight is None:
+            return False
+        message = f"server {self._server!r}: {why}"
+        flight.end(outcomes.failed(INTERNAL_ERROR, message, Delivery.EXECUTED, server=self._server))
+        return True
+
+    def _notified(self, frame: Frame) -> None:
+        if frame.method != "notifications/progress":
+            self._ear.heard(frame)
+            return
+        params = frames.members(frame.params)
+        token = params.get("progressToken")
+        flight = self._flights.get(bytes(token)) if token else None
+        if flight is not None and flight.passenger is not None:
+            flight.passenger.progress(params)
+
+    def _question(self, frame: Frame) -> None:
+        frame_id = bytes(frame.id)
+        if frame.method == "ping":
+            self._write(encode.result(frame_id, b"{}"))
+        elif len(self._questions) >= _MAX_QUESTIONS:
+            busy = outcomes.failed(INTERNAL_ERROR, "too many requests of this server are open")
+            self._write(busy.frame(frame_id))
+        else:
+            self._questions.spawn(self._relay(frame_id, frame))
+
+    async def _relay(self, frame_id: bytes, frame: Frame) -> None:
+        passenger = self._only_passenger()
+        if passenger is not None:
+            answer = await passenger.ask(frame.method, frame.params)
+        else:
+            answer = await self._ear.asked(frame)
+        self._write(answer.frame(frame_id))
+
+    def _only_passenger(self) -> Passenger | None:
+        """On a shared stream a question can be laid to a call only when there is just one."""
+        if len(self._flights) != 1:
+            return None
+        return next(iter(self._flights.values())).passenger

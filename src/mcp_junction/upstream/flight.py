@@ -1,0 +1,70 @@
+"""Flight: one attempt of a call on one link.
+
+    QUEUED ──send──▶ WRITTEN ──answer, loss or cancel──▶ DONE
+
+The state says what is known about delivery when the flight is ended from our side. A flight has no
+task: whoever waits, waits on its future, and the link's data callback ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Raw
+
+from mcp_junction.upstream.outcome import Delivery, Outcome
+
+if TYPE_CHECKING:
+    from mcp_junction.upstream.link import Link
+
+_wire_ids = itertools.count(1)
+
+
+class FlightState(Enum):
+    QUEUED = auto()
+    WRITTEN = auto()
+    DONE = auto()
+
+
+class Passenger(Protocol):
+    """Who a flight is for: hears what the server says before it answers."""
+
+    def progress(self, params: dict[str, Raw]) -> None: ...
+
+    def ask(self, method: str, params: Raw) -> Awaitable[Outcome]: ...
+
+
+class Flight:
+    """One attempt. Its wire id is unique in the process: no two links can mix up their flights."""
+
+    __slots__ = ("future", "link", "method", "params", "passenger", "state", "wire_id")
+
+    def __init__(self, method: str, passenger: Passenger | None = None) -> None:
+        self.wire_id = b"%d" % next(_wire_ids)
+        self.method = method
+        self.params: bytes = b""
+        self.passenger = passenger
+        self.state = FlightState.QUEUED
+        self.link: Link | None = None
+        self.future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    @property
+    def delivery(self) -> Delivery:
+        """What can be said about it if it failed now."""
+        return Delivery.NOT_SENT if self.state is FlightState.QUEUED else Delivery.UNKNOWN
+
+    def end(self, outcome: Outcome) -> None:
+        """Land; only the first ending counts."""
+        self.state = FlightState.DONE
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def abandon(self, outcome: Outcome, reason: str) -> None:
+        """End it from our side, and tell the server."""
+        if self.link is not None and self.state is FlightState.WRITTEN:
+            self.link.cancel(self, reason)
+        self.end(outcome)

@@ -1,0 +1,91 @@
+"""Outcome: how an attempt ended, and so how a call ended. Payloads are JSON bytes, unread.
+
+A failure says ``delivery``, because what a caller may do next depends on it: a call that was not
+sent can be made again; one that may have run cannot be repeated without thought.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE
+
+
+class Delivery(StrEnum):
+    """What is known about a call that failed."""
+
+    NOT_SENT = "not_sent"  # no byte of it was handed to the transport
+    UNKNOWN = "unknown"  # it was sent and no answer came: it may have run
+    EXECUTED = "executed"  # an answer came and could not be used
+
+
+class Kind(StrEnum):
+    RESULT = "result"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """The end of one attempt or call."""
+
+    kind: Kind
+    payload: Raw | bytes
+    delivery: Delivery | None = None
+
+    def frame(self, frame_id: bytes) -> bytes:
+        """The answer to a request, as a frame."""
+        if self.kind is Kind.RESULT:
+            return encode.result(frame_id, self.payload)
+        return encode.error(frame_id, self.payload)
+
+
+def result(payload: Raw | bytes) -> Outcome:
+    return Outcome(Kind.RESULT, payload)
+
+
+def refused(payload: Raw | bytes) -> Outcome:
+    """The server's own error, passed on as it is."""
+    return Outcome(Kind.ERROR, payload)
+
+
+def failed(code: int, message: str, delivery: Delivery | None = None, **data: Any) -> Outcome:
+    """An error of ours."""
+    if delivery is not None:
+        data["delivery"] = delivery.value
+    return Outcome(Kind.ERROR, encode.error_object(code, message, data or None), delivery)
+
+
+def unavailable(server: str, why: str) -> Outcome:
+    return failed(
+        SERVER_UNAVAILABLE,
+        f"server {server!r} is not available: {why}",
+        Delivery.NOT_SENT,
+        server=server,
+    )
+
+
+def link_lost(server: str, delivery: Delivery, why: str) -> Outcome:
+    return failed(
+        LINK_LOST, f"the connection to server {server!r} was lost: {why}", delivery, server=server
+    )
+
+
+def timed_out(server: str, delivery: Delivery, seconds: float) -> Outcome:
+    return failed(
+        CALL_TIMEOUT,
+        f"server {server!r} did not answer within {seconds:g} s",
+        delivery,
+        server=server,
+    )
+
+
+def cancelled(reason: str, delivery: Delivery) -> Outcome:
+    payload = encode.error_object(
+        CALL_TIMEOUT, f"cancelled: {reason}", {"delivery": delivery.value}
+    )
+    return Outcome(Kind.CANCELLED, payload, delivery)

@@ -1,0 +1,200 @@
+"""The stdio link: a server as a child process, one line a frame on its pipes.
+
+It starts the process (through the warden), reads and writes its pipes, keeps the tail of its stderr
+and ends it. When to start, what an exit means and whether to try again is the Upstream's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw
+
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.errors import Phase, ServerError
+from mcp_junction.protocol.lines import LineReader
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.child_env import find_command
+from mcp_junction.upstream.exchange import Exchange
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.link import Ear
+from mcp_junction.upstream.warden import Orders, Ward, Warden
+
+if sys.platform == "linux":
+    import fcntl
+
+_PIPE_BYTES = 256 * 1024
+_STDERR_TAIL = 8 * 1024
+_MAX_UNREAD = 64 * 1024 * 1024
+_DRAIN = 1.0
+_KILL_WAIT = 5.0
+
+
+class StdioLink:
+    """One connection to one child process."""
+
+    def __init__(self, server: str, ear: Ear, line_limit: int) -> None:
+        self.server = server
+        self.exchange = Exchange(server, self._write, ear)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reader = LineReader(line_limit)
+        self._stderr = deque[bytes]()
+        self._stderr_size = 0
+        self._stderr_ended = asyncio.Event()
+        self._stdin: asyncio.WriteTransport | None = None
+        self._pipes: list[asyncio.BaseTransport] = []
+        self._ward: Ward | None = None
+
+    # -- life
+
+    async def start(
+        self, definition: ServerDefinition, env: dict[str, str], warden: Warden
+    ) -> None:
+        """Start the process and take its pipes. Raises ServerError."""
+        argv = (find_command(definition, env), *definition.args)
+        child_in, our_in = os.pipe()
+        our_out, child_out = os.pipe()
+        our_err, child_err = os.pipe()
+        orders = Orders(argv, env, definition.cwd, child_in, child_out, child_err)
+        try:
+            self._ward = await warden.start(orders)
+        except OSError as error:
+            for fd in (our_in, our_out, our_err):
+                os.close(fd)
+            message = f"could not start {definition.command!r}: {error.strerror or error}"
+            raise ServerError(self.server, Phase.STARTUP, message) from None
+        finally:
+            for fd in (child_in, child_out, child_err):
+                os.close(fd)
+        for fd in (our_in, our_out):
+            _widen(fd)
+        await self._take_pipes(our_in, our_out, our_err)
+
+    async def _take_pipes(self, stdin: int, stdout: int, stderr: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._stdin, _ = await loop.connect_write_pipe(
+            asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0)
+        )
+        out, _ = await loop.connect_read_pipe(
+            lambda: _Pipe(self._stdout_data, self._stdout_end), os.fdopen(stdout, "rb", 0)
+        )
+        err, _ = await loop.connect_read_pipe(
+            lambda: _Pipe(self._stderr_data, self._stderr_ended.set), os.fdopen(stderr, "rb", 0)
+        )
+        self._pipes = [self._stdin, out, err]
+
+    async def end(self, grace: float) -> None:
+        """Close its stdin, then ask it to go, then make it go; returns when it is gone."""
+        ward = self._ward
+        if ward is None:
+            return
+        if self._stdin is not None:
+            self._stdin.close()
+        if not await _within(ward.exited, grace):
+            ward.signal(signal.SIGTERM)
+        if not await _within(ward.exited, grace):
+            ward.kill()
+            await _within(ward.exited, _KILL_WAIT)
+        await self.release("it was stopped")
+
+    async def release(self, why: str) -> None:
+        """Let go of the pipes and end every flight."""
+        for pipe in self._pipes:
+            pipe.close()
+        self._pipes = []
+        self._stdin = None
+        await self.exchange.close(why)
+        self._stdout_end()
+
+    async def exit_code(self) -> int | None:
+        """How it ended, once its stderr is read; None when it only closed its stdout."""
+        if self._ward is None or not await _within(self._ward.exited, _DRAIN):
+            return None
+        try:
+            await asyncio.wait_for(self._stderr_ended.wait(), _DRAIN)
+        except TimeoutError:
+            pass  # something it started still holds it
+        return self._ward.exited.result()
+
+    async def gone(self) -> None:
+        """Wait until its stdout has ended, or it has exited and what it wrote has been read."""
+        assert self._ward is not None
+        either: set[asyncio.Future[Any]] = {self.closed, self._ward.exited}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await _within(self.closed, _DRAIN)
+
+    @property
+    def stderr_tail(self) -> str:
+        return b"".join(self._stderr)[-_STDERR_TAIL:].decode("utf-8", "replace")
+
+    # -- the Link protocol
+
+    def send(self, flight: Flight) -> None:
+        if self._stdin is None or self._stdin.is_closing():
+            flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
+        elif self._stdin.get_write_buffer_size() > _MAX_UNREAD:
+            flight.end(outcomes.unavailable(self.server, "it does not read its input"))
+        else:
+            flight.link = self
+            self.exchange.send(flight)
+
+    def cancel(self, flight: Flight, reason: str) -> None:
+        self.exchange.cancel(flight, reason)
+
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        self.exchange.notify(method, params)
+
+    # -- the pipes
+
+    def _write(self, frame: bytes) -> None:
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(frame)
+
+    def _stdout_data(self, data: bytes) -> None:
+        for line in self._reader.feed(data):
+            self.exchange.receive(line)
+
+    def _stdout_end(self) -> None:
+        if not self.closed.done():
+            last = self._reader.finish()
+            if last is not None:
+                self.exchange.receive(last)
+            self.closed.set_result(None)
+
+    def _stderr_data(self, data: bytes) -> None:
+        self._stderr.append(data[-_STDERR_TAIL:])
+        self._stderr_size += len(self._stderr[-1])
+        while self._stderr_size - len(self._stderr[0]) >= _STDERR_TAIL:
+            self._stderr_size -= len(self._stderr.popleft())
+
+
+class _Pipe(asyncio.Protocol):
+    """Hands what a pipe yields to functions."""
+
+    def __init__(self, data: Callable[[bytes], None], end: Callable[[], None]) -> None:
+        self.data_received = data  # type: ignore[method-assign, assignment]
+        self._end = end
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+
+def _widen(fd: int) -> None:
+    """A larger pipe means fewer wake-ups for large frames; a refusal costs nothing."""
+    if sys.platform == "linux":
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        except OSError:
+            pass
+
+
+async def _within(future: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait for a future that someone else owns, at most so long; whether it is done."""
+    await asyncio.wait({future}, timeout=seconds)
+    return future.done()

@@ -1,0 +1,251 @@
+"""The warden process: parent of every stdio server, and the end of their trees.
+
+It is started by ``warden.py`` with one end of a socket. On request it starts a program on the three
+file descriptors it is handed, so no byte of a server's traffic passes through here. It is a
+subreaper: whatever a server leaves behind becomes its child. When the socket closes, however that
+came about, it ends everything below it and exits.
+
+Runs isolated (``python -I -S``) and imports nothing of ours; messages are length-prefixed JSON.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing would double the time this takes to start
+    from typing import Any
+
+MARK = "MCP_JUNCTION_CHILD"
+GRACE_AT_END = 0.5
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_LINUX = sys.platform.startswith("linux")
+_prctl = ctypes.CDLL(None, use_errno=True).prctl if _LINUX else None
+
+
+class Warden:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.buffer = b""
+        self.fds: list[int] = []
+        self.children: dict[int, int] = {}  # pid -> the number the gateway knows it by
+
+    def run(self, wakeup: int) -> None:
+        while True:
+            ready, _, _ = select.select([self.sock.fileno(), wakeup], [], [])
+            if wakeup in ready:
+                os.read(wakeup, 4096)
+                self.reap()
+            if self.sock.fileno() in ready and not self.receive():
+                break
+        end_everything(GRACE_AT_END, list(self.children))
+
+    def receive(self) -> bool:
+        space = socket.CMSG_SPACE(3 * array.array("i").itemsize)
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(65536, space)
+        except OSError:
+            return False
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                handed = array.array("i")
+                handed.frombytes(payload)
+                self.fds += handed
+        if not data:
+            return False
+        self.buffer += data
+        while len(self.buffer) >= 4:
+            (size,) = struct.unpack("!I", self.buffer[:4])
+            if len(self.buffer) < 4 + size:
+                break
+            message = json.loads(self.buffer[4 : 4 + size])
+            self.buffer = self.buffer[4 + size :]
+            self.handle(message)
+        return True
+
+    def handle(self, message: dict[str, Any]) -> None:
+        number = message["child"]
+        if message["do"] == "start":
+            self.start(number, message)
+            return
+        for pid, known in self.children.items():
+            if known == number:
+                if message["do"] == "kill":
+                    kill_tree(pid, number)
+                else:
+                    signal_group(pid, message["signal"])
+
+    def start(self, number: int, message: dict[str, Any]) -> None:
+        fds, self.fds = self.fds[:3], self.fds[3:]
+        try:
+            process = subprocess.Popen(
+                message["argv"],
+                stdin=fds[0],
+                stdout=fds[1],
+                stderr=fds[2],
+                env={**message["env"], MARK: mark(number)},
+                cwd=message["cwd"],
+                start_new_session=True,
+                preexec_fn=prepare_child,
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            words = getattr(error, "strerror", None) or str(error)
+            self.say(child=number, errno=getattr(error, "errno", None) or 0, error=words)
+            return
+        finally:
+            for fd in fds:
+                os.close(fd)
+        process.returncode = 0  # reaped here, not by the Popen object
+        self.children[process.pid] = number
+        self.say(child=number, pid=process.pid)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            number = self.children.pop(ended.si_pid, None)
+            if number is not None:
+                # Before its pid is free again: what it left behind would hold its pipes open.
+                kill_tree(ended.si_pid, number)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if number is not None:
+                self.say(child=number, exit=os.waitstatus_to_exitcode(status))
+
+    def say(self, **message: object) -> None:
+        data = json.dumps(message).encode()
+        try:
+            self.sock.sendall(struct.pack("!I", len(data)) + data)
+        except OSError:
+            pass  # the gateway is gone; the next read says so
+
+
+def prepare_child() -> None:
+    """In the child, before exec: ordinary signals, and an end even if the warden is killed."""
+    for number in (*_IGNORED, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    if _prctl is not None:
+        _prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def mark(number: int) -> str:
+    return f"{os.getpid()}.{number}"
+
+
+def signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def parents() -> dict[int, tuple[int, int]]:
+    """pid -> (parent, session) of every process that can be seen."""
+    found = {}
+    for name in os.listdir("/proc") if _LINUX else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in (b"Z", b"X"):
+                found[int(name)] = (int(fields[1]), int(fields[3]))
+    return found
+
+
+def below(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
+    """Every descendant of ``root``."""
+    kids: dict[int, list[int]] = {}
+    for pid, (parent, _) in table.items():
+        kids.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    todo = list(kids.get(root, ()))
+    while todo:
+        pid = todo.pop()
+        if pid not in found:
+            found.add(pid)
+            todo += kids.get(pid, ())
+    return found
+
+
+def carries(pid: int, text: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return text in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def kill_tree(pid: int, number: int) -> None:
+    """End a server and all it started, also what has left its session or lost its parent."""
+    signal_group(pid, signal.SIGKILL)
+    text = f"{MARK}={mark(number)}".encode()
+    for _ in range(20):
+        table = parents()
+        mine = below(os.getpid(), table)
+        doomed = below(pid, table) & mine
+        doomed |= {p for p in mine if table[p][1] == pid or carries(p, text)}
+        if not doomed:
+            return
+        kill_each(doomed)
+        time.sleep(0.001)
+
+
+def kill_each(pids: set[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def end_everything(grace: float, groups: list[int]) -> None:
+    """A moment for servers to end by themselves (their stdin is closed), then no mercy."""
+    patience = time.monotonic() + grace
+    limit = patience + 5
+    while time.monotonic() < limit:
+        while True:
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    break
+            except ChildProcessError:
+                if not below(os.getpid(), parents()):
+                    return
+                break
+        if time.monotonic() > patience:
+            for pid in groups:
+                signal_group(pid, signal.SIGKILL)
+            kill_each(below(os.getpid(), parents()))
+        time.sleep(0.01)
+
+
+def main() -> None:
+    if _prctl is not None:
+        _prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)  # it ends when its socket does, not before
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    os.set_blocking(readable, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    Warden(socket.socket(fileno=int(sys.argv[1]))).run(readable)
+
+
+if __name__ == "__main__":
+    main()

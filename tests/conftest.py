@@ -1,0 +1,12 @@
+"""Loads the shared parts of the test suite: every `tests/plugin_*.py`, and the real servers.
+
+Fixtures and hooks live in those files, one subject each, not here. Markers are declared in
+`pyproject.toml`. Under `--import-mode=importlib` a module of this folder is `tests.<name>`.
+"""
+
+from pathlib import Path
+
+pytest_plugins = (
+    *(f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("plugin_*.py"))),
+    "tests.peers.servers",
+)
