@@ -64,6 +64,7 @@ class Junction:
         self.servers: dict[str, Upstream] = {}
         self.sessions: set[Session] = set()
         self.tasks = TaskScope("junction")
+        self._owners = TaskScope("servers")
         self._environ = os.environ if environ is None else environ
         self._sink = fan_out(sinks)
         self._clock = clock or SystemClock()
@@ -71,7 +72,9 @@ class Junction:
         self._deadlines = Deadlines(self._clock)
         self._handle = owner_pipeline(self._clock, self._deadlines, self._sink)
         self._snapshot = Snapshot(self._first_catalog(), self._handle)
+        self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self._log_level: bytes | None = None
         self._changes = Coalescer(self._tell_list_changed)
         self._rediscovering: dict[str, bool] = {}
 
@@ -81,7 +84,7 @@ class Junction:
         self.tasks.spawn(self._deadlines.run())
         for definition in self.config.servers:
             upstream = self.servers[definition.key] = self._upstream(definition)
-            self.tasks.spawn(upstream.run())
+            self._owners.spawn(upstream.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -94,7 +97,8 @@ class Junction:
             session.close("Junction is ending")
         for upstream in self.servers.values():
             await upstream.stop()
-        await self.tasks.settle(self.settings.drain_ms / 1000)
+        await self._owners.settle(self.settings.drain_ms / 1000)
+        await self._owners.close()
         await self.tasks.close()
         await self._warden.close()
         if not self._hello.done():
@@ -182,10 +186,21 @@ class Junction:
 
     async def settled(self) -> None:
         waits = [self.tasks.spawn(server.settled.wait()) for server in self.servers.values()]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=self.settings.list_wait_ms / 1000)
-            for wait in late:
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=self.settings.list_wait_ms / 1000)
+        finally:
+            for wait in waits:
                 wait.cancel()
+
+    async def offered(self, name: str, spelling: Spelling) -> None:
+        settled = self.tasks.spawn(self.settled())
+        try:
+            while not settled.done() and self._snapshot.catalog.view(spelling).find(name) is None:
+                either: set[asyncio.Future[None]] = {settled, self._swapped}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            settled.cancel()
 
     def to_servers(self, capability: str | None, method: str, params: Raw | bytes) -> None:
         for upstream in self.servers.values():
@@ -193,14 +208,13 @@ class Junction:
                 upstream.link.notify(method, params)
 
     async def set_log_level(self, params: bytes) -> None:
-        timeout = self.settings.start_timeout_ms / 1000
-        await asyncio.gather(
-            *(
-                upstream.request("logging/setLevel", params, timeout)
-                for upstream in self.servers.values()
-                if upstream.offers("logging")
-            )
-        )
+        self._log_level = params
+        await asyncio.gather(*map(self._tell_log_level, self.servers.values()))
+
+    async def _tell_log_level(self, upstream: Upstream) -> None:
+        if self._log_level is not None and upstream.offers("logging"):
+            timeout = self.settings.start_timeout_ms / 1000
+            await upstream.request("logging/setLevel", self._log_level, timeout)
 
     # -- the Observer of servers
 
@@ -212,6 +226,10 @@ class Junction:
             self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
 
     async def connected(self, upstream: Upstream) -> None:
+        await self._discover(upstream)
+        await self._tell_log_level(upstream)
+
+    async def _discover(self, upstream: Upstream) -> None:
         timeout = self.settings.start_timeout_ms / 1000
         offering = Offering(upstream, await discover_tools(upstream, timeout))
         if upstream.link is None:
@@ -246,7 +264,7 @@ class Junction:
         try:
             while True:
                 self._rediscovering[upstream.key] = False
-                await self.connected(upstream)
+                await self._discover(upstream)
                 if not self._rediscovering[upstream.key]:
                     return
         except ServerError as error:
@@ -256,9 +274,11 @@ class Junction:
 
     def _swap(self, catalog: Catalog) -> None:
         self._snapshot = Snapshot(catalog, self._handle)
+        self._swapped.set_result(None)
+        self._swapped = asyncio.get_running_loop().create_future()
         self._changes.changed()
 
     def _tell_list_changed(self) -> None:
         for session in self.sessions:
-            if session.has_listed:
+            if session.listed not in (None, self._snapshot.generation):
                 session.notify("notifications/tools/list_changed")

@@ -12,6 +12,7 @@ from mcp_junction.catalog.view import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Spelling
+from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Outcome
@@ -80,6 +81,15 @@ class Call:
         """Its time is over."""
         server = self.route.pair.server if self.route is not None else ""
         self._end(outcomes.timed_out(server, self._delivery, seconds), "timed out")
+
+    @property
+    def ended_by(self) -> Outcome | None:
+        """How it was ended from our side, if it was."""
+        return self._ended_by
+
+    def drop(self, reason: str) -> None:
+        """We can no longer wait for it; unlike a cancelled call it is answered."""
+        self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self._delivery), reason)
 
     @property
     def _delivery(self) -> Delivery:

@@ -38,7 +38,7 @@ async def discover_tools(upstream: Upstream, timeout: float) -> tuple[Offer, ...
         params = encode.dumps({"cursor": cursor}) if cursor is not None else b"{}"
         outcome = await upstream.request("tools/list", params, timeout)
         if outcome.kind is not Kind.RESULT:
-            raise _failed(upstream, bytes(outcome.payload).decode("utf-8", "replace"))
+            raise _failed(upstream, outcome.message)
         cursor = _read_page(upstream, outcome.payload, offers)
         if cursor is None:
             return tuple(offers.values())
@@ -55,7 +55,7 @@ def _read_page(upstream: Upstream, payload: Raw | bytes, offers: dict[str, Offer
     try:
         page = frames.members(payload)
         tools = _list.decode(page["tools"])
-    except (FrameError, KeyError, msgspec.DecodeError) as error:
+    except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
         raise _failed(upstream, f"its answer to tools/list makes no sense: {error}") from None
     for members in tools:
         name = frames.text(members.get("name"))

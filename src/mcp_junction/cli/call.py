@@ -38,13 +38,19 @@ def _arguments(text: str) -> bytes:
     if text == "-":
         text = sys.stdin.read()
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise UsageError(f"the arguments are not JSON: {where}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the arguments are not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UsageError('the arguments must be a JSON object, for example {"path": "notes.txt"}')
     return text.encode()
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"there is no {constant}")
 
 
 async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -> int:
@@ -61,17 +67,21 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         outcome = await junction.snapshot.handle(call)
     value = msgspec.json.decode(outcome.payload)
     if outcome.kind is not Kind.RESULT:
-        print(f"mcp-junction: {value.get('message', 'the call failed')}", file=sys.stderr)
+        print(f"mcp-junction: {outcome.message}", file=sys.stderr)
         if as_json:
             print(json.dumps({"error": value}, indent=2, ensure_ascii=False))
         return 1
     print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else _readable(value))
-    return 1 if value.get("isError") else 0
+    return 1 if isinstance(value, dict) and value.get("isError") else 0
 
 
-def _readable(value: dict[str, Any]) -> str:
+def _readable(value: Any) -> str:
     """The text of a result that is only text; anything else as it is."""
-    content = value.get("content")
-    if isinstance(content, list) and content and all(c.get("type") == "text" for c in content):
-        return "\n".join(str(c.get("text", "")) for c in content)
+    content = value.get("content") if isinstance(value, dict) else None
+    if isinstance(content, list) and content and all(map(_is_text, content)):
+        return "\n".join(str(block.get("text", "")) for block in content)
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text"

@@ -5,6 +5,7 @@ Without a command the program is the stdio mode, as the clients' config files ex
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -24,15 +25,20 @@ def main(argv: list[str] | None = None) -> int:
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("stdio", words)
     command = import_module(f"mcp_junction.cli.{name}")
     try:
-        return int(command.run(rest))
+        code = int(command.run(rest))
+        sys.stdout.flush()
     except ConfigError as error:
         print(f"mcp-junction: {error}", file=sys.stderr)
         return 2
     except UsageError as error:
         print(f"mcp-junction: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader had enough: there is nobody left to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         return 130
+    return code
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import signal
 
 from mcp_junction import __version__
 from mcp_junction.cli import main as program
@@ -56,6 +54,9 @@ def _epilog() -> str:
 
 
 async def _serve(config: Config, stdout: int) -> int:
+    import asyncio
+    import signal
+
     from mcp_junction.app import Junction
     from mcp_junction.listener.dispatch import Dispatcher
     from mcp_junction.listener.stdio import StdioListener

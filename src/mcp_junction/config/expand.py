@@ -6,9 +6,12 @@ raised, so that a report can name all of them at once.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
+
+log = logging.getLogger("mcp_junction.config")
 
 _REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<braced>[^}]*)\}|(?P<plain>[A-Z_][A-Z0-9_]*))")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*?)\s*\Z")
@@ -39,8 +42,12 @@ def expand(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
 def read_dotenv(path: Path) -> dict[str, str]:
     """The assignments of a ``.env`` file; an absent file has none."""
     try:
-        lines = path.read_text("utf-8").splitlines()
-    except (FileNotFoundError, NotADirectoryError):
+        # What is not UTF-8 is kept as the environment itself keeps it.
+        lines = path.read_bytes().decode("utf-8-sig", "surrogateescape").splitlines()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return {}
+    except OSError as error:
+        log.warning("%s is left out: %s", path, error.strerror)
         return {}
     found: dict[str, str] = {}
     for line in lines:

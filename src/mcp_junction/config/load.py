@@ -13,9 +13,11 @@ from typing import Any
 
 from mcp_junction.config.document import child_path, parse
 from mcp_junction.config.expand import read_dotenv
-from mcp_junction.config.servers import EntryReader, ServerDefinition
+from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import Settings, layered
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
+
+_EXTRAS = "$.junction.servers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +76,20 @@ def _servers(
         return [], [_wrong(root, "is missing: an object with one entry for each server")]
     if not isinstance(entries, dict):
         return [], [_wrong(root, "must be an object with one entry for each server")]
-    extras = extras if isinstance(extras, dict) else {}
     servers: list[ServerDefinition] = []
-    problems = [
-        _wrong(child_path("$.junction.servers", key), f"names no server of {member}")
+    problems: list[Problem] = []
+    if not isinstance(extras, dict | None):
+        problems.append(_wrong(_EXTRAS, "must be an object with one entry for each server"))
+    extras = extras if isinstance(extras, dict) else {}
+    problems += [
+        _wrong(child_path(_EXTRAS, key), f"names no server of {member}")
         for key in extras
         if key not in entries
     ]
     for key, entry in entries.items():
         reader = EntryReader(key, child_path(root, key), variables)
-        definition = reader.read(entry, extras.get(key), stdio_only=settings.stdio_only)
+        extra = Options(extras.get(key, {}), child_path(_EXTRAS, key))
+        definition = reader.read(entry, extra, stdio_only=settings.stdio_only)
         problems += reader.problems
         if definition is not None:
             servers.append(definition)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp_junction.config.document import child_path
 from mcp_junction.config.expand import expand
@@ -40,6 +40,13 @@ class ServerDefinition:
     restart: bool | None = None
 
 
+class Options(NamedTuple):
+    """Some options of one server, and where in the file they stand."""
+
+    values: Any
+    path: str
+
+
 class EntryReader:
     """Reads one entry; collects what is wrong with it instead of stopping at the first fault."""
 
@@ -49,22 +56,24 @@ class EntryReader:
         self.variables = variables
         self.problems: list[Problem] = []
 
-    def read(self, entry: Any, extra: Any, *, stdio_only: bool) -> ServerDefinition | None:
+    def read(self, entry: Any, extra: Options, *, stdio_only: bool) -> ServerDefinition | None:
         """The definition, or None when the entry is disabled or has problems."""
         if not isinstance(entry, dict):
             self._wrong(self.path, "must be an object with a command or a url")
             return None
-        if not self.key:
-            self._wrong(self.path, "the key of a server must not be empty")
-        own = {**self._object(entry, "junction"), **(extra if isinstance(extra, dict) else {})}
-        if self._flag(entry, "disabled") or self._flag(own, "disabled"):
+        if not self.key or not _writable(self.key, "strict"):
+            self._wrong(self.path, "the key of a server must be some text")
+        inline = Options(self._object(entry, "junction"), child_path(self.path, "junction"))
+        own = [self._checked(extra), inline]
+        everything = [*own, Options(entry, self.path)]
+        if True in [self._flag(options, "disabled") for options in everything]:
             return None
         transport = self._transport(entry, stdio_only=stdio_only)
         definition = ServerDefinition(
             key=self.key,
             transport=transport,
-            timeout_ms=self._number(own if "timeout" in own else entry, "timeout"),
-            restart=self._flag(own, "restart") if "restart" in own else None,
+            timeout_ms=self._number(_first_with("timeout", everything), "timeout"),
+            restart=self._restart(_first_with("restart", own)),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
         )
         return None if self.problems else definition
@@ -141,23 +150,45 @@ class EntryReader:
         for name in missing:
             message = f"the environment variable {name or '${}'} is not set"
             self.problems.append(Problem(ProblemCode.MISSING_ENV_VAR, path, message, name))
-        if "\0" in text:
-            self._wrong(path, "must not contain a NUL character")
+        if "\0" in text or not _writable(text, "surrogateescape"):
+            self._wrong(path, "must not contain a NUL character or half a surrogate pair")
         return text
 
-    def _number(self, entry: dict[str, Any], name: str) -> int:
-        value = entry.get(name, 0)
+    def _checked(self, extra: Options) -> Options:
+        if isinstance(extra.values, dict):
+            return extra
+        self._wrong(extra.path, "must be an object")
+        return Options({}, extra.path)
+
+    def _number(self, options: Options, name: str) -> int:
+        value = options.values.get(name, 0)
         if type(value) is not int or value < 0:
-            self._wrong(child_path(self.path, name), "must be a whole number of milliseconds")
+            self._wrong(child_path(options.path, name), "must be a whole number of milliseconds")
             return 0
         return value
 
-    def _flag(self, entry: dict[str, Any], name: str) -> bool:
-        value = entry.get(name, False)
+    def _restart(self, options: Options) -> bool | None:
+        return self._flag(options, "restart") if "restart" in options.values else None
+
+    def _flag(self, options: Options, name: str) -> bool:
+        value = options.values.get(name, False)
         if not isinstance(value, bool):
-            self._wrong(child_path(self.path, name), "must be true or false")
+            self._wrong(child_path(options.path, name), "must be true or false")
             return False
         return value
 
     def _wrong(self, path: str, message: str) -> None:
         self.problems.append(Problem(ProblemCode.INVALID_SCHEMA, path, message))
+
+
+def _first_with(name: str, places: list[Options]) -> Options:
+    """The options that say something about ``name``; the last of them when none does."""
+    return next((options for options in places if name in options.values), places[-1])
+
+
+def _writable(text: str, errors: str) -> bool:
+    try:
+        text.encode("utf-8", errors)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -52,10 +52,8 @@ def layered(
             value = _from_text(environ[variable], default)
             _take(chosen, problems, field.name, f"environment {variable}", value, default)
         if options.get(field.name) is not None:
-            chosen[field.name] = options[field.name]
-    if chosen.get("prefix", "always") not in PREFIX_MODES:
-        modes = ", ".join(PREFIX_MODES)
-        problems.append(_problem("$.junction.prefix", f"must be one of {modes}"))
+            place = f"--{field.name.replace('_', '-')}"
+            _take(chosen, problems, field.name, place, options[field.name], default)
     return replace(DEFAULTS, **chosen), problems
 
 
@@ -71,6 +69,8 @@ def _take(
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
         problems.append(_problem(place, f"must be {words[kind]}"))
+    elif name == "prefix" and value not in PREFIX_MODES:
+        problems.append(_problem(place, f"must be one of {', '.join(PREFIX_MODES)}"))
     else:
         chosen[name] = value
 

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.config.settings import Settings
+from mcp_junction.protocol.names import Spelling
 from mcp_junction.sessions.session import Session
 
 
@@ -26,6 +27,10 @@ class Backend(Protocol):
 
     async def settled(self) -> None:
         """Wait until then, but not for ever."""
+        ...
+
+    async def offered(self, name: str, spelling: Spelling) -> None:
+        """Wait until a server offers ``name``, or until none of them can any more."""
         ...
 
     def introduced(self, session: Session) -> None:

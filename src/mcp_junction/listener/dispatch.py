@@ -106,7 +106,7 @@ class Dispatcher:
     def _list_tools(self, session: Session, frame_id: bytes, frame: Frame) -> None:
         params = frames.members_once(frame.params)
         cursor = frames.text(params.get("cursor"))
-        if self._backend.is_settled:
+        if self._backend.is_settled or session.listed is not None:
             self._send_tools(session, frame_id, cursor)
         else:
             self._tasks.spawn(self._list_when_settled(session, frame_id, cursor))
@@ -118,13 +118,15 @@ class Dispatcher:
         self._send_tools(session, frame_id, cursor)
 
     def _send_tools(self, session: Session, frame_id: bytes, cursor: str | None) -> None:
-        view = self._backend.snapshot.catalog.view(session.spelling)
+        catalog = self._backend.snapshot.catalog
+        view = catalog.view(session.spelling)
         try:
             page = view.tools.page(cursor)
         except CursorError as error:
             self._refuse(session, frame_id, INVALID_PARAMS, str(error))
             return
-        session.has_listed = True
+        if cursor is None:
+            session.listed = catalog.generation
         session.send(encode.result(frame_id, page))
 
     def _call_tool(self, session: Session, frame_id: bytes, frame: Frame) -> None:
@@ -149,11 +151,9 @@ class Dispatcher:
             session.send(outcome.frame(frame_id))
 
     async def _settled_for(self, call: Call) -> None:
-        """A call that comes before the servers are up is looked up when they are."""
-        view = call.snapshot.catalog.view(call.caller.spelling)
-        if view.find(call.name) is None:
-            await self._backend.settled()
-            call.snapshot = self._backend.snapshot
+        """A call that comes before its server is up is looked up when that is."""
+        await self._backend.offered(call.name, call.caller.spelling)
+        call.snapshot = self._backend.snapshot
 
     # -- logging
 

@@ -43,6 +43,7 @@ class StdioListener:
         self._input: asyncio.ReadTransport | None = None
         self._output: asyncio.WriteTransport | None = None
         self._paused = False
+        self._nobody_reads = False
         self.session: Session | None = None
 
     async def open(self, stdin: int, stdout: int) -> None:
@@ -97,8 +98,17 @@ class StdioListener:
             self._line(last)
         self._ended.set()
 
+    def client_gone(self) -> None:
+        """Nobody reads what we write: unlike at the end of the input, nothing needs finishing."""
+        self._ended.set()
+        self._nobody_reads = True
+        if self.session is not None:
+            self.session.close("the client is gone")
+
     def _line(self, line: bytes | Overlong) -> None:
         assert self.session is not None
+        if self._nobody_reads:
+            return
         try:
             if isinstance(line, Overlong):
                 raise self._too_long(line)
@@ -144,12 +154,16 @@ class _Output(asyncio.Protocol):
         self._listener.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._listener.stop()
+        self._listener.client_gone()
 
 
 def _as_pipe(fd: int, direction: str) -> int:
-    """``fd``, or a pipe pumped by a thread when it is a file, which event loops do not take."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    """``fd``, or a pipe pumped by a thread when it is a file or a device such as /dev/null.
+
+    Event loops take pipes and sockets only: epoll refuses the rest, and libuv aborts on that.
+    """
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         return fd
     readable, writable = os.pipe()
     source, target = (fd, writable) if direction == "in" else (readable, fd)

@@ -4,14 +4,15 @@ A Frame is the envelope of a JSON-RPC message. ``params``, ``result`` and ``erro
 unknown fields, number spellings and key order survive because nothing ever reads them into objects.
 Params that must be touched are read one level deep, as ``dict[str, Raw]`` (``members``).
 
-The decoder is the only way in, and it has limits: valid UTF-8, depth, no NaN, no repeated member in
-the envelope. Size is the line reader's business (``lines.py``). It is not a validator of MCP: what
-a server means by its result is between it and the client.
+The decoder is the only way in, and it has limits: valid UTF-8, depth, digits, no NaN, no repeated
+member in the envelope. Size is the line reader's business (``lines.py``). It is not a validator of
+MCP: what a server means by its result is between it and the client.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
 
 MAX_DEPTH: Final = 64
 MAX_ID_BYTES: Final = 1024
+MAX_DIGITS: Final = 4300  # what Python itself is willing to read; longer ones stall slower parsers
 NOTHING: Final = Raw()
 
 
@@ -52,8 +54,15 @@ _frames = msgspec.json.Decoder(Frame)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _strings = msgspec.json.Decoder(str)
 
-# The id of a frame that cannot be decoded, so that its call can be failed instead of left hanging.
-_SOME_ID = re.compile(rb'"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]){0,256}")')
+# For frames that cannot be decoded: strings and brackets, and the value of an "id" behind its name.
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
+_COLON = re.compile(rb"\s*:")
+_VALUE = rb'\s*:\s*(-?(?:0|[1-9]\d{0,17})|"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]){0,256}")\s*'
+_ID_VALUE = re.compile(_VALUE + rb"(?=[,}])")
+_LAST_ID = re.compile(rb'"id"' + _VALUE + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
+_LAST_JSONRPC = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*(?:,\s*"id"' + _VALUE + rb")?\}\s*\Z")
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
+_PROBE = 64
 
 _FIXED = len(b"{}")
 _JSONRPC = len(b'"jsonrpc":"",')
@@ -64,8 +73,11 @@ _RESULT = len(b'"result":,')
 _ERROR = len(b'"error":,')
 _LEAST_REPEAT = len(b',"id":1')
 
+_DIGITS = frozenset(b"0123456789")
 _ID_STARTS = frozenset(b'"-0123456789')
 _NULL_START = ord("n")
+_OBJECT_START = ord("{")
+_BATCH = "batches are not part of MCP: send each message as a frame of its own"
 
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
@@ -81,24 +93,34 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
         if not data.isascii():
             str(data, "utf-8")
         frame = _frames.decode(data)
+        if too_deep(data, exact=exact):
+            raise _refused(data, PARSE_ERROR, f"nested deeper than {MAX_DEPTH} levels")
+        if len(data) - _least_size(frame) >= _LEAST_REPEAT and repeats(data):
+            raise _refused(data, INVALID_REQUEST, "a member of the envelope is repeated or escaped")
     except UnicodeDecodeError as error:
         raise _refused(data, PARSE_ERROR, f"not valid UTF-8 (byte {error.start})") from None
     except RecursionError:
         raise _refused(data, PARSE_ERROR, f"nested deeper than {MAX_DEPTH} levels") from None
     except msgspec.ValidationError as error:
-        raise _refused(data, INVALID_REQUEST, f"not a JSON-RPC message: {error}") from None
+        what = _BATCH if data.lstrip()[:1] == b"[" else f"not a JSON-RPC message: {error}"
+        raise _refused(data, INVALID_REQUEST, what) from None
     except msgspec.DecodeError as error:
         raise _refused(data, PARSE_ERROR, str(error)) from None
-    if too_deep(data, exact=exact):
-        raise _refused(data, PARSE_ERROR, f"nested deeper than {MAX_DEPTH} levels")
-    if len(data) - _least_size(frame) >= _LEAST_REPEAT and repeats(data):
-        raise _refused(data, INVALID_REQUEST, "a member of the envelope is repeated or escaped")
+    if len(data) > MAX_DIGITS and has_long_number(data):
+        raise _refused(data, PARSE_ERROR, f"a number has more than {MAX_DIGITS} digits")
     _check(frame, data)
     return frame
 
 
 def _check(frame: Frame, data: bytes) -> None:
-    """What the types do not say: an id is a number or a string, a frame has one meaning."""
+    """What the types do not say: an id is a number or a string, a frame has one meaning.
+
+    ``null`` for params or for the error is how some peers write "none".
+    """
+    if frame.error and memoryview(frame.error)[0] != _OBJECT_START:
+        if memoryview(frame.error)[0] != _NULL_START:
+            raise _refused(data, INVALID_REQUEST, "error is not an object")
+        frame.error = NOTHING
     if frame.id:
         first = memoryview(frame.id)[0]
         if len(frame.id) > MAX_ID_BYTES:
@@ -107,7 +129,9 @@ def _check(frame: Frame, data: bytes) -> None:
             raise FrameError(INVALID_REQUEST, "the id is not a number or a string")
     if frame.method:
         if frame.params and memoryview(frame.params)[0] not in b"{[":
-            raise _refused(data, INVALID_REQUEST, "params is not an object")
+            if memoryview(frame.params)[0] != _NULL_START:
+                raise _refused(data, INVALID_REQUEST, "params is not an object")
+            frame.params = NOTHING
     elif not (frame.result or frame.error):
         raise _refused(data, INVALID_REQUEST, "neither a method nor a result nor an error")
 
@@ -148,15 +172,37 @@ def too_deep(data: bytes, limit: int = MAX_DEPTH, *, exact: bool = True) -> bool
     With ``exact=False`` brackets inside strings are taken for structure as long as they match up,
     which a text made for the purpose can use to look shallower than it is. For large answers of
     servers that is enough: we never descend into them, and msgspec stops at its own limit anyway.
+    Unless they hold line breaks: then the encoder re-formats them on their way out.
     """
     if _few_brackets(data, limit):
         return False
+    exact = exact or _has_breaks(data)
     if not exact and not _levels_left(data.translate(_ONE_KIND, _NOT_BRACKETS), limit):
         return False
     marks = _without_escapes(data).translate(_ONE_KIND, _NOT_MARKS).replace(b'""', b"")
     if b'"' in marks:
         marks = b"".join(marks.split(b'"')[::2])
     return _levels_left(marks, limit)
+
+
+def has_long_number(data: bytes) -> bool:
+    """Whether a valid JSON text holds a number of more than ``MAX_DIGITS`` digits in a row.
+
+    Such a run covers one byte in every ``MAX_DIGITS``, with digits on at least one side of it: only
+    where a probe finds that is the text looked at whole.
+    """
+    sample = data[::MAX_DIGITS]
+    for index, byte in enumerate(sample):
+        if byte in _DIGITS:
+            at = index * MAX_DIGITS
+            if data[at : at + _PROBE].isdigit() or data[max(0, at - _PROBE) : at].isdigit():
+                outside = b'"'.join(_without_escapes(data).split(b'"')[::2])
+                return _LONG_NUMBER.search(outside) is not None
+    return False
+
+
+def _has_breaks(data: bytes) -> bool:
+    return data.find(b"\r", 0, -1) >= 0 or data.find(b"\n", 0, -1) >= 0
 
 
 def _levels_left(brackets: bytes, limit: int) -> bool:
@@ -197,16 +243,48 @@ def _refused(data: bytes, code: int, message: str) -> FrameError:
 
 
 def recover_id(data: bytes, window: int = 4096) -> bytes | None:
-    """The id of a damaged frame, if its head or its tail still shows one."""
-    found = _SOME_ID.search(data[:window]) or _last_id(data[-window:])
-    return found[1] if found else None
+    """The envelope's id in a damaged frame, if its head or its end still shows it.
+
+    Only the envelope's own: payloads are full of other ids, and failing the wrong call is worse.
+    """
+    head = data[:window]
+    found = None
+    for name, end in _own_members(head):
+        if name == b'"id"' and (found := _ID_VALUE.match(head, end)):
+            break
+    found = found or _LAST_ID.search(data[-window:])
+    if found is None:
+        return None
+    try:
+        str(found[1], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    return found[1]
 
 
-def _last_id(tail: bytes) -> re.Match[bytes] | None:
-    last = None
-    for last in _SOME_ID.finditer(tail):  # noqa: B007 - the last match is what we are after
-        pass
-    return last
+def names_jsonrpc(data: bytes, window: int = 4096) -> bool:
+    """Whether a damaged line was meant as a frame: programs write JSON of other kinds to stdout."""
+    if any(name == b'"jsonrpc"' for name, _ in _own_members(data[:window])):
+        return True
+    return _LAST_JSONRPC.search(data[-window:]) is not None
+
+
+def names_method(data: bytes, window: int = 4096) -> bool:
+    """Whether a damaged frame was a request or a notification, not an answer."""
+    return any(name == b'"method"' for name, _ in _own_members(data[:window]))
+
+
+def _own_members(head: bytes) -> Iterator[tuple[bytes, int]]:
+    """The member names of the outermost object, each with the position behind it."""
+    depth = 0
+    for token in _TOKENS.finditer(head):
+        mark = token[0]
+        if mark in b"{[":
+            depth += 1
+        elif mark in b"}]":
+            depth -= 1
+        elif depth == 1 and _COLON.match(head, token.end()):
+            yield mark, token.end()
 
 
 def members(raw: Raw | bytes) -> dict[str, Raw]:

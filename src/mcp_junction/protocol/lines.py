@@ -12,7 +12,7 @@ from typing import Final
 
 DEFAULT_LIMIT: Final = 16 * 1024 * 1024
 _KEPT: Final = 4096
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Overlong:
 class LineReader:
     """Feed it chunks, get whole lines back."""
 
-    __slots__ = ("_fresh", "_head", "_limit", "_parts", "_size", "_tail")
+    __slots__ = ("_begun", "_fresh", "_head", "_limit", "_parts", "_size", "_tail")
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self._limit = limit
@@ -36,6 +36,7 @@ class LineReader:
         self._head: bytes | None = None  # set while an overlong line is being skipped
         self._tail = b""
         self._fresh = True
+        self._begun = b""  # what may still turn out to be a byte order mark
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
         """The lines that ``data`` completes. Blank ones are left out."""
@@ -58,15 +59,22 @@ class LineReader:
 
     def finish(self) -> bytes | Overlong | None:
         """A last line without its line feed, at the end of the stream."""
+        if self._begun:
+            self._hold(self._begun)
+            self._begun = b""
         if not self._size:
             return None
         line = self._release()
         return line if isinstance(line, Overlong) or line.strip() else None
 
     def _without_bom(self, data: bytes) -> bytes:
-        if data:
-            self._fresh = False
-        return data[len(_BOM) :] if data.startswith(_BOM) else data
+        data = self._begun + data
+        if len(data) < len(BOM) and BOM.startswith(data):
+            self._begun = data
+            return b""
+        self._fresh = False
+        self._begun = b""
+        return data.removeprefix(BOM)
 
     def _bounded(self, line: bytes) -> bytes | Overlong:
         if len(line) <= self._limit:

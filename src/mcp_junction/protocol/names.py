@@ -46,9 +46,9 @@ class Spelling:
             name = self.hashed(name, pair)
         return name
 
-    def hashed(self, name: str, pair: Pair, digits: int = _HASH_DIGITS) -> str:
-        """``name``, cut to fit, with a hash of ``pair`` behind it."""
-        suffix = "_" + digest(pair, digits)
+    def hashed(self, name: str, pair: Pair, attempt: int = 0) -> str:
+        """``name``, cut to fit, with a hash of ``pair`` behind it; another for each attempt."""
+        suffix = "_" + digest(pair, attempt)
         if self.max_length:
             name = name[: max(0, self.max_length - len(suffix))]
         return name + suffix
@@ -59,22 +59,24 @@ PLATFORM: Final = Spelling(".")
 STRICT: Final = Spelling("__", strict=True, max_length=STRICT_LENGTH)
 
 
-def digest(pair: Pair, digits: int = _HASH_DIGITS) -> str:
+def digest(pair: Pair, attempt: int = 0) -> str:
     """A stable hash of a pair; the length is hashed too, so that no two pairs run together."""
     server = pair.server.encode("utf-8", "surrogatepass")
     name = pair.name.encode("utf-8", "surrogatepass")
-    return hashlib.sha256(b"%d:%b%b" % (len(server), server, name)).hexdigest()[:digits]
+    again = b"\0%d" % attempt if attempt else b""
+    data = b"%d:%b%b%b" % (len(server), server, name, again)
+    return hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
 
 
 def assign(pairs: Iterable[Pair], spelling: Spelling) -> dict[str, Pair]:
     """A name for each pair, no name twice. Earlier pairs keep the plain spelling."""
     table: dict[str, Pair] = {}
     for pair in pairs:
-        name = spelling.spell(pair)
-        digits = _HASH_DIGITS
-        while name in table:
-            name = spelling.hashed(spelling.spell(pair), pair, digits)
-            digits += _HASH_DIGITS
+        name = plain = spelling.spell(pair)
+        attempt = 0
+        while name in table:  # a server may have taken the hashed name too, on purpose
+            name = spelling.hashed(plain, pair, attempt)
+            attempt += 1
         table[name] = pair
     return table
 
@@ -88,8 +90,9 @@ def aliases(pairs: Sequence[Pair], *extra: Spelling) -> dict[str, Pair]:
     spellings |= {Spelling("__", strict=True, max_length=length) for length in lengths}
     for spelling in spellings:
         for name, pair in assign(pairs, spelling).items():
-            if table.setdefault(name, pair) != pair:
-                doubtful.add(name)
+            for meant in (name, spelling.spell(pair)):
+                if table.setdefault(meant, pair) != pair:
+                    doubtful.add(meant)
     for name in doubtful:
         del table[name]
     return table

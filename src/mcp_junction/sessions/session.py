@@ -43,7 +43,7 @@ class Session:
         self.capabilities: dict[str, Raw] = {}
         self.calls: dict[bytes, Call] = {}
         self.log_level = 0
-        self.has_listed = False
+        self.listed: int | None = None  # the generation of the list the client has
         self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
         self._question_ids = itertools.count(1)
 
@@ -70,7 +70,7 @@ class Session:
         try:
             return await answer
         except asyncio.CancelledError:
-            reason = b'{"requestId":%b,"reason":"the server is gone"}' % question
+            reason = b'{"requestId":%b,"reason":"the server no longer waits"}' % question
             self.notify("notifications/cancelled", reason)
             raise
         finally:
@@ -99,9 +99,9 @@ class Session:
             call.cancel(reason)
 
     def close(self, reason: str) -> None:
-        """The client is gone: so is the need for whatever it asked."""
+        """The conversation ends: whatever still runs is answered that nobody waits for it."""
         for call in list(self.calls.values()):
-            call.cancel(reason)
+            call.drop(reason)
         for waiting in self._questions.values():
             if not waiting.done():
                 gone = outcomes.failed(METHOD_NOT_FOUND, reason, Delivery.UNKNOWN)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+log = logging.getLogger("mcp_junction.telemetry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,12 @@ def fan_out(sinks: Sequence[Sink]) -> Sink | None:
     """One sink that feeds many, or None when nobody listens."""
     if not sinks:
         return None
-    if len(sinks) == 1:
-        return sinks[0]
 
     def emit(event: Event) -> None:
         for sink in sinks:
-            sink(event)
+            try:
+                sink(event)
+            except Exception:  # a call is answered whatever becomes of the news of it
+                log.exception("a sink failed")
 
     return emit

@@ -6,6 +6,7 @@ flights. Starting, stopping and judging a server is not its business.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -14,8 +15,8 @@ from msgspec import Raw
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.lines import Overlong
-from mcp_junction.protocol.versions import INTERNAL_ERROR
+from mcp_junction.protocol.lines import BOM, Overlong
+from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState, Passenger
@@ -24,6 +25,8 @@ from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 log = logging.getLogger("mcp_junction.upstream")
 
+_JSONRPC = "2.0"
+_MARGIN = BOM + b" \t\r"  # some runtimes put a byte order mark before every write
 _MAX_QUESTIONS = 64
 _LARGE = 64 * 1024
 
@@ -31,7 +34,7 @@ _LARGE = 64 * 1024
 class Exchange:
     """The table of flights of one link."""
 
-    __slots__ = ("_ear", "_flights", "_questions", "_server", "_write", "noise")
+    __slots__ = ("_ear", "_flights", "_open", "_questions", "_server", "_write", "noise")
 
     def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
         self._server = server
@@ -39,6 +42,7 @@ class Exchange:
         self._ear = ear
         self._flights: dict[bytes, Flight] = {}
         self._questions = TaskScope(f"questions of {server}")
+        self._open: dict[bytes, asyncio.Task[None]] = {}
         self.noise = 0
 
     def __len__(self) -> int:
@@ -50,6 +54,7 @@ class Exchange:
         self._flights[flight.wire_id] = flight
         flight.state = FlightState.WRITTEN
         self._write(encode.request(flight.wire_id, flight.method, flight.params))
+        flight.params = b""  # a large call is not to be held twice while it runs
 
     def cancel(self, flight: Flight, reason: str) -> None:
         if self._flights.pop(flight.wire_id, None) is not None:
@@ -73,6 +78,11 @@ class Exchange:
         if isinstance(line, Overlong):
             self._overlong(line)
             return
+        if line[:1] != b"{":  # noise can come in floods: it must not cost what a frame costs
+            line = line.lstrip(_MARGIN)
+            if line[:1] != b"{":
+                self._noise("it is not an object")
+                return
         try:
             frame = frames.decode(line, exact=len(line) < _LARGE)
         except FrameError as error:
@@ -83,9 +93,15 @@ class Exchange:
         elif frame.id:
             self._question(frame)
         else:
-            self._notified(frame)
+            try:
+                self._notified(frame)
+            except FrameError as error:  # its params are no object
+                self._noise(error)
 
     def _answered(self, frame: Frame) -> None:
+        if frame.jsonrpc != _JSONRPC:  # a log record, say, that has an id, too
+            self._noise("it does not say jsonrpc 2.0")
+            return
         flight = self._flights.pop(bytes(frame.id), None)
         if flight is None:
             # Late, after a cancel or a timeout; or the answer to nothing we asked.
@@ -101,15 +117,22 @@ class Exchange:
             log.warning("server %r: a line of %d bytes was skipped", self._server, line.size)
 
     def _undecodable(self, line: bytes, error: FrameError) -> None:
-        if line.lstrip()[:1] == b"{" and self._spoiled(line, f"its answer is damaged: {error}"):
-            return
+        if not self._spoiled(line, f"its answer is damaged: {error}"):
+            self._noise(error)
+
+    def _noise(self, why: FrameError | str) -> None:
         self.noise += 1
-        log.debug("server %r: a line on stdout is not a frame: %s", self._server, error)
+        log.debug("server %r: a line on stdout is not a frame: %s", self._server, why)
 
     def _spoiled(self, data: bytes, why: str) -> bool:
         """Fail the flight that a useless answer belongs to, if that can be told."""
-        wire_id = frames.recover_id(data)
-        flight = self._flights.pop(wire_id, None) if wire_id else None
+        wire_id = frames.recover_id(data) if frames.names_jsonrpc(data) else None
+        if wire_id is not None and frames.names_method(data):
+            # A question, with an id of the server's own choosing: it is the server that waits.
+            refusal = encode.error_object(INVALID_REQUEST, "this request could not be read")
+            self._write(encode.error(wire_id, refusal))
+            return False
+        flight = self._flights.pop(wire_id, None) if wire_id is not None else None
         if flight is None:
             return False
         message = f"server {self._server!r}: {why}"
@@ -117,9 +140,14 @@ class Exchange:
         return True
 
     def _notified(self, frame: Frame) -> None:
-        if frame.method != "notifications/progress":
+        if frame.method == "notifications/progress":
+            self._progressed(frame)
+        elif frame.method == "notifications/cancelled":
+            self._withdrawn(frame)
+        else:
             self._ear.heard(frame)
-            return
+
+    def _progressed(self, frame: Frame) -> None:
         params = frames.members(frame.params)
         token = params.get("progressToken")
         flight = self._flights.get(bytes(token)) if token else None
@@ -134,7 +162,8 @@ class Exchange:
             busy = outcomes.failed(INTERNAL_ERROR, "too many requests of this server are open")
             self._write(busy.frame(frame_id))
         else:
-            self._questions.spawn(self._relay(frame_id, frame))
+            task = self._open[frame_id] = self._questions.spawn(self._relay(frame_id, frame))
+            task.add_done_callback(lambda _: self._open.pop(frame_id, None))
 
     async def _relay(self, frame_id: bytes, frame: Frame) -> None:
         passenger = self._only_passenger()
@@ -143,6 +172,13 @@ class Exchange:
         else:
             answer = await self._ear.asked(frame)
         self._write(answer.frame(frame_id))
+
+    def _withdrawn(self, frame: Frame) -> None:
+        """The server no longer wants an answer to a question of its own."""
+        request_id = frames.members(frame.params).get("requestId")
+        task = self._open.get(bytes(request_id)) if request_id is not None else None
+        if task is not None:
+            task.cancel()
 
     def _only_passenger(self) -> Passenger | None:
         """On a shared stream a question can be laid to a call only when there is just one."""

@@ -60,6 +60,7 @@ class Flight:
     def end(self, outcome: Outcome) -> None:
         """Land; only the first ending counts."""
         self.state = FlightState.DONE
+        self.passenger = None  # who holds us: a circle would keep large calls until the next sweep
         if not self.future.done():
             self.future.set_result(outcome)
 

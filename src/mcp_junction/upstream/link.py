@@ -1,7 +1,8 @@
-"""Link: one connection to a server, as the rest of Junction sees it."""
+"""One connection to a server: a Link as the rest sees it, a Connection as its owner does."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
@@ -24,6 +25,33 @@ class Link(Protocol):
         ...
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None: ...
+
+
+class Connection(Link, Protocol):
+    """A Link with its life. Only the owner task of a server holds it as this."""
+
+    closed: asyncio.Future[None]
+
+    @property
+    def stderr_tail(self) -> str:
+        """The last of what it said beside the protocol."""
+        ...
+
+    async def gone(self) -> None:
+        """Wait until nothing more will come from it."""
+        ...
+
+    async def exit_code(self) -> int | None:
+        """How it ended, when that can be told."""
+        ...
+
+    async def release(self, why: str) -> None:
+        """Let go of the wire and end every flight."""
+        ...
+
+    async def end(self, grace: float) -> None:
+        """Make it go, after a while of asking; returns when it is gone."""
+        ...
 
 
 class Ear(Protocol):

@@ -30,12 +30,24 @@ class Kind(StrEnum):
     CANCELLED = "cancelled"
 
 
+class _Words(msgspec.Struct):
+    message: str
+
+
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt or call."""
 
     kind: Kind
     payload: Raw | bytes
     delivery: Delivery | None = None
+
+    @property
+    def message(self) -> str:
+        """The words of an error."""
+        try:
+            return msgspec.json.decode(self.payload, type=_Words).message
+        except msgspec.DecodeError:
+            return bytes(self.payload).decode("utf-8", "replace")
 
     def frame(self, frame_id: bytes) -> bytes:
         """The answer to a request, as a frame."""

@@ -24,9 +24,9 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Greeting, Hello, read_greeting
+from mcp_junction.upstream.link import Connection
 from mcp_junction.upstream.outcome import Kind, Outcome
 from mcp_junction.upstream.state import ServerState, may_follow
-from mcp_junction.upstream.stdio import StdioLink
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -60,7 +60,7 @@ class Terms:
     restart: bool = False
 
 
-Opener = Callable[["Upstream"], Awaitable[StdioLink]]
+Opener = Callable[["Upstream"], Awaitable[Connection]]
 
 
 class Upstream:
@@ -80,7 +80,7 @@ class Upstream:
         self.state = ServerState.DISCONNECTED
         self.error: ServerError | None = None
         self.greeting: Greeting | None = None
-        self.link: StdioLink | None = None
+        self.link: Connection | None = None
         self.start_seconds: float | None = None
         self.starts = 0
         self.settled = asyncio.Event()
@@ -98,6 +98,12 @@ class Upstream:
     def offers(self, capability: str) -> bool:
         """Whether the server has declared a capability."""
         return self.greeting is not None and capability in self.greeting.capabilities
+
+    def unavailable(self) -> Outcome:
+        """The answer to a call while it is down."""
+        error = self.error
+        why = f"{error.phase}: {error.message}" if error is not None else "it is not connected"
+        return outcomes.unavailable(self.key, why)
 
     # -- life
 
@@ -136,8 +142,8 @@ class Upstream:
             if hello is None:
                 return
             self.link = link
-            self.greeting = await self._greet(link, hello)
-            await self._observer.connected(self)
+            if not await self._either(self._begin(link, hello)):
+                return
             self.start_seconds = self._clock.now() - began
             self.error = None
             self._to(ServerState.CONNECTED)
@@ -148,7 +154,7 @@ class Upstream:
         finally:
             await self._leave(link)
 
-    async def _leave(self, link: StdioLink) -> None:
+    async def _leave(self, link: Connection) -> None:
         self.link = None
         if self._stop.is_set():
             await link.end(self._terms.end_grace)
@@ -156,7 +162,7 @@ class Upstream:
             await link.release(await self._last_words(link))
             await link.end(0.0)
 
-    async def _told_who_calls(self, link: StdioLink) -> Hello | None:
+    async def _told_who_calls(self, link: Connection) -> Hello | None:
         """Wait for the first client, so that the server is told the client's own capabilities."""
         if not self._hello.done():
             either: set[asyncio.Future[Any]] = {self._hello, link.closed}
@@ -165,12 +171,23 @@ class Upstream:
             raise await self._diagnosis(link, Phase.STARTUP, "at once")
         return None if self._stop.is_set() else self._hello.result()
 
-    async def _greet(self, link: StdioLink, hello: Hello) -> Greeting:
+    async def _begin(self, link: Connection, hello: Hello) -> None:
+        """Greet it and find out what it offers. Raises ServerError that says what it died of."""
+        self.greeting = await self._greet(link, hello)
+        try:
+            await self._observer.connected(self)
+        except ServerError as error:
+            if link.closed.done():
+                when = "before it had told what it offers"
+                raise await self._diagnosis(link, Phase.INITIALIZATION, when) from None
+            raise self._at_fault(link, error.message) from None
+
+    async def _greet(self, link: Connection, hello: Hello) -> Greeting:
         outcome = await self.request("initialize", hello.params(), self._terms.start_timeout)
         if link.closed.done():
             raise await self._diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
         if outcome.kind is not Kind.RESULT:
-            raise self._at_fault(link, f"it refused initialize: {bytes(outcome.payload).decode()}")
+            raise self._at_fault(link, f"initialize: {outcome.message}")
         try:
             greeting = read_greeting(outcome.payload)
         except (ValueError, JunctionError, msgspec.MsgspecError) as error:
@@ -211,7 +228,7 @@ class Upstream:
 
     # -- what went wrong
 
-    async def _diagnosis(self, link: StdioLink, phase: Phase, when: str) -> ServerError:
+    async def _diagnosis(self, link: Connection, phase: Phase, when: str) -> ServerError:
         code = await link.exit_code()
         if code is None:
             what = f"closed its output {when}"
@@ -221,10 +238,10 @@ class Upstream:
             what = f"exited with code {code} {when}"
         return ServerError(self.key, phase, what, exit_code=code, stderr_tail=link.stderr_tail)
 
-    def _at_fault(self, link: StdioLink, message: str) -> ServerError:
+    def _at_fault(self, link: Connection, message: str) -> ServerError:
         return ServerError(self.key, Phase.INITIALIZATION, message, stderr_tail=link.stderr_tail)
 
-    async def _last_words(self, link: StdioLink) -> str:
+    async def _last_words(self, link: Connection) -> str:
         if not link.closed.done():
             return "it was given up"
         return (await self._diagnosis(link, Phase.RUNTIME, "")).message.strip()
@@ -248,12 +265,15 @@ class Upstream:
 
     # -- waiting
 
-    async def _either(self, what: Awaitable[object]) -> None:
-        """Wait for ``what`` or for being stopped."""
+    async def _either(self, what: Awaitable[object]) -> bool:
+        """Wait for ``what`` or for being stopped; whether it was the former."""
         stopped = asyncio.ensure_future(self._stop.wait())  # noqa: TID251 - awaited right here
         waited = asyncio.ensure_future(what)  # noqa: TID251 - awaited right here
         try:
             await asyncio.wait({stopped, waited}, return_when=asyncio.FIRST_COMPLETED)
+            if waited.done():
+                waited.result()
+            return waited.done()
         finally:
             stopped.cancel()
             waited.cancel()

@@ -10,15 +10,17 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from msgspec import Raw
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
-from mcp_junction.protocol.lines import LineReader
+from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import find_command
 from mcp_junction.upstream.exchange import Exchange
@@ -32,6 +34,8 @@ if sys.platform == "linux":
 _PIPE_BYTES = 256 * 1024
 _STDERR_TAIL = 8 * 1024
 _MAX_UNREAD = 64 * 1024 * 1024
+_LINES_A_TURN = 128
+_LONG_TURN = 0.002
 _DRAIN = 1.0
 _KILL_WAIT = 5.0
 
@@ -48,7 +52,10 @@ class StdioLink:
         self._stderr_size = 0
         self._stderr_ended = asyncio.Event()
         self._stdin: asyncio.WriteTransport | None = None
+        self._stdout: asyncio.ReadTransport | None = None
+        self._backlog: Iterator[bytes | Overlong] = iter(())
         self._pipes: list[asyncio.BaseTransport] = []
+        self._replies: list[bytes] | None = None  # what one piece of its output made us say
         self._ward: Ward | None = None
 
     # -- life
@@ -81,13 +88,13 @@ class StdioLink:
         self._stdin, _ = await loop.connect_write_pipe(
             asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0)
         )
-        out, _ = await loop.connect_read_pipe(
+        self._stdout, _ = await loop.connect_read_pipe(
             lambda: _Pipe(self._stdout_data, self._stdout_end), os.fdopen(stdout, "rb", 0)
         )
         err, _ = await loop.connect_read_pipe(
             lambda: _Pipe(self._stderr_data, self._stderr_ended.set), os.fdopen(stderr, "rb", 0)
         )
-        self._pipes = [self._stdin, out, err]
+        self._pipes = [self._stdin, self._stdout, err]
 
     async def end(self, grace: float) -> None:
         """Close its stdin, then ask it to go, then make it go; returns when it is gone."""
@@ -109,8 +116,8 @@ class StdioLink:
             pipe.close()
         self._pipes = []
         self._stdin = None
+        self._stdout_end()  # an answer that has come is still an answer
         await self.exchange.close(why)
-        self._stdout_end()
 
     async def exit_code(self) -> int | None:
         """How it ended, once its stderr is read; None when it only closed its stdout."""
@@ -133,10 +140,14 @@ class StdioLink:
     def stderr_tail(self) -> str:
         return b"".join(self._stderr)[-_STDERR_TAIL:].decode("utf-8", "replace")
 
+    @property
+    def _has_ended(self) -> bool:
+        return self.closed.done() or (self._ward is not None and self._ward.exited.done())
+
     # -- the Link protocol
 
     def send(self, flight: Flight) -> None:
-        if self._stdin is None or self._stdin.is_closing():
+        if self._stdin is None or self._stdin.is_closing() or self._has_ended:
             flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
         elif self._stdin.get_write_buffer_size() > _MAX_UNREAD:
             flight.end(outcomes.unavailable(self.server, "it does not read its input"))
@@ -153,15 +164,55 @@ class StdioLink:
     # -- the pipes
 
     def _write(self, frame: bytes) -> None:
-        if self._stdin is not None and not self._stdin.is_closing():
+        if self._replies is not None:
+            self._replies.append(frame)
+        elif self._stdin is None or self._stdin.is_closing():
+            pass  # what waits for an answer ends with the link
+        elif self._stdin.get_write_buffer_size() <= _MAX_UNREAD:
+            # Calls are refused before it comes to this; nothing else that a server does not read
+            # is worth memory without end.
             self._stdin.write(frame)
 
     def _stdout_data(self, data: bytes) -> None:
-        for line in self._reader.feed(data):
-            self.exchange.receive(line)
+        began = time.monotonic()
+        lines = self._reader.feed(data)
+        if len(lines) <= _LINES_A_TURN:
+            self._take(lines)
+            if time.monotonic() - began > _LONG_TURN:
+                self._pause()
+        else:
+            self._backlog = iter(lines)
+            self._pause()
+
+    def _pause(self) -> None:
+        """Read no more from it in this turn of the loop; else a flood could fill it alone."""
+        if self._stdout is not None and not self._stdout.is_closing():
+            self._stdout.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Take the next portion of a flood: between two of them all others have their turn."""
+        portion = list(islice(self._backlog, _LINES_A_TURN))
+        self._take(portion)
+        if len(portion) == _LINES_A_TURN:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        elif self._stdout is not None and not self._stdout.is_closing():
+            self._stdout.resume_reading()
+
+    def _take(self, lines: Iterable[bytes | Overlong]) -> None:
+        replies: list[bytes] = []
+        self._replies = replies
+        try:
+            for line in lines:
+                self.exchange.receive(line)
+        finally:
+            self._replies = None
+        if replies:
+            self._write(b"".join(replies))
 
     def _stdout_end(self) -> None:
         if not self.closed.done():
+            self._take(self._backlog)
             last = self._reader.finish()
             if last is not None:
                 self.exchange.receive(last)

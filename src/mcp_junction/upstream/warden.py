@@ -1,7 +1,14 @@
 """Our end of the warden: start programs through it, signal them, learn how they ended.
 
-The warden process itself is ``warden_main.py``. If it dies, every server it kept is gone with it
-(they carry a parent-death signal), which is reported as their exit; the next start gets a new one.
+The warden process itself is ``warden_main.py``. What is promised, on Linux:
+
+- While it lives, whatever a server started goes with the server or with us, also what has left its
+  session, lost its parent or (with us, not with the server) dropped its environment.
+- When it is killed, the servers go by their parent-death signal, which is reported as their exit;
+  what they had started is swept up from here, all but what has dropped its environment. The next
+  start gets a new warden.
+- When it is killed together with us, the servers themselves go, and what reads their pipes sees an
+  end. A grandchild that does not read is left: nobody is there to end it.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from typing import Any
 
 import msgspec
 
-_PROGRAM = Path(__file__).with_name("warden_main.py")
+_PROGRAM = str(Path(__file__).with_name("warden_main.py"))
 _SEND_TIMEOUT = 5.0
 
 
@@ -68,6 +75,7 @@ class Warden:
         self._wards: dict[int, Ward] = {}
         self._sock: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._token = ""
         self._buffer = b""
 
     @property
@@ -121,7 +129,8 @@ class Warden:
         if self._sock is not None:
             return
         ours, theirs = socket.socketpair()
-        argv = [sys.executable, "-I", "-S", str(_PROGRAM), str(theirs.fileno())]
+        self._token = os.urandom(8).hex()
+        argv = [sys.executable, "-I", "-S", _PROGRAM, str(theirs.fileno()), self._token]
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -186,6 +195,12 @@ class Warden:
                 ward.pid.set_exception(OSError(errno.ECHILD, "the warden process has ended"))
             if not ward.exited.done():
                 ward.exited.set_result(-signal.SIGKILL)
-        if self._process is not None:
-            self._process.poll()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                process.kill()  # it has let go of its socket, or does not read it: no use as it is
+                process.wait()
+            if process.returncode != 0:
+                from mcp_junction.upstream.warden_main import sweep  # else only the warden needs it
+
+                sweep(self._token)

@@ -1,9 +1,9 @@
 """The warden process: parent of every stdio server, and the end of their trees.
 
-It is started by ``warden.py`` with one end of a socket. On request it starts a program on the three
-file descriptors it is handed, so no byte of a server's traffic passes through here. It is a
-subreaper: whatever a server leaves behind becomes its child. When the socket closes, however that
-came about, it ends everything below it and exits.
+It is started by ``warden.py`` with one end of a socket, and a token to mark what it starts. On
+request it starts a program on the three file descriptors it is handed, so no byte of a server's
+traffic passes through here. It is a subreaper: whatever a server leaves behind becomes its child.
+When the socket closes, however that came about, it ends everything below it and exits.
 
 Runs isolated (``python -I -S``) and imports nothing of ours; messages are length-prefixed JSON.
 """
@@ -35,8 +35,10 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl if _LINUX else None
 
 
 class Warden:
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, token: str) -> None:
         self.sock = sock
+        self.token = token
+        self.pid = os.getpid()
         self.buffer = b""
         self.fds: list[int] = []
         self.children: dict[int, int] = {}  # pid -> the number the gateway knows it by
@@ -82,7 +84,7 @@ class Warden:
         for pid, known in self.children.items():
             if known == number:
                 if message["do"] == "kill":
-                    kill_tree(pid, number)
+                    kill_tree(pid, self.mark(number))
                 else:
                     signal_group(pid, message["signal"])
 
@@ -94,10 +96,10 @@ class Warden:
                 stdin=fds[0],
                 stdout=fds[1],
                 stderr=fds[2],
-                env={**message["env"], MARK: mark(number)},
+                env={**message["env"], MARK: self.mark(number)},
                 cwd=message["cwd"],
                 start_new_session=True,
-                preexec_fn=prepare_child,
+                preexec_fn=self.prepare_child,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             words = getattr(error, "strerror", None) or str(error)
@@ -121,7 +123,7 @@ class Warden:
             number = self.children.pop(ended.si_pid, None)
             if number is not None:
                 # Before its pid is free again: what it left behind would hold its pipes open.
-                kill_tree(ended.si_pid, number)
+                kill_tree(ended.si_pid, self.mark(number))
             _, status = os.waitpid(ended.si_pid, 0)
             if number is not None:
                 self.say(child=number, exit=os.waitstatus_to_exitcode(status))
@@ -133,17 +135,17 @@ class Warden:
         except OSError:
             pass  # the gateway is gone; the next read says so
 
+    def mark(self, number: int) -> str:
+        return f"{self.token}.{number}"
 
-def prepare_child() -> None:
-    """In the child, before exec: ordinary signals, and an end even if the warden is killed."""
-    for number in (*_IGNORED, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    if _prctl is not None:
-        _prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def mark(number: int) -> str:
-    return f"{os.getpid()}.{number}"
+    def prepare_child(self) -> None:
+        """In the child, before exec: ordinary signals, and an end even if the warden is killed."""
+        for number in (*_IGNORED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        if _prctl is not None:
+            _prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != self.pid:  # it died before that was set
+                os._exit(1)
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -183,23 +185,40 @@ def below(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
     return found
 
 
-def carries(pid: int, text: bytes) -> bool:
+def mark_of(pid: int) -> str:
+    """Which server a process belongs to, by the environment it was started with."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return text in file.read().split(b"\0")
+            entries = file.read().split(b"\0")
     except OSError:
-        return False
+        return ""
+    head = f"{MARK}=".encode()
+    return next(
+        (e[len(head) :].decode("ascii", "replace") for e in entries if e.startswith(head)), ""
+    )
 
 
-def kill_tree(pid: int, number: int) -> None:
+def kill_tree(pid: int, mark: str) -> None:
     """End a server and all it started, also what has left its session or lost its parent."""
     signal_group(pid, signal.SIGKILL)
-    text = f"{MARK}={mark(number)}".encode()
     for _ in range(20):
         table = parents()
         mine = below(os.getpid(), table)
         doomed = below(pid, table) & mine
-        doomed |= {p for p in mine if table[p][1] == pid or carries(p, text)}
+        doomed |= {p for p in mine if table[p][1] == pid or mark_of(p) == mark}
+        if not doomed:
+            return
+        kill_each(doomed)
+        time.sleep(0.001)
+
+
+def sweep(token: str) -> None:
+    """In the warden's place, when it was killed: end whatever carries one of its marks.
+
+    What has dropped its environment is not found: only its parent could have known it.
+    """
+    for _ in range(50):
+        doomed = {pid for pid in parents() if mark_of(pid).startswith(f"{token}.")}
         if not doomed:
             return
         kill_each(doomed)
@@ -244,7 +263,7 @@ def main() -> None:
     os.set_blocking(readable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    Warden(socket.socket(fileno=int(sys.argv[1]))).run(readable)
+    Warden(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]).run(readable)
 
 
 if __name__ == "__main__":

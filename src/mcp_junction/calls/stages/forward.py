@@ -12,9 +12,10 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.catalog.view import Route
 from mcp_junction.protocol import encode, frames
-from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Outcome
+
+_OBJECT = ord("{")
 
 
 class Forward:
@@ -28,7 +29,7 @@ class Forward:
         assert route is not None, "resolve comes first"
         link = route.upstream.link
         if link is None:
-            return _down(route)
+            return route.upstream.unavailable()
         flight = Flight(call.method, call)
         flight.params = _params(call, route, flight.wire_id)
         if not call.board(flight):
@@ -47,16 +48,10 @@ def _params(call: Call, route: Route, wire_id: bytes) -> bytes:
     params = call.params
     params["name"] = route.raw_name
     meta = params.get("_meta")
-    if meta is not None:
+    if meta is not None and memoryview(meta)[0] == _OBJECT:
         members = frames.members(meta)
         token = members.get("progressToken")
         if token is not None:
             call.progress_token = token
             params["_meta"] = Raw(encode.dumps({**members, "progressToken": Raw(wire_id)}))
     return encode.dumps(params)
-
-
-def _down(route: Route) -> Outcome:
-    error = route.upstream.error
-    why = f"{error.phase}: {error.message}" if error is not None else "it is not connected"
-    return outcomes.unavailable(route.pair.server, why)
