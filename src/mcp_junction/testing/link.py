@@ -1,0 +1,204 @@
+"""FakeLink and FakeUpstream: a server in memory, for tests of everything above the wire.
+
+A FakeLink records the flights it is given and answers as its script says. It has no bytes, no
+process and no time of its own: what a real link makes of frames is tested on the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from msgspec import Raw
+
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.view import Catalog, Offering
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.errors import Phase, ServerError
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.versions import LATEST_HANDSHAKE, METHOD_NOT_FOUND
+from mcp_junction.resilience.clock import Clock, SystemClock
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.server import Observer, Terms, Upstream
+from mcp_junction.upstream.state import ServerState
+
+Script = Callable[[Flight], Outcome | None]
+"""What a server makes of a flight: how it ends, or None when it does not answer by itself."""
+
+
+def silence(_: Flight) -> Outcome | None:
+    """Never answer; the test does."""
+    return None
+
+
+def echo(flight: Flight) -> Outcome | None:
+    """Answer with the params, as they came."""
+    return outcomes.result(flight.params)
+
+
+def greets(tools: Iterable[str], calls: Script = echo) -> Script:
+    """Open the conversation, list these tools, and leave calls to another script."""
+    listed = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in tools]}
+    greeting = {
+        "protocolVersion": LATEST_HANDSHAKE,
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "fake", "version": "0"},
+    }
+
+    def answer(flight: Flight) -> Outcome | None:
+        if flight.method == "initialize":
+            return outcomes.result(encode.dumps(greeting))
+        if flight.method == "tools/list":
+            return outcomes.result(encode.dumps(listed))
+        return calls(flight)
+
+    return answer
+
+
+class FakeLink:
+    """A Connection without a wire."""
+
+    def __init__(self, server: str, script: Script = echo) -> None:
+        self.server = server
+        self.script = script
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.flights: list[Flight] = []
+        self.cancelled: list[tuple[Flight, str]] = []
+        self.notified: list[tuple[str, bytes]] = []
+        self.stderr_tail = ""
+        self.code: int | None = None
+
+    # -- the Link protocol
+
+    def send(self, flight: Flight) -> None:
+        if self.closed.done():
+            flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
+            return
+        flight.link = self
+        flight.state = FlightState.WRITTEN
+        self.flights.append(flight)
+        answer = self.script(flight)
+        if answer is not None:
+            flight.end(answer)
+
+    def cancel(self, flight: Flight, reason: str) -> None:
+        self.cancelled.append((flight, reason))
+
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        self.notified.append((method, bytes(params)))
+
+    # -- its life
+
+    async def gone(self) -> None:
+        await asyncio.wait({self.closed})
+
+    async def exit_code(self) -> int | None:
+        return self.code
+
+    async def release(self, why: str) -> None:
+        self.lose(why)
+
+    async def end(self, grace: float) -> None:
+        self.lose("it was stopped")
+
+    # -- for the test
+
+    @property
+    def waiting(self) -> list[Flight]:
+        """Flights that were sent and have not ended."""
+        return [flight for flight in self.flights if not flight.future.done()]
+
+    def lose(self, why: str = "it was cut", code: int | None = None) -> None:
+        """Cut the connection: what is in the air ends, as on a real one."""
+        if not self.closed.done():
+            self.code = code
+            self.closed.set_result(None)
+        for flight in self.waiting:
+            flight.end(outcomes.link_lost(self.server, flight.delivery, why))
+
+
+class FakeUpstream(Upstream):
+    """An Upstream over FakeLinks: connected from the start, or else waiting for its ``run``."""
+
+    def __init__(
+        self,
+        key: str,
+        tools: Iterable[str] = ("echo",),
+        script: Script | None = None,
+        *,
+        connected: bool = True,
+        timeout_ms: int = 0,
+        observer: Observer | None = None,
+        terms: Terms | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.tools = tuple(tools)
+        self.script = script or greets(self.tools)
+        self.links: list[FakeLink] = []
+        told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        told.set_result(Hello("fake-client", "0"))
+        super().__init__(
+            ServerDefinition(key, "stdio", command="fake", timeout_ms=timeout_ms),
+            opener=self._opened,
+            hello=told,
+            observer=observer or DeafObserver(),
+            terms=terms or Terms(start_timeout=1.0),
+            clock=clock or SystemClock(),
+        )
+        if connected:
+            self.link = self._new_link()
+            self.state = ServerState.CONNECTED
+            self.settled.set()
+
+    async def _opened(self, upstream: Upstream) -> FakeLink:
+        return self._new_link()
+
+    def _new_link(self) -> FakeLink:
+        self.links.append(FakeLink(self.definition.key, self.script))
+        return self.links[-1]
+
+    @property
+    def wire(self) -> FakeLink:
+        """The newest link."""
+        return self.links[-1]
+
+    def go_down(self, why: str = "it was cut") -> None:
+        """Lose the link and be in error, without a life to notice it."""
+        self.link = None
+        self.wire.lose(why)
+        self.error = ServerError(self.key, Phase.RUNTIME, why)
+        self.state = ServerState.ERROR
+
+    def offering(self) -> Offering:
+        return Offering(
+            self, tuple(Offer(name, {"name": Raw(encode.dumps(name))}) for name in self.tools)
+        )
+
+
+def catalog_of(*upstreams: FakeUpstream) -> Catalog:
+    """A catalog that holds what these offer, in this order."""
+    catalog = Catalog()
+    order = [upstream.key for upstream in upstreams]
+    for upstream in upstreams:
+        catalog = catalog.with_offering(upstream.offering(), order)
+    return catalog
+
+
+class DeafObserver:
+    """An Observer that lets everything pass."""
+
+    def changed(self, upstream: Upstream) -> None:
+        return None
+
+    async def connected(self, upstream: Upstream) -> None:
+        return None
+
+    def heard(self, upstream: Upstream, frame: Frame) -> None:
+        return None
+
+    async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
+        return outcomes.failed(METHOD_NOT_FOUND, "nobody to ask")

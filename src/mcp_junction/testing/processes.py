@@ -1,0 +1,134 @@
+"""A process tree as /proc shows it: who is there, below whom, and what it holds. Linux only.
+
+Processes are found by an environment variable that a test gave their server: what they start
+inherits it, whichever session or parent it moves to. Nothing here signals anything.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_KIB: Final = 1024
+_GONE = ("Z", "X")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of the process table."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    session: int
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in _GONE
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.005) -> float:
+    """Wait for a condition, at most so long; how long it took. Raises TimeoutError."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
+        time.sleep(pause)
+    return time.monotonic() - began
+
+
+def table() -> dict[int, Process]:
+    """Every process that can be seen, zombies included."""
+    found = {}
+    for name in os.listdir(_PROC):
+        if name.isdigit() and (process := look(int(name))) is not None:
+            found[process.pid] = process
+    return found
+
+
+def look(pid: int) -> Process | None:
+    """One process, or None when there is none."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    head, _, rest = text.rpartition(")")
+    fields = rest.split()
+    return Process(pid, head.partition("(")[2], fields[0], int(fields[1]), int(fields[3]))
+
+
+def is_alive(pid: int) -> bool:
+    process = look(pid)
+    return process is not None and process.is_alive
+
+
+def below(root: int) -> list[Process]:
+    """Every descendant of a process, zombies included."""
+    everyone = table()
+    found: list[Process] = []
+    todo = [root]
+    while todo:
+        parent = todo.pop()
+        children = [process for process in everyone.values() if process.parent == parent]
+        found += children
+        todo += [child.pid for child in children]
+    return found
+
+
+def zombies(root: int) -> list[Process]:
+    """Descendants that have ended and were not waited for."""
+    return [process for process in below(root) if not process.is_alive]
+
+
+def marked(name: str, value: str) -> dict[int, Process]:
+    """Every living process whose environment holds ``name=value``."""
+    text = f"{name}={value}".encode()
+    return {
+        pid: process for pid, process in table().items() if process.is_alive and _has(pid, text)
+    }
+
+
+def _has(pid: int, text: bytes) -> bool:
+    try:
+        return text in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def descriptors(pid: int) -> dict[int, str]:
+    """The open file descriptors of a process, and what they lead to."""
+    found = {}
+    for name in os.listdir(_PROC / str(pid) / "fd"):
+        try:
+            found[int(name)] = os.readlink(_PROC / str(pid) / "fd" / name)
+        except OSError:
+            continue  # closed meanwhile
+    return found
+
+
+def memory(pid: int) -> int:
+    """Resident memory in bytes."""
+    return _status(pid, "VmRSS")
+
+
+def peak_memory(pid: int) -> int:
+    """The most resident memory it ever had, or had since ``forget_peak``, in bytes."""
+    return _status(pid, "VmHWM")
+
+
+def forget_peak(pid: int) -> None:
+    """Begin to measure the peak anew."""
+    (_PROC / str(pid) / "clear_refs").write_text("5")
+
+
+def _status(pid: int, field: str) -> int:
+    for line in (_PROC / str(pid) / "status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * _KIB
+    return 0

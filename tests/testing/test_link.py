@@ -1,0 +1,129 @@
+"""FakeLink and FakeUpstream behave as the real ones do, as far as others can tell."""
+
+import asyncio
+
+import pytest
+
+from mcp_junction.errors import ServerError
+from mcp_junction.resilience.clock import SystemClock
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.link import (
+    DeafObserver,
+    FakeLink,
+    FakeUpstream,
+    catalog_of,
+    echo,
+    greets,
+    silence,
+)
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.link import Connection
+from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.server import Terms
+from mcp_junction.upstream.state import ServerState
+
+
+def flight(params: bytes = b"{}", method: str = "tools/call") -> Flight:
+    made = Flight(method)
+    made.params = params
+    return made
+
+
+async def test_a_link_answers_as_its_script_says_and_keeps_what_it_was_given() -> None:
+    link = FakeLink("led", echo)
+    as_connection: Connection = link
+    sent = flight(b'{"a":1}')
+    as_connection.send(sent)
+    as_connection.notify("notifications/initialized")
+    assert sent.future.result() == outcomes.result(b'{"a":1}')
+    assert link.flights == [sent]
+    assert link.waiting == []
+    assert link.notified == [("notifications/initialized", b"")]
+
+
+async def test_a_silent_link_leaves_the_answer_to_the_test() -> None:
+    link = FakeLink("led", silence)
+    sent = flight()
+    link.send(sent)
+    assert link.waiting == [sent]
+    assert sent.state is FlightState.WRITTEN
+    sent.abandon(outcomes.cancelled("enough", sent.delivery), "enough")
+    assert link.cancelled == [(sent, "enough")]
+    assert link.waiting == []
+
+
+async def test_a_lost_link_ends_what_is_in_the_air_and_refuses_the_rest() -> None:
+    link = FakeLink("led", silence)
+    before, after = flight(), flight()
+    link.send(before)
+    link.lose("cut", code=9)
+    link.send(after)
+    assert before.future.result().delivery is Delivery.UNKNOWN
+    assert after.future.result().delivery is Delivery.NOT_SENT
+    await link.gone()
+    assert await link.exit_code() == 9
+
+
+async def test_an_upstream_is_connected_and_offers_its_tools() -> None:
+    upstream = FakeUpstream("led", ["one", "two"], timeout_ms=250)
+    view = catalog_of(upstream, FakeUpstream("other")).view(catalog_of().canonical)
+    assert upstream.state is ServerState.CONNECTED
+    assert view.find("led:two").upstream is upstream
+    assert view.find("led:two").timeout == 0.25
+    assert view.find("other:echo") is not None
+    outcome = await upstream.request("tools/call", b'{"b":2}', 1)
+    assert outcome == outcomes.result(b'{"b":2}')
+    upstream.go_down("it was pulled")
+    assert upstream.link is None
+    assert upstream.unavailable().delivery is Delivery.NOT_SENT
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) -> None:
+    class Watching(DeafObserver):
+        states: list[ServerState] = []  # noqa: RUF012 - one upstream, one list
+
+        def changed(self, upstream) -> None:
+            self.states.append(upstream.state)
+
+    observer = Watching()
+    observer.states = []
+    upstream = FakeUpstream(
+        "led",
+        script=greets(["t"]),
+        connected=False,
+        observer=observer,
+        terms=Terms(start_timeout=1, restart=restart),
+        clock=SystemClock(),
+    )
+    tasks = TaskScope("test")
+    life = tasks.spawn(upstream.run())
+    async with asyncio.timeout(10):
+        await upstream.settled.wait()
+        assert upstream.greeting.name == "fake"
+        upstream.wire.lose("cut", code=1)
+        while len(observer.states) < (5 if restart else 3):  # noqa: ASYNC110 - no one tells us
+            await asyncio.sleep(0)
+        await upstream.stop()
+        await life
+    expected = [ServerState.CONNECTING, ServerState.CONNECTED, ServerState.ERROR]
+    if restart:
+        expected += [ServerState.CONNECTING, ServerState.CONNECTED, ServerState.DISCONNECTED]
+        assert len(upstream.links) == 2
+    else:
+        assert isinstance(upstream.error, ServerError)
+        assert upstream.error.exit_code == 1
+        expected += observer.states[3:]
+    assert observer.states == expected
+
+
+async def test_a_script_may_refuse() -> None:
+    refusing = greets(["t"], calls=lambda _: outcomes.failed(-32000, "no", Delivery.NOT_SENT))
+    upstream = FakeUpstream("led", ["t"], refusing)
+    assert (await upstream.request("tools/list", b"{}", 1)).kind is Kind.RESULT
+    assert (await upstream.request("tools/call", b"{}", 1)).kind is Kind.ERROR
+    observer = DeafObserver()
+    await observer.connected(upstream)
+    observer.heard(upstream, None)
+    assert (await observer.asked(upstream, None)).kind is Kind.ERROR
