@@ -1,0 +1,175 @@
+"""The pipeline: in which order stages stand, and that every call leaves one event and one end."""
+
+import asyncio
+
+import pytest
+from tests.calls.world import BOUND, World, body
+
+from mcp_junction.calls.pipeline import compose
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.stages.record import Record
+from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_PARAMS, SERVER_UNAVAILABLE
+from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.link import FakeUpstream, greets, silence
+from mcp_junction.testing.sink import MemorySink
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Kind
+
+
+def quiet(key: str = "one", **options: object) -> FakeUpstream:
+    return FakeUpstream(key, script=greets(["echo"], silence), **options)
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_the_first_stage_is_the_outermost():
+    seen = []
+
+    def stage(name):
+        async def run(call, following):
+            seen.append(f"{name} down")
+            outcome = await following(call)
+            seen.append(f"{name} up")
+            return outcome
+
+        return run
+
+    async def last(call):
+        seen.append("last")
+        return outcomes.result(b"{}")
+
+    await compose([stage("a"), stage("b")], last)(None)
+    assert seen == ["a down", "b down", "last", "b up", "a up"]
+
+
+async def test_a_path_without_stages_is_its_end():
+    async def last(call):
+        return outcomes.result(b"{}")
+
+    assert compose([], last) is last
+
+
+@pytest.mark.req("FR-006", "US3-1")
+async def test_a_call_leaves_one_event_of_its_success():
+    world = World(FakeUpstream("one"), FakeUpstream("two"))
+    outcome = await world.run(world.call("two__echo"))
+    assert outcome.kind is Kind.RESULT
+    (event,) = world.sink.calls
+    assert (event.server, event.name) == ("two", "two:echo"), "the canonical name"
+    assert (event.method, event.principal) == ("tools/call", "local-owner")
+    assert (event.outcome, event.delivery, event.seconds) == ("result", None, 0.0)
+
+
+@pytest.mark.req("J-NOT-FOUND")
+async def test_a_call_to_an_unknown_tool_leaves_one_event_too():
+    world = World(FakeUpstream("one"))
+    outcome = await world.run(world.call("one:nothing"))
+    assert body(outcome)["code"] == INVALID_PARAMS
+    (event,) = world.sink.calls
+    assert (event.server, event.name) == (None, "one:nothing")
+    assert (event.outcome, event.delivery) == ("error", "not_sent")
+
+
+async def test_a_very_long_unknown_name_is_quoted_in_part():
+    world = World(FakeUpstream("one"))
+    outcome = await world.run(world.call("x" * 100_000))
+    assert len(outcome.payload) < 1000
+
+
+@pytest.mark.req("R-ANSWER", "EDGE-CRASH")
+async def test_a_call_whose_link_is_lost_fails_with_one_event():
+    one = quiet()
+    world = World(one)
+    task = world.start(world.call())
+    await turns()
+    one.wire.lose("it crashed")
+    outcome = await asyncio.wait_for(task, BOUND)
+    assert body(outcome)["data"]["delivery"] == "unknown"
+    (event,) = world.sink.calls
+    assert (event.outcome, event.delivery) == ("error", "unknown")
+
+
+@pytest.mark.req("FR-009")
+async def test_a_call_to_a_server_that_is_down_is_not_sent_and_says_why():
+    one = FakeUpstream("one")
+    world = World(one)
+    one.go_down("exited with code 3")
+    outcome = await world.run(world.call())
+    error = body(outcome)
+    assert error["code"] == SERVER_UNAVAILABLE
+    assert "exited with code 3" in error["message"]
+    assert error["data"]["delivery"] == "not_sent"
+    assert len(world.sink.calls) == 1
+
+
+@pytest.mark.req("FR-009", "US2-5")
+@pytest.mark.parametrize("name", ["one:echo", "one__echo"])
+async def test_a_call_to_a_tool_of_a_server_that_left_says_that_it_is_down(name):
+    one = FakeUpstream("one")
+    world = World(one, FakeUpstream("two"))
+    one.go_down("exited with code 3")
+    call = world.call(name)
+    call.snapshot = Snapshot(world.snapshot.catalog.without("one"), world.snapshot.handle)
+    error = body(await world.run(call))
+    assert error["code"] == SERVER_UNAVAILABLE
+    assert "exited with code 3" in error["message"]
+    assert error["data"]["delivery"] == "not_sent"
+    assert (await world.run(world.call("two:echo"))).kind is Kind.RESULT
+
+
+@pytest.mark.req("F-10")
+async def test_a_cancelled_call_leaves_one_event():
+    one = quiet()
+    world = World(one)
+    call = world.call()
+    task = world.start(call)
+    await turns()
+    call.cancel("enough")
+    outcome = await asyncio.wait_for(task, BOUND)
+    assert outcome.kind is Kind.CANCELLED
+    (event,) = world.sink.calls
+    assert (event.outcome, event.delivery) == ("cancelled", "unknown")
+
+
+@pytest.mark.req("R-ANSWER")
+@pytest.mark.parametrize("sink", [MemorySink(), None], ids=["watched", "unwatched"])
+async def test_a_fault_of_ours_in_a_stage_becomes_an_answer(sink, caplog):
+    async def broken(call):
+        raise LookupError("a secret thing")
+
+    world = World(FakeUpstream("one"))
+    outcome = await compose([Record(FakeClock(), sink)], broken)(world.call())
+    error = body(outcome)
+    assert (error["code"], error["message"]) == (INTERNAL_ERROR, "an internal error of Junction")
+    assert "secret" not in error["message"]
+    assert "a call failed inside Junction" in caplog.text
+    if sink is not None:
+        assert [event.outcome for event in sink.calls] == ["error"]
+
+
+@pytest.mark.req("R-ANSWER")
+async def test_a_fault_after_the_call_was_sent_says_that_it_may_have_run():
+    async def broken(call):
+        await world.snapshot.handle(call)
+        raise LookupError
+
+    world = World(quiet())
+    call = world.call()
+    task = world.tasks.spawn(compose([Record(FakeClock(), None)], broken)(call))
+    await turns()
+    call.flight.end(outcomes.result(b"{}"))
+    outcome = await asyncio.wait_for(task, BOUND)
+    assert outcome.delivery is Delivery.UNKNOWN
+
+
+async def test_the_time_a_call_took_is_in_its_event():
+    one = quiet()
+    world = World(one)
+    task = world.start(world.call())
+    await world.clock.advance(1.5)
+    one.wire.flights[0].end(outcomes.result(b"{}"))
+    await asyncio.wait_for(task, BOUND)
+    assert world.sink.calls[0].seconds == 1.5

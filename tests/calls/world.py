@@ -1,0 +1,62 @@
+"""One caller, some servers, and the pipeline between them, in this process."""
+
+import json
+from typing import Any
+
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.pipeline import owner_pipeline
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.protocol import frames, names
+from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.link import FakeUpstream, catalog_of
+from mcp_junction.testing.sink import MemorySink
+from mcp_junction.upstream.outcome import Outcome
+
+BOUND = 5.0
+
+
+class World:
+    """Calls made here end by themselves, by what the test does, or by the fake clock."""
+
+    def __init__(self, *upstreams: FakeUpstream) -> None:
+        self.clock = FakeClock()
+        self.deadlines = Deadlines(self.clock)
+        self.sink = MemorySink()
+        self.sent: list[bytes] = []
+        self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
+        self.tasks = TaskScope("calls")
+        handle = owner_pipeline(self.clock, self.deadlines, self.sink)
+        self.snapshot = Snapshot(catalog_of(*upstreams), handle)
+
+    def call(self, name: str = "one:echo", **members: Any) -> Call:
+        params = {"name": name, "arguments": {}, **members}
+        return self.call_raw(name, json.dumps(params).encode())
+
+    def call_raw(self, name: str, params: bytes) -> Call:
+        return Call(self.session, self.snapshot, "tools/call", name, frames.members(params))
+
+    def start(self, call: Call) -> Any:
+        return self.tasks.spawn(self.snapshot.handle(call))
+
+    async def run(self, call: Call) -> Outcome:
+        return await self.snapshot.handle(call)
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the client was sent since the last time."""
+        frames_sent = [json.loads(line) for line in self.sent]
+        self.sent.clear()
+        return frames_sent
+
+
+def body(outcome: Outcome) -> Any:
+    return json.loads(bytes(outcome.payload))
+
+
+def raw(value: Any) -> Raw:
+    return Raw(json.dumps(value).encode())

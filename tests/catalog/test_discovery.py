@@ -1,0 +1,136 @@
+"""Discovery: a list is read to its end, whatever the server does on the way."""
+
+import itertools
+import json
+import logging
+
+import pytest
+
+from mcp_junction.catalog.discovery import discover_tools
+from mcp_junction.errors import Phase, ServerError
+from mcp_junction.protocol import encode
+from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.outcome import Delivery, Outcome
+
+BOUND = 5.0
+
+
+def serving(*pages: object, capabilities: tuple[str, ...] = ("tools",)) -> FakeUpstream:
+    """A server whose answers to tools/list are these, in turn; bytes stand for themselves."""
+    left = iter(pages)
+
+    def answer(flight: Flight) -> Outcome:
+        page = next(left)
+        if isinstance(page, Outcome):
+            return page
+        return outcomes.result(page if isinstance(page, bytes) else encode.dumps(page))
+
+    upstream = FakeUpstream("s", script=answer)
+    upstream.greeting = Greeting("2025-06-18", {key: {} for key in capabilities})
+    return upstream
+
+
+def tools(*names: str, cursor: object = None) -> dict[str, object]:
+    page: dict[str, object] = {"tools": [{"name": name} for name in names]}
+    return page if cursor is None else page | {"nextCursor": cursor}
+
+
+async def found(upstream: FakeUpstream) -> list[str]:
+    return [offer.name for offer in await discover_tools(upstream, BOUND)]
+
+
+@pytest.mark.req("FR-005")
+async def test_a_list_is_read_to_its_last_page():
+    upstream = serving(tools("a", "b", cursor="1"), tools("c", cursor="2"), tools("d"))
+    assert await found(upstream) == ["a", "b", "c", "d"]
+    asked = [json.loads(flight.params) for flight in upstream.wire.flights]
+    assert asked == [{}, {"cursor": "1"}, {"cursor": "2"}]
+
+
+async def test_a_cursor_is_sent_back_as_it_was_written():
+    upstream = serving(b'{"tools":[],"nextCursor":"\\u00e9\\/"}', tools("a"))
+    await found(upstream)
+    assert upstream.wire.flights[1].params == b'{"cursor":"\\u00e9\\/"}'
+
+
+async def test_a_server_without_tools_is_not_asked():
+    upstream = serving(capabilities=("resources",))
+    assert await found(upstream) == []
+    assert upstream.wire.flights == []
+
+
+@pytest.mark.parametrize("cursor", [None, "", 5, {}, False])
+async def test_what_is_no_cursor_ends_the_list(cursor):
+    page = {"tools": [{"name": "a"}], "nextCursor": cursor}
+    assert await found(serving(page)) == ["a"]
+
+
+async def test_a_list_that_goes_in_a_circle_is_left_with_a_warning(caplog):
+    pages = (tools(str(n), cursor=str(n % 3)) for n in itertools.count())
+    assert await found(serving(*itertools.islice(pages, 20))) == ["0", "1", "2", "3"]
+    assert "circle" in caplog.text
+
+
+async def test_a_list_without_end_is_left_with_a_warning(caplog, monkeypatch):
+    monkeypatch.setattr("mcp_junction.catalog.discovery._MAX_PAGES", 5)
+    pages = [tools(str(n), cursor=str(n)) for n in range(10)]
+    assert await found(serving(*pages)) == ["0", "1", "2", "3", "4"]
+    assert "over 5 pages" in caplog.text
+
+
+@pytest.mark.req("J-LIST-TWICE")
+async def test_of_two_tools_with_one_name_the_first_stands(caplog):
+    one = {"name": "same", "description": "first"}
+    two = {"name": "same", "description": "second"}
+    upstream = serving({"tools": [one, two], "nextCursor": "x"}, {"tools": [two]})
+    (offer,) = await discover_tools(upstream, BOUND)
+    assert bytes(offer.members["description"]) == b'"first"'
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert all("'same' twice" in record.getMessage() for record in warnings)
+
+
+@pytest.mark.parametrize("name", [None, "", 5, ["a"]])
+async def test_a_tool_without_a_name_is_left_out_with_a_warning(caplog, name):
+    assert await found(serving({"tools": [{"name": name}, {"x": 1}, {"name": "b"}]})) == ["b"]
+    assert "without a name" in caplog.text
+
+
+@pytest.mark.req("FR-008")
+async def test_every_member_of_a_tool_is_kept_as_it_was_written():
+    text = b'{ "name":"a", "x" : 1.0 ,"inputSchema":{"z":1,"a":[1e5, -0]},"icons":[ ] }'
+    (offer,) = await discover_tools(serving(b'{"tools":[%b]}' % text), BOUND)
+    assert {key: bytes(raw) for key, raw in offer.members.items()} == {
+        "name": b'"a"',
+        "x": b"1.0",
+        "inputSchema": b'{"z":1,"a":[1e5, -0]}',
+        "icons": b"[ ]",
+    }
+
+
+DEEP = b'{"tools":[{"name":"a","x":%b}]}' % (b"[" * 2000 + b"]" * 2000)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [b"{}", b'{"tools":{}}', b'{"tools":[1]}', b'{"tools":null}', b"[]", b"null", b"5", DEEP],
+)
+async def test_an_answer_that_makes_no_sense_fails_the_server(page):
+    with pytest.raises(ServerError, match="makes no sense") as caught:
+        await found(serving(page))
+    assert (caught.value.server, caught.value.phase) == ("s", Phase.INITIALIZATION)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        outcomes.refused(b'{"code":-32603,"message":"on fire"}'),
+        outcomes.link_lost("s", Delivery.UNKNOWN, "on fire"),
+    ],
+)
+async def test_an_error_on_any_page_fails_the_server_and_says_why(outcome):
+    with pytest.raises(ServerError, match="on fire"):
+        await found(serving(tools("a", cursor="x"), outcome))

@@ -1,0 +1,153 @@
+"""From a path to a Config: one report of everything that is wrong, and no value in it."""
+
+import json
+
+import pytest
+
+from mcp_junction.config.load import load
+from mcp_junction.errors import ConfigError, ProblemCode
+
+CANARY = "s3cr3t-c4n4ry"
+
+
+def error(path: object) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(str(path), {}, {})
+    return caught.value
+
+
+@pytest.mark.req("FR-010", "SC-005")
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+    found = error(tmp_path / "none.json")
+    assert found.code is ProblemCode.FILE_NOT_FOUND
+    assert "none.json" in str(found)
+    assert "--config" in str(found), "it says what to do"
+
+
+def test_a_folder_is_no_config_file(tmp_path):
+    found = error(tmp_path)
+    assert found.code is ProblemCode.FILE_NOT_FOUND
+    assert "directory" in str(found)
+
+
+def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path):
+    found = error(tmp_path / ("x" * 300))
+    assert found.code is ProblemCode.FILE_NOT_FOUND
+    assert "File name too long" in str(found)
+
+
+@pytest.mark.req("US1-4")
+def test_a_file_that_is_not_text_is_invalid_json(folder):
+    folder.file.write_bytes(b'{"mcpServers": {"\xff": 1}}')
+    found = error(folder.file)
+    assert found.code is ProblemCode.INVALID_JSON
+    assert "UTF-8" in str(found)
+
+
+@pytest.mark.req("US1-4", "FR-010")
+def test_broken_json_says_where(folder):
+    folder.write('{"mcpServers": {\n  "a": {"command": "x",,}\n}}')
+    found = error(folder.file)
+    assert found.code is ProblemCode.INVALID_JSON
+    assert "line 2" in str(found)
+
+
+@pytest.mark.req("FR-010", "SC-005")
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        ([], "$"),
+        ("5", "$"),
+        ({}, "$.mcpServers"),
+        ({"mcpServers": []}, "$.mcpServers"),
+        ({"mcpServers": None}, "$.mcpServers"),
+        ({"servers": 5}, "$.servers"),
+        ({"mcpServers": {}, "junction": [1]}, "$.junction"),
+    ],
+)
+def test_a_document_of_another_shape_says_what_is_expected(folder, content, path):
+    (problem,) = folder.problems(content)
+    assert (problem.code, problem.path) == (ProblemCode.INVALID_SCHEMA, path)
+
+
+def test_a_file_without_servers_is_valid(folder):
+    assert folder.load({"mcpServers": {}}).servers == ()
+
+
+@pytest.mark.req("J-CONFIG-REPORT", "FR-010", "SC-005")
+def test_all_problems_come_in_one_report(folder):
+    problems = folder.problems(
+        {
+            "mcpServers": {
+                "a": {"command": 5, "args": ["$MISSING"], "env": {"X": 1}},
+                "b": "nothing",
+                "c": {"url": "ftp://x"},
+            },
+            "junction": {"page_size": "many", "prefix": "sometimes", "servers": {"d": {}}},
+        }
+    )
+    assert {problem.path for problem in problems} == {
+        "$.mcpServers.a.command",
+        "$.mcpServers.a.args[0]",
+        "$.mcpServers.a.env.X",
+        "$.mcpServers.b",
+        "$.mcpServers.c.url",
+        "$.junction.page_size",
+        "$.junction.prefix",
+        "$.junction.servers.d",
+    }
+    assert {problem.code for problem in problems} == {
+        ProblemCode.INVALID_SCHEMA,
+        ProblemCode.MISSING_ENV_VAR,
+    }
+
+
+@pytest.mark.req("J-CONFIG-REPORT")
+def test_a_report_shows_code_path_and_message(folder):
+    (problem,) = folder.problems({"mcpServers": {"a": {"command": "$NOPE"}}})
+    assert str(problem).startswith("[missing_env_var] $.mcpServers.a.command: ")
+    assert "NOPE" in str(problem)
+
+
+SECRETIVE = [
+    {"mcpServers": {"a": {"command": [CANARY], "args": CANARY, "env": CANARY, "cwd": [CANARY]}}},
+    {"mcpServers": {"a": {"command": "x", "env": {"K": [CANARY]}, "type": CANARY}}},
+    {"mcpServers": {"a": {"command": "x", "args": [{"k": CANARY}, "a\0" + CANARY, "$NOT_SET"]}}},
+    {"mcpServers": {"a": {"url": CANARY, "headers": {"Authorization": [CANARY]}}}},
+    {"mcpServers": {"a": {"url": "$CANARY", "headers": {"X": "$CANARY$NOT_SET"}}}},
+    {"mcpServers": {"a": {"command": "$CANARY", "cwd": "$CANARY$NOT_SET", "timeout": CANARY}}},
+    {"mcpServers": {"a": CANARY}, "junction": {"page_size": CANARY, "prefix": CANARY}},
+    {"mcpServers": CANARY, "junction": CANARY},
+    CANARY,
+    json.dumps({"mcpServers": {"a": {"env": {"K": CANARY}}}})[:-3],
+    '{"mcpServers": {"a": {"env": {"K": "X", "K": "X"}}}}'.replace("X", CANARY),
+    '{"mcpServers": {"a": {"env": {"K": X}}}}'.replace("X", CANARY),
+]
+
+
+@pytest.mark.req("J-CONFIG-REPORT")
+@pytest.mark.parametrize("content", SECRETIVE)
+def test_no_value_of_the_file_or_the_environment_is_ever_quoted(folder, content):
+    environ = {"CANARY": CANARY, "JUNCTION_TIMEOUT": CANARY, "JUNCTION_RESTART": CANARY}
+    for problem in folder.problems(content, environ):
+        assert CANARY not in repr(problem)
+
+
+@pytest.mark.req("J-CONFIG-REPORT")
+def test_a_definition_does_not_show_its_secrets(folder):
+    entry = {"command": "x", "env": {"KEY": CANARY}}
+    config = folder.load(
+        {"mcpServers": {"a": entry, "b": {"url": "http://x", "headers": {"K": CANARY}}}}
+    )
+    assert CANARY not in repr(config)
+
+
+@pytest.mark.req("EDGE-CIRCULAR")
+def test_a_file_is_known_again_by_whatever_path(folder, tmp_path, monkeypatch):
+    identity = folder.load({"mcpServers": {}}).identity
+    (tmp_path / "link.json").symlink_to(folder.file)
+    monkeypatch.chdir(tmp_path)
+    assert load("mcp.json", {}, {}).identity == identity
+    assert load("./link.json", {}, {}).identity == identity
+    (tmp_path / "copy.json").write_text('{"mcpServers": {}}')
+    assert load("copy.json", {}, {}).identity != identity

@@ -1,0 +1,120 @@
+"""A client at a Dispatcher, without a wire and without servers: everything in this process."""
+
+import asyncio
+import json
+from typing import Any
+
+from msgspec import Raw
+
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.pipeline import owner_pipeline
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.config.settings import Settings
+from mcp_junction.errors import FrameError
+from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.protocol import frames, names
+from mcp_junction.resilience.clock import SystemClock
+from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.link import FakeUpstream, catalog_of
+
+BOUND = 5.0
+
+
+class FakeBackend:
+    """A Backend over FakeUpstreams; settled at once, or when ``settle`` is called."""
+
+    def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
+        clock = SystemClock()
+        self.settings = Settings(**settings)
+        self._handle = owner_pipeline(clock, Deadlines(clock), None)
+        self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
+        self.is_settled = settled
+        self.sessions: list[Session] = []
+        self.levels: list[bytes] = []
+        self.passed_on: list[tuple[str | None, str, bytes]] = []
+        self._gate = asyncio.Event()
+
+    async def settled(self) -> None:
+        if not self.is_settled:
+            await self._gate.wait()
+
+    async def offered(self, name: str, spelling: names.Spelling) -> None:
+        if self.snapshot.catalog.view(spelling).find(name) is None:
+            await self.settled()
+
+    def settle(self, *upstreams: FakeUpstream) -> None:
+        if upstreams:
+            self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
+        self.is_settled = True
+        self._gate.set()
+
+    def introduced(self, session: Session) -> None:
+        self.sessions.append(session)
+
+    def to_servers(self, capability: str | None, method: str, params: Raw | bytes) -> None:
+        self.passed_on.append((capability, method, bytes(params)))
+
+    async def set_log_level(self, params: bytes) -> None:
+        self.levels.append(params)
+
+
+class Client:
+    """Sends what a client would, line by line, and keeps what comes back."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self.backend = backend
+        self.tasks = TaskScope("calls")
+        self.dispatcher = Dispatcher(backend, self.tasks)
+        self.sent: list[bytes] = []
+        self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
+
+    def say(self, line: bytes) -> None:
+        """One line, as a listener would take it."""
+        try:
+            frame = frames.decode(line)
+        except FrameError as error:
+            self.dispatcher.refused(self.session, error)
+            return
+        self.dispatcher.receive(self.session, frame)
+
+    def open(self, name: str = "test", **capabilities: Any) -> dict[str, Any]:
+        about = {"name": name, "version": "1"}
+        params = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": capabilities,
+            "clientInfo": about,
+        }
+        self.request("initialize", params, id="open")
+        return self.answer("open")
+
+    def request(self, method: str, params: Any = None, *, id: Any = 1) -> None:
+        message = {"jsonrpc": "2.0", "id": id, "method": method}
+        self.say(json.dumps(message if params is None else message | {"params": params}).encode())
+
+    def notify(self, method: str, params: Any = None) -> None:
+        message = {"jsonrpc": "2.0", "method": method}
+        self.say(json.dumps(message if params is None else message | {"params": params}).encode())
+
+    async def finished(self) -> None:
+        """Until every call has ended."""
+        await self.tasks.settle(BOUND)
+        assert not len(self.tasks)
+
+    def take(self) -> list[dict[str, Any]]:
+        """What has come since the last time."""
+        taken = [json.loads(line, parse_constant=_refuse) for line in self.sent]
+        assert all(line.count(b"\n") == 1 for line in self.sent)
+        self.sent.clear()
+        return taken
+
+    def answer(self, id: Any = 1) -> dict[str, Any]:
+        """The one frame that has come, which answers this request."""
+        (frame,) = self.take()
+        assert frame["id"] == id
+        return frame
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} was sent")

@@ -1,0 +1,65 @@
+"""Mutated frames through the decoder: a frame or a FrameError, and never much work."""
+
+import json
+import time
+
+import pytest
+from tests.protocol.mutations import SEEDS, mutated
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import encode, frames
+
+LONGEST = 0.1  # CPU seconds of this thread
+
+
+def decode(data: bytes) -> frames.Frame | FrameError:
+    spent = LONGEST
+    for _ in range(3):  # once may be the collector's fault
+        began = time.thread_time()
+        found: frames.Frame | FrameError
+        try:
+            found = frames.decode(data)
+        except FrameError as error:
+            found = error
+        spent = time.thread_time() - began
+        if spent < LONGEST:
+            break
+    assert spent < LONGEST
+    return found
+
+
+def check(data: bytes) -> None:
+    """Whatever comes of it can be sent on or answered as one line of valid JSON."""
+    found = decode(data)
+    if isinstance(found, FrameError):
+        answer = encode.error(
+            found.frame_id or b"null", encode.error_object(found.code, found.message)
+        )
+        assert json.loads(answer)["error"]["message"]
+    elif found.is_answer:
+        answer = encode.result(found.id or b"null", found.result or b"{}")
+        json.loads(answer)
+    else:
+        answer = encode.request(found.id or b"1", found.method, found.params)
+        json.loads(answer)
+    assert answer.count(b"\n") == 1
+    assert answer.endswith(b"\n")
+
+
+def test_the_seeds_are_frames_but_for_the_batch():
+    for seed in SEEDS[:-1]:
+        assert not isinstance(decode(seed), FrameError)
+
+
+@pytest.mark.req("S-02")
+def test_mutated_frames_are_decoded_or_refused():
+    for data in mutated(seed=2, count=5_000):
+        check(data)
+
+
+@pytest.mark.soak
+@pytest.mark.req("S-02")
+@pytest.mark.timeout(1800)
+def test_a_million_mutated_frames_are_decoded_or_refused():
+    for data in mutated(seed=3, count=1_000_000):
+        check(data)

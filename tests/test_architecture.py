@@ -1,0 +1,106 @@
+"""The shape of the source: rules that a reader relies on and no other tool checks."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mcp_junction
+
+SOURCE = Path(mcp_junction.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+LONGEST = 400
+EMPTY_WORDS = {"manager", "managers", "utils", "util", "helpers", "helper", "common", "misc"}
+SPAWNS = re.compile(r"\b(create_task|ensure_future)\(")
+# Awaited where they are made, so they cannot outlive their owner.
+MAY_SPAWN = {"tasks.py": 1, "upstream/server.py": 2}
+
+
+def place(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def imported_by(program: str) -> set[str]:
+    """The names of the modules that a fresh interpreter loads for ``program``."""
+    report = (
+        f"import json, sys\nbefore = set(sys.modules)\n{program}\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", report], capture_output=True, check=True, timeout=60
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_a_module_says_what_it_is(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    assert docstring, "it has no docstring"
+    assert docstring[0].isupper() or docstring[0] == "`"
+    first = docstring.partition("\n\n")[0]
+    assert first.rstrip().endswith((".", ":")), "its first words are a sentence"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_a_module_can_be_read_in_one_sitting(path):
+    assert len(path.read_text("utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_no_module_has_a_name_that_says_nothing(path):
+    assert not {path.stem, path.parent.name} & EMPTY_WORDS
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_tasks_are_spawned_by_their_owner_only(path):
+    text = path.read_text("utf-8")
+    assert len(SPAWNS.findall(text)) == MAY_SPAWN.get(place(path), 0)
+    assert len(re.findall("noqa: TID251", text)) == len(
+        re.findall(r"asyncio\.(create_task|ensure_future)\(", text)
+    )
+
+
+def test_help_loads_only_what_parsing_needs():
+    program = (
+        "from mcp_junction.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0"
+    )
+    loaded = imported_by(program)
+    assert not packages(loaded) & {"rich", "asyncio", "uvloop", "mcp", "mcp_types", "pydantic"}
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("mcp_junction.")}
+    assert rooms <= {"cli", "config", "errors", "protocol", "upstream"}
+    assert "mcp_junction.upstream.server" not in loaded
+
+
+def test_the_program_stands_on_few_shoulders():
+    """The data path knows msgspec and the standard library: no SDK, no models, no framework."""
+    loaded = packages(imported_by("import mcp_junction.app, mcp_junction.listener.stdio"))
+    ours = {"mcp_junction", "msgspec", "typing_extensions"}
+    assert {name for name in loaded - ours - sys.stdlib_module_names if name[0] != "_"} == set()
+
+
+@pytest.mark.parametrize("room", ["listener", "calls", "catalog", "upstream", "sessions"])
+def test_the_data_plane_never_imports_the_fakes(room):
+    texts = [path.read_text("utf-8") for path in (SOURCE / room).rglob("*.py")]
+    assert not [text for text in texts if "mcp_junction.testing" in text]
+
+
+def test_the_error_tree_is_drawn_in_its_docstring():
+    from mcp_junction import errors
+
+    drawn = set(re.findall(r"[├└]── (\w+)", errors.__doc__)) | {"JunctionError"}
+    raised = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.JunctionError)
+    }
+    assert drawn == raised

@@ -1,0 +1,94 @@
+"""TaskScope: every task has an owner, and ends with it."""
+
+import asyncio
+import gc
+import logging
+
+from mcp_junction.tasks import TaskScope
+
+BOUND = 5.0
+
+
+async def forever(started: asyncio.Event | None = None) -> None:
+    if started is not None:
+        started.set()
+    await asyncio.Event().wait()
+
+
+async def test_a_task_is_kept_until_it_ends():
+    scope = TaskScope("test")
+    gate = asyncio.Event()
+    task = scope.spawn(gate.wait())
+    gc.collect()
+    await asyncio.sleep(0)
+    assert len(scope) == 1
+    gate.set()
+    assert await asyncio.wait_for(task, BOUND) is True
+    assert len(scope) == 0
+
+
+async def test_what_a_task_died_of_is_reported_and_its_siblings_live(caplog):
+    scope = TaskScope("test")
+
+    async def fail() -> None:
+        raise LookupError("mislaid")
+
+    sibling = scope.spawn(forever())
+    await asyncio.wait({scope.spawn(fail())}, timeout=BOUND)
+    await asyncio.sleep(0)
+    assert "a task of test failed: LookupError('mislaid')" in caplog.text
+    assert not sibling.done()
+    await scope.close()
+
+
+async def test_a_cancelled_task_is_no_failure(caplog):
+    caplog.set_level(logging.DEBUG, "mcp_junction")
+    scope = TaskScope("test")
+    task = scope.spawn(forever())
+    task.cancel()
+    await asyncio.wait({task}, timeout=BOUND)
+    assert not [record for record in caplog.records if record.name.startswith("mcp_junction")]
+
+
+async def test_closing_ends_what_is_left_and_waits_until_it_is_gone():
+    scope = TaskScope("test")
+    started, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def tidy() -> None:
+        try:
+            await forever(started)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    scope.spawn(tidy())
+    await asyncio.wait_for(started.wait(), BOUND)
+    await scope.close()
+    assert cleaned.is_set()
+    assert len(scope) == 0
+    await scope.close()
+
+
+async def test_a_task_may_close_its_own_scope():
+    scope = TaskScope("test")
+    other = scope.spawn(forever())
+    await asyncio.wait_for(scope.spawn(scope.close()), BOUND)
+    assert other.cancelled()
+
+
+async def test_settling_waits_for_those_who_end_by_themselves():
+    scope = TaskScope("test")
+    gate = asyncio.Event()
+    waiting = scope.spawn(gate.wait())
+    asyncio.get_running_loop().call_soon(gate.set)
+    await scope.settle(BOUND)
+    assert waiting.done()
+    await scope.settle(BOUND)
+
+
+async def test_settling_does_not_wait_for_ever_and_ends_nobody():
+    scope = TaskScope("test")
+    task = scope.spawn(forever())
+    await scope.settle(0)
+    assert not task.done()
+    await scope.close()

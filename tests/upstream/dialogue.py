@@ -1,0 +1,69 @@
+"""An Exchange with a server that is the test: what was written to it, and what it says."""
+
+import json
+from typing import Any
+
+from msgspec import Raw
+
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.exchange import Exchange
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.outcome import Outcome
+
+
+class Listening:
+    """An Ear, and a Passenger: keeps what it hears, answers what it is asked."""
+
+    def __init__(self, name: str = "ear") -> None:
+        self.name = name
+        self.heard_frames: list[Frame] = []
+        self.reports: list[dict[str, Any]] = []
+        self.questions: list[str] = []
+
+    def heard(self, frame: Frame) -> None:
+        self.heard_frames.append(frame)
+
+    async def asked(self, frame: Frame) -> Outcome:
+        return await self.ask(frame.method, frame.params)
+
+    def progress(self, params: dict[str, Raw]) -> None:
+        self.reports.append({key: json.loads(bytes(raw)) for key, raw in params.items()})
+
+    async def ask(self, method: str, params: Raw) -> Outcome:
+        self.questions.append(method)
+        return outcomes.result(json.dumps({"answered by": self.name}).encode())
+
+
+class Dialogue:
+    """The two ends of one link."""
+
+    def __init__(self) -> None:
+        self.wire: list[bytes] = []
+        self.ear = Listening()
+        self.exchange = Exchange("s", self.wire.append, self.ear)
+
+    def fly(self, method: str = "tools/call", passenger: Listening | None = None) -> Flight:
+        flight = Flight(method, passenger)
+        flight.params = b"{}"
+        self.exchange.send(flight)
+        return flight
+
+    def hear(self, line: bytes) -> None:
+        """The server says this."""
+        self.exchange.receive(line)
+
+    def answer(self, flight: Flight, result: bytes = b"{}") -> None:
+        self.hear(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (flight.wire_id, result))
+
+    def written(self) -> list[dict[str, Any]]:
+        """What has been written to the server since the last time."""
+        frames = [json.loads(line) for line in self.wire]
+        self.wire.clear()
+        return frames
+
+
+def failure(flight: Flight) -> dict[str, Any]:
+    """The error a flight has ended with."""
+    error: dict[str, Any] = json.loads(bytes(flight.future.result().payload))
+    return error

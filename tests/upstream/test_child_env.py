@@ -1,0 +1,101 @@
+"""What a server's process is given, and the circle that is seen."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.errors import Phase, ServerError
+from mcp_junction.upstream.child_env import CHAIN, child_env, find_command, in_circle
+
+OURS = {
+    "PATH": "/bin",
+    "HOME": "/home/me",
+    "USER": "me",
+    "LOGNAME": "me",
+    "SHELL": "/bin/sh",
+    "LANG": "C",
+    "LC_ALL": "C",
+    "LC_TIME": "C",
+    "TZ": "UTC",
+    "TMPDIR": "/tmp",
+    "TERM": "dumb",
+    "https_proxy": "http://p",
+    "NO_PROXY": "x",
+    "SSL_CERT_FILE": "/c",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "JUNCTION_ADMIN_KEY": "secret",
+    "VIRTUAL_ENV": "/v",
+    "PYTHONPATH": "/p",
+    "LD_PRELOAD": "/l",
+}
+NOT_FOR_CHILDREN = {
+    "AWS_SECRET_ACCESS_KEY",
+    "JUNCTION_ADMIN_KEY",
+    "VIRTUAL_ENV",
+    "PYTHONPATH",
+    "LD_PRELOAD",
+}
+
+
+def definition(**members: object) -> ServerDefinition:
+    return ServerDefinition("s", "stdio", **{"command": "x", **members})
+
+
+@pytest.mark.req("FR-011", "J-ENV-INHERIT")
+def test_a_child_inherits_only_the_listed_variables():
+    env = child_env(definition(), OURS, "id", inherit=False)
+    assert set(env) == set(OURS) - NOT_FOR_CHILDREN | {CHAIN}
+
+
+@pytest.mark.req("J-ENV-INHERIT")
+def test_when_told_to_it_inherits_all():
+    assert set(child_env(definition(), OURS, "id", inherit=True)) == {*OURS, CHAIN}
+
+
+@pytest.mark.req("FR-011")
+def test_what_the_file_gives_comes_on_top():
+    env = child_env(definition(env={"HOME": "/else", "API_KEY": "k"}), OURS, "id", inherit=False)
+    assert (env["HOME"], env["API_KEY"], env["PATH"]) == ("/else", "k", "/bin")
+
+
+@pytest.mark.req("EDGE-CIRCULAR")
+def test_the_chain_of_files_above_grows_with_each_aggregator():
+    env = child_env(definition(), OURS, "one", inherit=False)
+    assert in_circle(env, "one")
+    assert not in_circle(env, "two")
+    below = child_env(definition(), env, "two", inherit=False)
+    assert in_circle(below, "one")
+    assert in_circle(below, "two")
+    assert not in_circle(OURS, "one")
+
+
+@pytest.mark.req("EDGE-CIRCULAR")
+def test_the_file_cannot_hide_the_chain():
+    env = child_env(definition(env={CHAIN: ""}), {CHAIN: "one"}, "two", inherit=False)
+    assert in_circle(env, "one")
+    assert in_circle(env, "two")
+
+
+def test_a_path_is_taken_as_it_is():
+    assert find_command(definition(command="./run"), {}) == "./run"
+
+
+def test_a_name_is_looked_up_on_the_childs_own_path(tmp_path):
+    program = tmp_path / "only-here"
+    program.touch(mode=0o755)
+    found = find_command(definition(command="only-here"), {"PATH": str(tmp_path)})
+    assert found == str(program)
+
+
+def test_a_program_installed_beside_us_is_found_last(tmp_path):
+    name = Path(sys.executable).name
+    assert find_command(definition(command=name), {"PATH": str(tmp_path)}) == sys.executable
+
+
+@pytest.mark.req("US1-6", "FR-009")
+def test_a_command_that_is_nowhere_fails_the_start_and_says_what_to_do(tmp_path):
+    with pytest.raises(ServerError, match="not found on PATH; install it") as caught:
+        find_command(definition(command="no-such-program"), {"PATH": str(tmp_path)})
+    assert (caught.value.phase, caught.value.server) == (Phase.STARTUP, "s")

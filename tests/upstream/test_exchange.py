@@ -1,0 +1,293 @@
+"""Exchange: who waits for which answer, whatever the server writes."""
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.upstream.dialogue import Dialogue, Listening, failure
+
+from mcp_junction.protocol.lines import LineReader
+from mcp_junction.protocol.versions import INTERNAL_ERROR, LINK_LOST
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.outcome import Delivery, Kind
+
+
+@pytest.fixture
+async def talk() -> Dialogue:
+    return Dialogue()
+
+
+# -- answers
+
+
+async def test_a_flight_is_written_as_one_request(talk):
+    flight = talk.fly()
+    assert talk.written() == [
+        {"jsonrpc": "2.0", "id": int(flight.wire_id), "method": "tools/call", "params": {}}
+    ]
+    assert flight.state is FlightState.WRITTEN
+
+
+@pytest.mark.req("F-12")
+@given(order=st.permutations(range(8)))
+async def test_answers_in_any_order_reach_the_flights_they_belong_to(order):
+    talk = Dialogue()
+    flights = [talk.fly() for _ in range(8)]
+    for number in order:
+        talk.answer(flights[number], b'{"n":%d}' % number)
+    assert [json.loads(bytes(flight.future.result().payload))["n"] for flight in flights] == list(
+        range(8)
+    )
+    assert len(talk.exchange) == 0
+
+
+@pytest.mark.req("F-12")
+async def test_no_two_flights_of_the_process_have_one_id():
+    ids = [Dialogue().fly().wire_id for _ in range(100)]
+    assert len(set(ids)) == 100
+
+
+@pytest.mark.req("FR-008", "US3-2")
+async def test_results_and_errors_pass_as_they_were_written(talk):
+    one, two = talk.fly(), talk.fly()
+    talk.hear(b'{"result": {"x" : 1.0} ,"jsonrpc":"2.0","id":%b}' % one.wire_id)
+    talk.hear(b'{"jsonrpc":"2.0","id":%b,"error":{"code":1e2,"x":-0}}' % two.wire_id)
+    assert bytes(one.future.result().payload) == b'{"x" : 1.0}'
+    assert one.future.result().kind is Kind.RESULT
+    assert bytes(two.future.result().payload) == b'{"code":1e2,"x":-0}'
+    assert (two.future.result().kind, two.future.result().delivery) == (Kind.ERROR, None)
+
+
+async def test_a_notice_of_ours_is_written_as_one_frame(talk):
+    talk.exchange.notify("notifications/initialized")
+    assert talk.written() == [{"jsonrpc": "2.0", "method": "notifications/initialized"}]
+
+
+async def test_an_answer_to_nothing_is_dropped(talk):
+    flight = talk.fly()
+    for frame_id in (b"0", b'"%b"' % flight.wire_id, b"999999999", b'"x"'):
+        talk.hear(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % frame_id)
+    talk.hear(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}')
+    assert not flight.future.done()
+    assert len(talk.exchange) == 1
+
+
+async def test_the_second_answer_to_a_flight_is_dropped(talk):
+    flight = talk.fly()
+    talk.answer(flight, b'{"n":1}')
+    talk.answer(flight, b'{"n":2}')
+    assert bytes(flight.future.result().payload) == b'{"n":1}'
+
+
+# -- cancelling
+
+
+@pytest.mark.req("F-10")
+async def test_a_cancelled_flight_is_told_to_the_server_once_and_its_answer_dropped(talk):
+    flight = talk.fly()
+    talk.written()
+    cancelled = outcomes.cancelled("enough", flight.delivery)
+    flight.link = talk.exchange
+    flight.abandon(cancelled, 'enough "\n')
+    flight.abandon(cancelled, "again")
+    (notice,) = talk.written()
+    assert notice["method"] == "notifications/cancelled"
+    assert notice["params"] == {"requestId": int(flight.wire_id), "reason": 'enough "\n'}
+    talk.answer(flight)
+    assert flight.future.result() is cancelled
+    assert cancelled.delivery is Delivery.UNKNOWN
+
+
+@pytest.mark.req("F-10")
+async def test_a_flight_that_has_landed_is_not_cancelled(talk):
+    flight = talk.fly()
+    talk.answer(flight)
+    talk.written()
+    flight.link = talk.exchange
+    flight.abandon(outcomes.cancelled("late", flight.delivery), "late")
+    talk.exchange.cancel(flight, "late")
+    assert talk.written() == []
+    assert flight.future.result().kind is Kind.RESULT
+
+
+async def test_a_flight_that_was_never_sent_says_so():
+    flight = Flight("tools/call")
+    assert flight.delivery is Delivery.NOT_SENT
+    flight.abandon(outcomes.cancelled("early", flight.delivery), "early")
+    assert flight.future.result().delivery is Delivery.NOT_SENT
+
+
+# -- answers that cannot be used
+
+
+@pytest.mark.req("R-ANSWER")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":%b,"result":{"a":NaN}}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{"a":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{"a":"\\ud800"}}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{"a":"cut',
+        b'{"jsonrpc":"2.0","id":%b,"result":' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"result":{"items":[{"id":1},{"id":2}],"bad":NaN},"jsonrpc":"2.0","id":%b}',
+        b'{"jsonrpc":"2.0","id":%b,"error":"boom"}',
+        b'{"jsonrpc":"2.0","id":%b,"error":null}',
+        b'{"jsonrpc":"2.0","id":%b}',
+    ],
+)
+async def test_an_answer_that_cannot_be_used_fails_its_call_as_executed(talk, line):
+    bystander, flight = talk.fly(), talk.fly()
+    talk.hear(line % flight.wire_id)
+    error = failure(flight)
+    assert error["code"] == INTERNAL_ERROR
+    assert error["data"] == {"delivery": "executed", "server": "s"}
+    assert not bystander.future.done()
+    talk.answer(bystander)
+    assert bystander.future.result().kind is Kind.RESULT
+
+
+@pytest.mark.req("R-ANSWER", "F-07")
+@pytest.mark.parametrize(
+    "shape",
+    [
+        b'{"jsonrpc":"2.0","id":%b,"result":{"t":"%b"}}\n',
+        b'{"result":{"items":[{"id":1}],"t":"%b"},"jsonrpc":"2.0","id":%b}\n',
+    ],
+)
+async def test_an_overlong_answer_fails_its_call_as_executed(talk, shape):
+    flight, filler = talk.fly(), b"x" * 20_000
+    first = (flight.wire_id, filler) if shape.startswith(b'{"jsonrpc') else (filler, flight.wire_id)
+    (line,) = LineReader(10_000).feed(shape % first)
+    talk.exchange.receive(line)
+    error = failure(flight)
+    assert error["data"]["delivery"] == "executed"
+    assert "over the limit" in error["message"]
+
+
+async def test_an_overlong_line_of_nobodys_is_reported(talk, caplog):
+    (line,) = LineReader(100).feed(b"x" * 200 + b"\n")
+    talk.exchange.receive(line)
+    assert "a line of 200 bytes was skipped" in caplog.text
+
+
+# -- what is no frame
+
+
+@pytest.mark.req("F-06")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"starting up...",
+        b'{"level":"info","msg":"hello"}',
+        b"{not json}",
+        b"[1,2,3]",
+        b"\xff\xfe",
+        b"null",
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":[1]}',
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":[1]}',
+        b"\xef\xbb\xbf" * 5000 + b"x",
+    ],
+)
+async def test_noise_is_counted_and_harms_nobody(talk, line, caplog):
+    caplog.set_level(logging.INFO)
+    flight = talk.fly()
+    talk.hear(line)
+    assert talk.exchange.noise == 1
+    assert caplog.text == ""
+    talk.answer(flight)
+    assert flight.future.result().kind is Kind.RESULT
+
+
+@pytest.mark.req("F-06")
+async def test_a_log_record_that_has_an_id_is_not_taken_for_an_answer(talk):
+    flight = talk.fly()
+    talk.hear(b'{"id":%b,"level":"error","error":{"stack":"x"}}' % flight.wire_id)
+    talk.hear(b'{"id":%b,"level":"error","error":{"stack":NaN}}' % flight.wire_id)
+    assert talk.exchange.noise == 2
+    assert not flight.future.done()
+
+
+@pytest.mark.req("F-06")
+async def test_a_byte_order_mark_before_a_frame_does_not_matter(talk):
+    flight = talk.fly()
+    talk.hear(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":%b,"result":{}}' % flight.wire_id)
+    assert flight.future.result().kind is Kind.RESULT
+
+
+@given(line=st.binary(max_size=80))
+async def test_any_bytes_are_survived(line):
+    talk = Dialogue()
+    flight = talk.fly()
+    talk.hear(line)
+    talk.hear(b'{"id":1,' + line)
+    talk.hear(b'{"jsonrpc":"2.0","method":"' + line)
+    talk.answer(flight)
+    assert flight.future.done()
+    await talk.exchange.close("done")
+
+
+# -- what a server says before it answers
+
+
+async def test_progress_goes_to_the_call_whose_token_it_carries(talk):
+    one, two = Listening(), Listening()
+    first, _ = talk.fly(passenger=one), talk.fly(passenger=two)
+    talk.hear(
+        b'{"jsonrpc":"2.0","method":"notifications/progress",'
+        b'"params":{"progressToken":%b,"progress":0.5,"message":"half"}}' % first.wire_id
+    )
+    (report,) = one.reports
+    assert (report["progress"], report["message"]) == (0.5, "half")
+    assert two.reports == []
+    assert talk.ear.heard_frames == [], "it is nobody else's"
+
+
+@pytest.mark.parametrize("token", [b"999999999", b'"x"', b"null", b"{}"])
+async def test_progress_of_nobody_is_dropped(talk, token):
+    passenger = Listening()
+    talk.fly(passenger=passenger)
+    talk.hear(
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b}}' % token
+    )
+    talk.hear(b'{"jsonrpc":"2.0","method":"notifications/progress"}')
+    assert passenger.reports == []
+
+
+async def test_progress_after_the_answer_is_dropped(talk):
+    passenger = Listening()
+    flight = talk.fly(passenger=passenger)
+    talk.answer(flight)
+    talk.hear(
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b}}'
+        % flight.wire_id
+    )
+    assert passenger.reports == []
+
+
+async def test_every_other_notification_goes_to_the_ear(talk):
+    talk.hear(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+    talk.hear(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}')
+    assert [frame.method for frame in talk.ear.heard_frames] == [
+        "notifications/tools/list_changed",
+        "notifications/message",
+    ]
+
+
+# -- the end
+
+
+@pytest.mark.req("R-ANSWER", "EDGE-CRASH")
+async def test_when_the_link_is_gone_every_flight_ends_unknown(talk):
+    flights = [talk.fly() for _ in range(5)]
+    talk.answer(flights[0])
+    await talk.exchange.close("it exited with code 1")
+    assert flights[0].future.result().kind is Kind.RESULT
+    for flight in flights[1:]:
+        error = failure(flight)
+        assert error["code"] == LINK_LOST
+        assert error["data"] == {"delivery": "unknown", "server": "s"}
+        assert "exited with code 1" in error["message"]
+    assert len(talk.exchange) == 0

@@ -1,0 +1,53 @@
+"""The opening: what a server is told, and what is read from its answer."""
+
+import json
+
+import pytest
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol.versions import LATEST_HANDSHAKE
+from mcp_junction.upstream.hello import Greeting, Hello, read_greeting
+
+
+@pytest.mark.req("J-HANDSHAKE")
+def test_a_server_is_told_our_name_and_the_clients_version_and_capabilities():
+    hello = Hello("hub", "9", "2025-06-18", b'{"roots":{"listChanged":true},"x":{"n":1.0}}')
+    assert json.loads(hello.params()) == {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"roots": {"listChanged": True}, "x": {"n": 1.0}},
+        "clientInfo": {"name": "hub", "version": "9"},
+    }
+    assert b'"n":1.0' in hello.params()
+
+
+def test_without_a_client_our_newest_version_and_no_capabilities_are_told():
+    told = json.loads(Hello("hub", "9").params())
+    assert (told["protocolVersion"], told["capabilities"]) == (LATEST_HANDSHAKE, {})
+
+
+def test_a_greeting_is_read():
+    text = b"""{"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": true}},
+        "serverInfo": {"name": "files", "version": "1.2"}, "instructions": "hi", "_meta": {}}"""
+    assert read_greeting(text) == Greeting(
+        "2025-06-18", {"tools": {"listChanged": True}}, "files", "1.2", "hi"
+    )
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "",
+        ',"serverInfo":null,"capabilities":null',
+        ',"serverInfo":5,"capabilities":[]',
+        ',"serverInfo":{"name":null},"instructions":5',
+    ],
+)
+def test_all_but_the_version_may_be_missing_or_odd(rest):
+    greeting = read_greeting(b'{"protocolVersion":"x"%b}' % rest.encode())
+    assert (greeting.protocol_version, greeting.capabilities) == ("x", {})
+
+
+@pytest.mark.parametrize("text", [b"{}", b'{"protocolVersion":5}', b"[]", b"null", b"5"])
+def test_a_greeting_without_a_version_is_refused(text):
+    with pytest.raises((ValueError, FrameError)):
+        read_greeting(text)
