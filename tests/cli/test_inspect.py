@@ -1,0 +1,120 @@
+"""`mcp-junction inspect`: what became of the servers of a file."""
+
+import json
+import subprocess
+
+import pytest
+from tests.plugin_journeys import PROGRAM, own_environment, python_server, scripted
+
+BAD = scripted(last_words="one\ntwo\nfatal: no database\n", code=7)
+
+
+def test_the_table_shows_every_server_and_every_tool(program, config):
+    path = config({"one": scripted("echo", "count"), "two": scripted("about")})
+    shown = program("inspect", "--config", path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.count("CONNECTED") == 2
+    assert "scripted 1" in shown.stdout
+    words = " ".join(shown.stdout.split())
+    assert "3 tools: one:count, one:echo, two:about" in words
+
+
+@pytest.mark.req("US1-6")
+def test_the_table_shows_why_a_server_failed(program, config):
+    path = config({"good": scripted("echo"), "bad": BAD, "gone": {"command": "no-such-program"}})
+    shown = program("inspect", "--config", path, env={"COLUMNS": "200"})
+    assert (shown.returncode, shown.stderr) == (1, "")
+    assert shown.stdout.count("ERROR") == 2
+    assert "exited with code 7" in shown.stdout
+    assert "fatal: no database" in shown.stdout
+    assert "'no-such-program' was not found on PATH" in shown.stdout
+    assert "1 tools: good:echo" in shown.stdout
+
+
+@pytest.mark.req("US1-6")
+def test_json_holds_everything_there_is_to_know(program, config):
+    path = config({"good one": scripted("echo"), "bad": BAD})
+    shown = program("inspect", "--json", "--config", path)
+    assert shown.returncode == 1
+    document = json.loads(shown.stdout)
+    assert document["config"] == str(path)
+    good, bad = document["servers"]
+    assert good.pop("start_seconds") > 0
+    assert good == {
+        "server": "good one",
+        "state": "CONNECTED",
+        "status": "running",
+        "name": "scripted",
+        "version": "1",
+        "protocol": "2025-11-25",
+        "tools": ["good one:echo"],
+        "phase": None,
+        "diagnostic": None,
+        "exit_code": None,
+        "stderr_tail": [],
+    }
+    assert (bad["server"], bad["state"], bad["status"]) == ("bad", "ERROR", "failed")
+    assert bad["phase"] in ("startup", "initialization")
+    assert bad["exit_code"] == 7
+    assert bad["stderr_tail"] == ["one", "two", "fatal: no database"]
+    assert "exited with code 7" in bad["diagnostic"]
+    assert bad["tools"] == []
+
+
+def test_a_server_that_does_not_answer_in_time_is_told_apart(program, config):
+    servers = {"mute": python_server("silent"), "good": scripted("echo")}
+    path = config(servers, list_wait_ms=1500)
+    shown = program("inspect", "--json", "--config", path)
+    assert shown.returncode == 1
+    mute, good = json.loads(shown.stdout)["servers"]
+    assert (mute["state"], mute["status"]) == ("CONNECTING", "initializing")
+    assert mute["diagnostic"] == "it has not answered yet"
+    assert good["state"] == "CONNECTED"
+
+
+def test_names_are_shown_as_they_would_be_offered(program, config):
+    path = config({"one": scripted("echo")})
+    for options, name in ((["--separator", "/"], "one/echo"), (["--prefix", "auto"], "echo")):
+        shown = program("inspect", "--json", "--config", path, *options)
+        assert json.loads(shown.stdout)["servers"][0]["tools"] == [name]
+
+
+def test_a_file_without_servers_is_fine(program, config):
+    shown = program("inspect", "--json", "--config", config({}))
+    assert shown.returncode == 0
+    assert json.loads(shown.stdout)["servers"] == []
+
+
+def test_odd_names_and_markup_are_shown_as_they_are(program, config):
+    key = "[red]🚦[/] a\\b"
+    path = config({key: scripted("[bold]")})
+    shown = program("inspect", "--config", path, env={"COLUMNS": "120"})
+    assert shown.returncode == 0
+    assert f"{key}:[bold]" in shown.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(config, options):
+    path = config({f"server{n}": scripted(*(f"tool{m}" for m in range(3000))) for n in range(3)})
+    command = [str(PROGRAM), "inspect", "--config", str(path), *options]
+    writing = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own_environment()
+    )
+    assert writing.stdout.read(1)
+    writing.stdout.close()
+    said = writing.stderr.read().decode()
+    writing.stderr.close()
+    writing.wait(30)
+    assert said == ""
+
+
+def test_output_that_cannot_be_written_at_all_is_no_reason_for_a_traceback(config):
+    path = config({"one": scripted("echo")})
+    command = [str(PROGRAM), "inspect", "--config", str(path)]
+    reading = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+    reading.wait(30)
+    shown = subprocess.run(
+        command, stdout=reading.stdin, stderr=subprocess.PIPE, env=own_environment(), timeout=30
+    )
+    reading.stdin.close()
+    assert shown.stderr == b""

@@ -1,0 +1,76 @@
+"""The program called wrongly says what is wrong and how to go on, and exits with 2."""
+
+import pytest
+from tests.plugin_journeys import scripted
+
+from mcp_junction import __version__
+
+COMMANDS = ["stdio", "inspect", "call", "demo"]
+SHARED = ["--config", "--separator", "--prefix", "--stdio-only", "--restart", "--inherit-env"]
+SHARED += ["--debug", "--log-file", "--help"]
+OPTIONS = {
+    (): [*SHARED, "--name", "--version"],
+    ("stdio",): [*SHARED, "--name", "--version"],
+    ("inspect",): [*SHARED, "--json"],
+    ("call",): [*SHARED, "--json", "NAME", "JSON"],
+    ("demo",): ["--help", "arithmetic", "clock", "notes"],
+}
+
+
+@pytest.mark.req("US1-2", "SC-005", "J-CLI")
+@pytest.mark.parametrize("command", [(), ("stdio",), ("inspect",), ("call", "one:echo")])
+def test_without_a_config_it_names_the_argument(program, command):
+    said = program.refused(*command)
+    assert "--config FILE is needed" in said
+
+
+@pytest.mark.parametrize("command", [(), ("stdio",), ("inspect",), ("call", "one:echo")])
+def test_a_config_argument_without_a_path_is_named(program, command):
+    assert "--config" in program.refused(*command, "--config")
+
+
+@pytest.mark.parametrize("command", [(), *([name] for name in COMMANDS)])
+def test_an_unknown_flag_is_named_with_the_way_to_help(program, command):
+    said = program.refused(*command, *(["clock"] if command == ["demo"] else []), "--sparkle")
+    assert "--sparkle" in said or "NAME" in said
+    assert "--help" in said
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--prefix", "sometimes"], ["--separator"], ["--debug=1"], ["surplus"], ["--conf", "x"]],
+)
+def test_a_flag_used_wrongly_is_named(program, wrong):
+    assert wrong[0].partition("=")[0] in program.refused(*wrong)
+
+
+def test_a_log_file_that_cannot_be_written_is_named(program, config, tmp_path):
+    path = tmp_path / "no" / "such" / "folder.log"
+    said = program.refused("--config", config({"one": scripted("echo")}), "--log-file", path)
+    assert f"--log-file {path}: No such file or directory" in said
+
+
+@pytest.mark.req("J-CLI")
+@pytest.mark.parametrize("command", OPTIONS, ids=lambda command: " ".join(command) or "bare")
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_tells_of_every_option(program, command, flag):
+    shown = program(*command, flag)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("usage: mcp-junction")
+    for option in OPTIONS[command]:
+        assert option in shown.stdout
+
+
+@pytest.mark.req("J-CLI")
+def test_the_help_of_the_program_tells_of_every_command(program):
+    shown = program("--help").stdout
+    for command in COMMANDS:
+        assert f"\n  {command} " in shown
+
+
+@pytest.mark.req("J-CLI")
+@pytest.mark.parametrize("command", [(), ("stdio",)])
+def test_version_alone_prints_the_programs_own(program, command):
+    shown = program(*command, "--version")
+    assert (shown.returncode, shown.stdout) == (0, f"mcp-junction {__version__}\n")
+    assert shown.stderr == ""
