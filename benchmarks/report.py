@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from budgets import FAILED, MISSED, OK, SHOWN, STRETCH, Row
@@ -30,7 +31,8 @@ def number(value: float | None) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
     if row.figure is None:
-        return row.case, row.error, "", "", "", "", verdict, ""
+        # What a program said may hold square brackets, which rich would take for markup.
+        return row.case, escape(row.error), "", "", "", "", verdict, ""
     figure = row.figure
     floor = f"{number(figure.floor)} {figure.unit}" if figure.floor is not None else ""
     return (
