@@ -7,7 +7,7 @@ UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
 
-.PHONY: help setup run test check lint types imports unit requirements bench soak lock peers clean
+.PHONY: help setup run test check lint types imports unit requirements conformance bench soak lock peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -19,7 +19,7 @@ run: setup  ## show the demo servers at work
 	@$(BIN)/mcp-junction call --config examples/demo.json arithmetic:evaluate '{"expression": "6 * 7"}'
 	@$(BIN)/python examples/next_steps.py
 
-test: check unit requirements  ## every check and every test, from nothing
+test: check unit requirements conformance  ## every check and every test, from nothing
 
 check: lint types imports  ## ruff, strict types, what may import what
 
@@ -39,6 +39,9 @@ unit: .venv/.dev peers
 
 requirements: .venv/.dev
 	@$(BIN)/python tests/manifest.py --check
+
+conformance: .venv/.dev
+	@$(BIN)/python tests/conformance/report.py --check
 
 bench: .venv/.dev  ## budgets, as ratios to the floor, in one run
 	@$(BIN)/python benchmarks/run.py $(BENCH)

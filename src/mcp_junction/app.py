@@ -1,8 +1,8 @@
 """Junction: the composition root, the only module that knows every room.
 
-It builds servers, catalog, pipeline and listener from a Config, is the Observer of the servers and
-the Backend of the listeners, and swaps the Snapshot when something changes. It decides nothing
-about a single call.
+It builds servers, catalog, pipeline and sessions from a Config, is the Observer of the servers and
+the Backend of the listeners, and hands out the Snapshot that is current. It decides nothing about a
+single call.
 """
 
 from __future__ import annotations
@@ -12,31 +12,36 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
 from msgspec import Raw
 
+from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import owner_pipeline
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.discovery import discover_tools
-from mcp_junction.catalog.view import Catalog, Offering
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.catalog.keeper import Keeper
+from mcp_junction.catalog.kinds import ALL, RESOURCES
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Phase, ServerError
-from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol import frames, names
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal
+from mcp_junction.protocol import encode, frames, names
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import LATEST_HANDSHAKE, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.sessions.session import Session
 from mcp_junction.subscriptions.coalescer import Coalescer
+from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.events import ServerChanged, Sink, fan_out
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import child_env
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.headstart import Headstart
+from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
+from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Terms, Upstream
 from mcp_junction.upstream.state import ServerState
@@ -46,6 +51,7 @@ from mcp_junction.upstream.warden import Warden
 log = logging.getLogger("mcp_junction.app")
 
 _SERVING = (ServerState.CONNECTED, ServerState.DEGRADED)
+_CHANGES = frozenset(kind.changed for kind in ALL)
 
 
 class Junction:
@@ -58,25 +64,37 @@ class Junction:
         environ: Mapping[str, str] | None = None,
         sinks: Sequence[Sink] = (),
         clock: Clock | None = None,
+        canonical: Spelling = names.STDIO,
+        supervised: bool = False,
+        headstart: Headstart | None = None,
     ) -> None:
         self.config = config
         self.settings: Settings = config.settings
         self.servers: dict[str, Upstream] = {}
         self.sessions: set[Session] = set()
         self.tasks = TaskScope("junction")
+        self.clock = clock or SystemClock()
         self._owners = TaskScope("servers")
+        self._supervised = supervised or self.settings.restart
         self._environ = os.environ if environ is None else environ
         self._sink = fan_out(sinks)
-        self._clock = clock or SystemClock()
-        self._warden = Warden()
-        self._deadlines = Deadlines(self._clock)
-        self._handle = owner_pipeline(self._clock, self._deadlines, self._sink)
-        self._snapshot = Snapshot(self._first_catalog(), self._handle)
-        self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._separator = self.settings.separator or canonical.separator
+        self._warden = Warden(headstart)
+        self._deadlines = Deadlines(self.clock)
+        self._subscriptions = Subscriptions()
+        self._handle = owner_pipeline(self.clock, self._deadlines, self._subscriptions, self._sink)
+        self._keeper = Keeper(
+            self._first_catalog(),
+            [definition.key for definition in config.servers],
+            self.tasks,
+            self.settings.start_timeout_ms / 1000,
+            self._catalog_changed,
+        )
+        self._snapshot = Snapshot(self._keeper.catalog, self._handle)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        self._log_level: bytes | None = None
-        self._changes = Coalescer(self._tell_list_changed)
-        self._rediscovering: dict[str, bool] = {}
+        self._settled = False
+        self._changes = {method: self._coalescer(method) for method in _CHANGES}
+        self._changed_at: dict[str, int] = {}
 
     # -- life
 
@@ -92,11 +110,12 @@ class Junction:
 
     async def close(self) -> None:
         """End every server and every task; returns when they are gone."""
-        self._changes.close()
+        for coalescer in self._changes.values():
+            coalescer.close()
         for session in self.sessions:
             session.close("Junction is ending")
         for upstream in self.servers.values():
-            await upstream.stop()
+            upstream.stop()
         await self._owners.settle(self.settings.drain_ms / 1000)
         await self._owners.close()
         await self.tasks.close()
@@ -113,26 +132,43 @@ class Junction:
             observer=self,
             terms=Terms(
                 start_timeout=self.settings.start_timeout_ms / 1000,
-                restart=self.settings.restart if restart is None else restart,
+                restart=self._supervised if restart is None else restart,
+                name=self.settings.name,
+                version=self.settings.version,
             ),
-            clock=self._clock,
+            clock=self.clock,
         )
 
-    async def _open(self, upstream: Upstream) -> StdioLink:
+    async def _open(self, upstream: Upstream) -> OwnedLink:
         definition = upstream.definition
+        limit = self.settings.max_line_bytes
         if definition.transport != "stdio":
-            message = "this version reaches stdio servers only; a url cannot be served yet"
-            raise ServerError(definition.key, Phase.STARTUP, message)
+            return await self._open_remote(upstream, limit)
         env = child_env(
             definition, self._environ, self.config.identity, inherit=self.settings.inherit_env
         )
-        link = StdioLink(definition.key, upstream, self.settings.max_line_bytes)
+        link = StdioLink(definition.key, upstream, limit)
         await link.start(definition, env, self._warden)
+        return link
+
+    async def _open_remote(self, upstream: Upstream, limit: int) -> OwnedLink:
+        # Imported where they are used: most configs have no remote server.
+        from mcp_junction.upstream.http.link import HttpLink
+        from mcp_junction.upstream.http.sse_link import SseLink
+
+        definition = upstream.definition
+        try:
+            if definition.transport == "http" and not upstream.speaks_older:
+                return HttpLink(definition, upstream, limit)
+            link = SseLink(definition, upstream, limit)
+        except ValueError as error:
+            raise ServerError(definition.key, Phase.STARTUP, str(error)) from None
+        await link.start()
         return link
 
     def _first_catalog(self) -> Catalog:
         return Catalog(
-            canonical=Spelling(self.settings.separator or names.STDIO.separator),
+            canonical=Spelling(self._separator),
             timeout=self.settings.timeout / 1000,
             page_size=self.settings.page_size,
         )
@@ -143,46 +179,48 @@ class Junction:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    @property
-    def spelling(self) -> Spelling:
-        """How names are written for a client nothing is known about."""
-        alone = self.settings.prefix == "auto" and len(self.servers) == 1
-        separator = self.settings.separator or names.STDIO.separator
-        return Spelling(separator, prefixed=self.settings.prefix != "never" and not alone)
+    def spelling(self, endpoint: Endpoint = EVERYTHING) -> Spelling:
+        """How names are written at an endpoint for a client nothing is known about."""
+        mode = self.settings.prefix
+        alone = mode == "auto" and len(self.servers) == 1
+        return Spelling(
+            self._separator, prefixed=endpoint.prefixed and mode != "never" and not alone
+        )
 
     def open_session(
-        self, send: Callable[[bytes], None], offer: Callable[[bytes], None] | None = None
+        self,
+        send: Callable[[bytes], None],
+        offer: Callable[[bytes], None] | None = None,
+        principal: Principal = LOCAL_OWNER,
+        endpoint: Endpoint = EVERYTHING,
     ) -> Session:
-        """A conversation with the person who started this process."""
-        session = Session(LOCAL_OWNER, self.spelling, send, offer)
+        """A conversation; by default with the person who started this process."""
+        session = Session(principal, self.spelling(endpoint), send, offer, endpoint)
         self.sessions.add(session)
         return session
 
-    def introduced(self, session: Session) -> None:
-        if self._hello.done():
-            return
-        relayed = {
-            key: raw
-            for key, raw in session.capabilities.items()
-            if key in ("roots", "sampling", "elicitation")
-        }
-        self.greet(
-            Hello(
-                name=self.settings.name,
-                version=self.settings.version,
-                protocol_version=session.protocol_version or LATEST_HANDSHAKE,
-                capabilities=msgspec.json.encode(relayed),
-            )
-        )
+    def end_session(self, session: Session) -> None:
+        """A conversation is over."""
+        self.sessions.discard(session)
+        for upstream in self.servers.values():
+            upstream.end_session(session)
+        for server, uri in self._subscriptions.drop(session):
+            if not (upstream := self.servers[server]).is_isolated:
+                self.tasks.spawn(self._tell(upstream, "resources/unsubscribe", uri=uri))
 
-    def greet(self, hello: Hello | None = None) -> None:
+    def introduced(self, session: Session) -> None:
+        self.greet(session.hello())
+
+    def greet(self, hello: Hello = EVERYTHING_RELAYED) -> None:
         """Let the servers' handshakes begin."""
         if not self._hello.done():
-            self._hello.set_result(hello or Hello(self.settings.name, self.settings.version))
+            self._hello.set_result(hello)
 
     @property
     def is_settled(self) -> bool:
-        return all(upstream.settled.is_set() for upstream in self.servers.values())
+        if not self._settled:
+            self._settled = all(server.settled.is_set() for server in self.servers.values())
+        return self._settled
 
     async def settled(self) -> None:
         waits = [self.tasks.spawn(server.settled.wait()) for server in self.servers.values()]
@@ -193,92 +231,128 @@ class Junction:
             for wait in waits:
                 wait.cancel()
 
-    async def offered(self, name: str, spelling: Spelling) -> None:
+    async def offered(self, call: Call) -> None:
         settled = self.tasks.spawn(self.settled())
         try:
-            while not settled.done() and self._snapshot.catalog.view(spelling).find(name) is None:
-                either: set[asyncio.Future[None]] = {settled, self._swapped}
+            while not settled.done() and not self._has(call):
+                either: set[asyncio.Future[None]] = {settled, self._keeper.swapped}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             settled.cancel()
 
-    def to_servers(self, capability: str | None, method: str, params: Raw | bytes) -> None:
-        for upstream in self.servers.values():
-            if upstream.link is not None and (capability is None or upstream.offers(capability)):
+    def _has(self, call: Call) -> bool:
+        catalog, caller = self._keeper.catalog, call.caller
+        if call.address.kind is RESOURCES:
+            return catalog.resources(caller.endpoint).offers(call.name)
+        view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
+        return view.find(call.name) is not None
+
+    def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
+        for shared in self.servers.values():
+            upstream = shared.twin_of(session) if shared.is_isolated else shared
+            if upstream is not None and upstream.link is not None:
                 upstream.link.notify(method, params)
 
-    async def set_log_level(self, params: bytes) -> None:
-        self._log_level = params
-        await asyncio.gather(*map(self._tell_log_level, self.servers.values()))
+    async def log_level_set(self) -> None:
+        everyone = [u for shared in self.servers.values() for u in (shared, *shared.twins)]
+        await asyncio.gather(*map(self._tell_log_level, everyone))
 
     async def _tell_log_level(self, upstream: Upstream) -> None:
-        if self._log_level is not None and upstream.offers("logging"):
-            timeout = self.settings.start_timeout_ms / 1000
-            await upstream.request("logging/setLevel", self._log_level, timeout)
+        """A shared server is told the most curious client's level; each client gets its own."""
+        sessions = self.sessions if upstream.session is None else {_session(upstream)}
+        levels = [session.log_level for session in sessions if session.is_open]
+        if levels and upstream.offers("logging"):
+            await self._tell(upstream, "logging/setLevel", level=LOG_LEVELS[min(levels)])
+
+    async def _tell(self, upstream: Upstream, method: str, **params: str) -> None:
+        timeout = self.settings.start_timeout_ms / 1000
+        await upstream.request(method, encode.dumps(params), timeout)
 
     # -- the Observer of servers
 
     def changed(self, upstream: Upstream) -> None:
-        if upstream.state not in _SERVING and upstream.key in self._snapshot.catalog.offerings:
-            self._swap(self._snapshot.catalog.without(upstream.key))
+        if upstream.session is not None:
+            return  # the life of what is one session's own is nobody else's news
+        if upstream.state not in _SERVING:
+            self._keeper.remove(upstream)
         if self._sink is not None:
             detail = upstream.error.message if upstream.error is not None else None
             self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
 
     async def connected(self, upstream: Upstream) -> None:
-        await self._discover(upstream)
-        await self._tell_log_level(upstream)
+        if upstream.session is None:
+            await self._keeper.discover(upstream)
+        await self._remind(upstream)
 
-    async def _discover(self, upstream: Upstream) -> None:
-        timeout = self.settings.start_timeout_ms / 1000
-        offering = Offering(upstream, await discover_tools(upstream, timeout))
-        if upstream.link is None:
-            return  # it went away while it was being read
-        self._swap(self._snapshot.catalog.with_offering(offering, list(self.servers)))
+    def renewed(self, upstream: Upstream) -> None:
+        self._keeper.announce(self.servers[upstream.key])
+        self.tasks.spawn(self._remind(upstream))
+
+    async def _remind(self, upstream: Upstream) -> None:
+        """Tell a server again what it cannot remember across conversations."""
+        if any(session.log_level for session in self.sessions):
+            await self._tell_log_level(upstream)
+        if upstream.is_isolated and upstream.session is None:
+            return  # nobody's calls go there
+        for uri in self._subscriptions.of(upstream.key, upstream.session):
+            await self._tell(upstream, "resources/subscribe", uri=uri)
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
-        if frame.method == "notifications/tools/list_changed":
-            self._rediscover(upstream)
+        if frame.method in _CHANGES:
+            self._keeper.announce(self.servers[upstream.key])
         elif frame.method == "notifications/message":
-            level = frames.text(frames.members(frame.params).get("level")) or ""
+            self._log(upstream, frame)
+        elif frame.method == "notifications/resources/updated":
+            self._updated(upstream, frame)
+
+    def _updated(self, upstream: Upstream, frame: Frame) -> None:
+        """A resource is another: tell those who wanted to know, by the address they know it by."""
+        params = frames.members(frame.params)
+        uri = frames.text(params.get("uri")) or ""
+        for session, name in self._subscriptions.names(upstream.key, uri).items():
+            assert isinstance(session, Session)
+            if upstream.session in (None, session):
+                renamed = {**params, "uri": Raw(encode.dumps(name))}
+                session.notify(frame.method, frame.params if name == uri else encode.dumps(renamed))
+
+    def _log(self, upstream: Upstream, frame: Frame) -> None:
+        """A log message that names no call: everyone's, as long as everyone is the same."""
+        if upstream.session is not None:
+            _session(upstream).log(frame.params)
+            return
+        principals = {session.principal for session in self.sessions}
+        if len(principals) == 1:
             for session in self.sessions:
-                session.log(level, frame.params)
+                session.log(frame.params)
 
     async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
-        """In stdio mode there is one client, so a server's question can only be for it."""
+        """A question that names no call can be put only when there is one client to put it to."""
         sessions = [session for session in self.sessions if session.is_open]
+        if upstream.session is not None:
+            sessions = [_session(upstream)]
         if len(sessions) != 1:
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
         return await sessions[0].ask(frame.method, frame.params)
 
     # -- changes
 
-    def _rediscover(self, upstream: Upstream) -> None:
-        """Read its list anew; a change during that is read after it, not beside it."""
-        running = upstream.key in self._rediscovering
-        self._rediscovering[upstream.key] = running
-        if not running and upstream.link is not None:
-            self.tasks.spawn(self._rediscovered(upstream))
+    def _catalog_changed(self, methods: set[str]) -> None:
+        self._snapshot = Snapshot(self._keeper.catalog, self._handle)
+        for method in methods:
+            self._changed_at[method] = self._snapshot.generation
+            self._changes[method].changed()
 
-    async def _rediscovered(self, upstream: Upstream) -> None:
-        try:
-            while True:
-                self._rediscovering[upstream.key] = False
-                await self._discover(upstream)
-                if not self._rediscovering[upstream.key]:
-                    return
-        except ServerError as error:
-            log.warning("%s; its list stays as it was", error)
-        finally:
-            del self._rediscovering[upstream.key]
+    def _coalescer(self, method: str) -> Coalescer:
+        def tell() -> None:
+            for session in self.sessions:
+                seen = session.listed.get(method) if session.listed else None
+                if seen is not None and seen < self._changed_at[method]:
+                    session.notify(method)
 
-    def _swap(self, catalog: Catalog) -> None:
-        self._snapshot = Snapshot(catalog, self._handle)
-        self._swapped.set_result(None)
-        self._swapped = asyncio.get_running_loop().create_future()
-        self._changes.changed()
+        return Coalescer(tell)
 
-    def _tell_list_changed(self) -> None:
-        for session in self.sessions:
-            if session.listed not in (None, self._snapshot.generation):
-                session.notify("notifications/tools/list_changed")
+
+def _session(upstream: Upstream) -> Session:
+    """The session that a twin is for."""
+    assert isinstance(upstream.session, Session)
+    return upstream.session

@@ -13,8 +13,8 @@ failure is an answer and has to travel back up the same way as a result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class JunctionError(Exception):
@@ -30,8 +30,7 @@ class ProblemCode(StrEnum):
     MISSING_ENV_VAR = "missing_env_var"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong in a config file, and where. Never holds a value of the file."""
 
     code: ProblemCode

@@ -18,18 +18,22 @@ log = logging.getLogger("mcp_junction.tasks")
 class TaskScope:
     """A set of tasks with one owner."""
 
-    __slots__ = ("_name", "_tasks")
+    __slots__ = ("_loop", "_name", "_tasks")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start ``coro``; it ends by itself or with this scope."""
-        task = asyncio.get_running_loop().create_task(coro)
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        task = loop.create_task(coro)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task

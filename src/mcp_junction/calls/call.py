@@ -7,26 +7,41 @@ from typing import Protocol
 
 from msgspec import Raw
 
+from mcp_junction.calls.methods import Address
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.view import Route
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 
-class Caller(Protocol):
-    """What a call needs of the session it belongs to."""
+class Wire(Protocol):
+    """The way back to the client for what belongs to one call."""
+
+    def send(self, frame: bytes) -> None: ...
+
+    def offer(self, frame: bytes) -> None: ...
+
+
+class Caller(Wire, Protocol):
+    """What a call needs of the session it belongs to. A session is a wire too."""
 
     principal: Principal
     spelling: Spelling
+    endpoint: Endpoint
 
-    def notify(self, method: str, params: bytes) -> None: ...
+    def ask(self, method: str, params: Raw, wire: Wire) -> Awaitable[Outcome]: ...
 
-    def ask(self, method: str, params: Raw) -> Awaitable[Outcome]: ...
+    def wants_log(self, params: Raw) -> bool: ...
+
+    def hello(self) -> Hello: ...
 
 
 class Call:
@@ -34,27 +49,35 @@ class Call:
 
     __slots__ = (
         "_ended_by",
+        "address",
         "asking",
         "caller",
         "deadline",
         "flight",
         "method",
-        "name",
         "params",
         "progress_token",
         "route",
         "snapshot",
         "spoke",
+        "wire",
     )
 
     def __init__(
-        self, caller: Caller, snapshot: Snapshot, method: str, name: str, params: dict[str, Raw]
+        self,
+        caller: Caller,
+        snapshot: Snapshot,
+        method: str,
+        address: Address | str,
+        params: dict[str, Raw],
+        wire: Wire | None = None,
     ) -> None:
         self.caller = caller
         self.snapshot = snapshot
         self.method = method
-        self.name = name
+        self.address = Address(TOOLS, address) if isinstance(address, str) else address
         self.params = params
+        self.wire: Wire = caller if wire is None else wire
         self.route: Route | None = None
         self.flight: Flight | None = None
         self.deadline: float | None = None
@@ -62,6 +85,15 @@ class Call:
         self.spoke = False
         self.asking = 0
         self._ended_by: Outcome | None = None
+
+    @property
+    def name(self) -> str:
+        """The name or address the caller used."""
+        return self.address.name
+
+    @property
+    def session(self) -> Caller:
+        return self.caller
 
     # -- downward: ending it from our side
 
@@ -82,14 +114,14 @@ class Call:
         server = self.route.pair.server if self.route is not None else ""
         self._end(outcomes.timed_out(server, self._delivery, seconds), "timed out")
 
+    def drop(self, reason: str) -> None:
+        """We can no longer wait for it; unlike a cancelled call it is answered."""
+        self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self._delivery), reason)
+
     @property
     def ended_by(self) -> Outcome | None:
         """How it was ended from our side, if it was."""
         return self._ended_by
-
-    def drop(self, reason: str) -> None:
-        """We can no longer wait for it; unlike a cancelled call it is answered."""
-        self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self._delivery), reason)
 
     @property
     def _delivery(self) -> Delivery:
@@ -105,15 +137,22 @@ class Call:
 
     def progress(self, params: dict[str, Raw]) -> None:
         if self.progress_token is not None and self._ended_by is None:
-            self.spoke = True
             params["progressToken"] = self.progress_token
-            self.caller.notify("notifications/progress", encode.dumps(params))
+            self._tell("notifications/progress", encode.dumps(params))
+
+    def log(self, params: Raw) -> None:
+        if self._ended_by is None and self.caller.wants_log(params):
+            self._tell("notifications/message", params)
+
+    def _tell(self, method: str, params: Raw | bytes) -> None:
+        self.spoke = True
+        self.wire.offer(encode.notification(method, params))
 
     async def ask(self, method: str, params: Raw) -> Outcome:
         """Ask the client on the server's behalf. The deadline stands still meanwhile."""
         self.spoke = True
         self.asking += 1
         try:
-            return await self.caller.ask(method, params)
+            return await self.caller.ask(method, params, self.wire)
         finally:
             self.asking -= 1

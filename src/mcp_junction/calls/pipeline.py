@@ -6,7 +6,7 @@ are recorded too; ``forward`` stands next to the wire.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import Record
 from mcp_junction.calls.stages.resolve import resolve
+from mcp_junction.calls.stages.subscribe import Register, Subscribe
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.telemetry.events import Sink
 from mcp_junction.upstream.outcome import Outcome
@@ -24,7 +25,9 @@ from mcp_junction.upstream.outcome import Outcome
 class Stage(Protocol):
     """One policy around the rest of the path."""
 
-    async def __call__(self, call: Call, following: Handler) -> Outcome: ...
+    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
+        """One that only looks hands on what ``following`` returns, and adds no frame of its own."""
+        ...
 
 
 def compose(stages: Sequence[Stage], last: Handler) -> Handler:
@@ -35,6 +38,8 @@ def compose(stages: Sequence[Stage], last: Handler) -> Handler:
     return handler
 
 
-def owner_pipeline(clock: Clock, deadlines: Deadlines, sink: Sink | None) -> Handler:
+def owner_pipeline(
+    clock: Clock, deadlines: Deadlines, register: Register, sink: Sink | None
+) -> Handler:
     """The path of a call whose caller owns everything: no policy, no audit."""
-    return compose([Record(clock, sink), resolve], Forward(deadlines))
+    return compose([Record(clock, sink), resolve, Subscribe(register)], Forward(deadlines))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_junction.catalog.view import Catalog
+import msgspec
+
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.upstream.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 Handler = Callable[["Call"], Awaitable[Outcome]]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """One generation of everything the data plane reads."""
 
     catalog: Catalog

@@ -1,16 +1,16 @@
-"""Discovery: read a server's list to its end, whatever the server does with its cursors."""
+"""Discovery: read a server's lists to their end, whatever the server does with its cursors."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.catalog.kinds import TOOLS, Kind
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode, frames
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.server import Upstream
 
 log = logging.getLogger("mcp_junction.catalog")
@@ -19,57 +19,65 @@ _MAX_PAGES = 10_000
 _list = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One tool, as its server described it; every member still raw."""
+class Offer(msgspec.Struct, frozen=True):
+    """One tool, prompt, resource or template, as its server described it; members still raw."""
 
     name: str
     members: dict[str, Raw]
 
 
-async def discover_tools(upstream: Upstream, timeout: float) -> tuple[Offer, ...]:
-    """Every tool of a server, page by page. Raises ServerError."""
-    if not upstream.offers("tools"):
+async def discover(upstream: Upstream, kind: Kind, timeout: float) -> tuple[Offer, ...]:
+    """Everything of one kind that a server offers, page by page. Raises ServerError."""
+    if not upstream.offers(kind.capability):
         return ()
     offers: dict[str, Offer] = {}
     seen: set[bytes] = set()
     cursor: Raw | None = None
     for _ in range(_MAX_PAGES):
         params = encode.dumps({"cursor": cursor}) if cursor is not None else b"{}"
-        outcome = await upstream.request("tools/list", params, timeout)
-        if outcome.kind is not Kind.RESULT:
-            raise _failed(upstream, outcome.message)
-        cursor = _read_page(upstream, outcome.payload, offers)
+        outcome = await upstream.request(kind.list_method, params, timeout)
+        if outcome.kind is not outcomes.Kind.RESULT:
+            raise _failed(upstream, kind, outcome.message)
+        cursor = _read_page(upstream, kind, outcome.payload, offers)
         if cursor is None:
             return tuple(offers.values())
         if bytes(cursor) in seen:
-            log.warning("server %r: tools/list goes in a circle; stopped there", upstream.key)
-            return tuple(offers.values())
+            words = "goes in a circle"
+            break
         seen.add(bytes(cursor))
-    log.warning("server %r: tools/list has over %d pages; stopped there", upstream.key, _MAX_PAGES)
+    else:
+        words = f"has over {_MAX_PAGES} pages"
+    log.warning("server %r: %s %s; stopped there", upstream.key, kind.list_method, words)
     return tuple(offers.values())
 
 
-def _read_page(upstream: Upstream, payload: Raw | bytes, offers: dict[str, Offer]) -> Raw | None:
-    """Add a page's tools to ``offers``; the cursor of the next one, if there is one."""
+async def discover_tools(upstream: Upstream, timeout: float) -> tuple[Offer, ...]:
+    """Every tool of a server. Raises ServerError."""
+    return await discover(upstream, TOOLS, timeout)
+
+
+def _read_page(
+    upstream: Upstream, kind: Kind, payload: Raw | bytes, offers: dict[str, Offer]
+) -> Raw | None:
+    """Add a page's items to ``offers``; the cursor of the next one, if there is one."""
     try:
         page = frames.members(payload)
-        tools = _list.decode(page["tools"])
+        items = _list.decode(page[kind.member])
     except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
-        raise _failed(upstream, f"its answer to tools/list makes no sense: {error}") from None
-    for members in tools:
-        name = frames.text(members.get("name"))
+        raise _failed(upstream, kind, f"the answer makes no sense: {error}") from None
+    for members in items:
+        name = frames.text(members.get(kind.key))
         if not name:
-            log.warning("server %r lists a tool without a name; it is left out", upstream.key)
+            words = "lists something in %s without a %s; it is left out"
+            log.warning(f"server %r {words}", upstream.key, kind.name, kind.key)
         elif name in offers:
             log.warning("server %r lists %r twice; the first one stands", upstream.key, name)
         else:
-            # A copy of its own, so that a tool does not keep its whole page in memory.
-            own = {key: raw.copy() for key, raw in members.items()}
-            offers[name] = Offer(name, own)
+            # A copy of its own, so that an item does not keep its whole page in memory.
+            offers[name] = Offer(name, {key: raw.copy() for key, raw in members.items()})
     cursor = page.get("nextCursor")
     return cursor.copy() if cursor is not None and frames.text(cursor) else None
 
 
-def _failed(upstream: Upstream, message: str) -> ServerError:
-    return ServerError(upstream.key, Phase.INITIALIZATION, f"tools/list failed: {message}")
+def _failed(upstream: Upstream, kind: Kind, message: str) -> ServerError:
+    return ServerError(upstream.key, Phase.INITIALIZATION, f"{kind.list_method} failed: {message}")

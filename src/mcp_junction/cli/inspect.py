@@ -38,7 +38,7 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
         junction.greet()
         await settled_with_progress(junction)
         catalog = junction.snapshot.catalog
-        view = catalog.view(junction.spelling)
+        view = catalog.view(junction.spelling())
         report = [
             _described(server, sorted(view.names_of(server.key)))
             for server in junction.servers.values()

@@ -13,8 +13,10 @@ from mcp_junction.errors import ConfigError, UsageError
 
 COMMANDS = {
     "stdio": "serve the servers of a config file on stdin and stdout (the default)",
+    "serve": "serve them over HTTP, to many clients",
     "inspect": "start the servers of a config file and show what became of them",
     "call": "call one tool and print its result",
+    "keys": "make, show and revoke the keys of HTTP clients",
     "demo": "run one of the small servers that come with the program",
 }
 

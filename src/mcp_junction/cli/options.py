@@ -6,14 +6,25 @@ import argparse
 import logging
 import os
 import sys
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mcp_junction.config.load import Config, load
-from mcp_junction.config.settings import PREFIX_MODES
 from mcp_junction.errors import UsageError
-from mcp_junction.upstream.child_env import in_circle
 
-_SETTINGS = ("name", "version", "separator", "prefix", "stdio_only", "restart", "inherit_env")
+if TYPE_CHECKING:
+    from mcp_junction.config.load import Config
+
+PREFIX_MODES = ("always", "auto", "never")
+_SETTINGS = (
+    "name",
+    "version",
+    "separator",
+    "prefix",
+    "stdio_only",
+    "restart",
+    "inherit_env",
+    "require_key",
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,7 +54,7 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
         "--separator",
         metavar="X",
         help="write every tool as SERVER X TOOL, whoever the client is"
-        " (default: ':', and '__' for clients that refuse it)",
+        " (default: ':', '.' in serve, and '__' for clients that refuse it)",
     )
     names.add_argument(
         "--prefix",
@@ -71,6 +82,10 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
 
 def read_config(given: argparse.Namespace) -> Config:
     """The config a command was given. Raises ConfigError or UsageError."""
+    # Imported where they are used: asking for help needs none of it.
+    from mcp_junction.config.load import load
+    from mcp_junction.upstream.child_env import in_circle
+
     if not given.config:
         raise UsageError("--config FILE is needed: the mcpServers file to serve")
     options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
@@ -96,3 +111,20 @@ def set_up_logging(given: argparse.Namespace) -> None:
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         handlers=handlers,
     )
+
+
+def add_data_dir(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--data-dir", metavar="DIR", help=f"where keys are kept (default: {default_data_dir()})"
+    )
+
+
+def data_dir(given: argparse.Namespace) -> Path:
+    return Path(given.data_dir or os.environ.get("JUNCTION_DATA_DIR") or default_data_dir())
+
+
+def default_data_dir() -> str:
+    base = os.environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
+    if sys.platform == "darwin":
+        base = os.path.join("~", "Library", "Application Support")
+    return os.path.expanduser(os.path.join(base, "mcp-junction"))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+from typing import TYPE_CHECKING
 
 from mcp_junction import __version__
 from mcp_junction.cli import main as program
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
-from mcp_junction.config.load import Config
+
+if TYPE_CHECKING:
+    from mcp_junction.config.load import Config
+    from mcp_junction.upstream.headstart import Headstart
 
 log = logging.getLogger("mcp_junction")
 
@@ -37,10 +43,15 @@ def run(argv: list[str]) -> int:
         return 0
     set_up_logging(given)
     config = read_config(given)
-    from mcp_junction.cli.runner import run_async
-    from mcp_junction.listener.stdio import take_stdout
+    from mcp_junction.listener.stdout import take_stdout
+    from mcp_junction.upstream.headstart import head_start
 
-    return run_async(_serve(config, take_stdout()))
+    stdout = take_stdout()
+    headstart = head_start(config, os.environ)
+    # From here on the servers start beside us.
+    from mcp_junction.cli.runner import run_async
+
+    return run_async(_serve(config, stdout, headstart))
 
 
 def _epilog() -> str:
@@ -53,9 +64,8 @@ def _epilog() -> str:
     )
 
 
-async def _serve(config: Config, stdout: int) -> int:
+async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> int:
     import asyncio
-    import signal
 
     from mcp_junction.app import Junction
     from mcp_junction.listener.dispatch import Dispatcher
@@ -64,7 +74,7 @@ async def _serve(config: Config, stdout: int) -> int:
 
     if not config.servers:
         log.warning("%s has no enabled servers: there is nothing to serve", config.source)
-    async with Junction(config) as junction:
+    async with Junction(config, headstart=headstart) as junction:
         calls = TaskScope("calls")
         listener = StdioListener(Dispatcher(junction, calls), config.settings.max_line_bytes)
         session = listener.session = junction.open_session(listener.send, listener.offer)

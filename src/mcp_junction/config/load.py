@@ -6,10 +6,12 @@ All problems come in one report. This is the only module of the room that reads 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mcp_junction.config.document import child_path, parse
 from mcp_junction.config.expand import read_dotenv
@@ -20,8 +22,10 @@ from mcp_junction.errors import ConfigError, Problem, ProblemCode
 _EXTRAS = "$.junction.servers"
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+_SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+
+
+class Config(msgspec.Struct, frozen=True):
     """Everything the user said, checked."""
 
     source: str
@@ -29,6 +33,8 @@ class Config:
     settings: Settings
     identity: str
     """Says which file this is, whatever it is called from: how a circle of aggregators is seen."""
+    endpoints: Mapping[str, tuple[str, ...]]
+    """Named sets of servers and tools, each at an address of its own."""
 
 
 def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> Config:
@@ -44,9 +50,11 @@ def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> C
     problems += found
     servers, found = _servers(document, own.get("servers"), variables, settings)
     problems += found
+    endpoints, found = _endpoints(own.get("endpoints"), servers)
+    problems += found
     if problems:
         raise ConfigError(path, problems)
-    return Config(path, tuple(servers), settings, _identity(path))
+    return Config(path, tuple(servers), settings, _identity(path), endpoints)
 
 
 def _read(path: str) -> str:
@@ -94,6 +102,30 @@ def _servers(
         if definition is not None:
             servers.append(definition)
     return servers, problems
+
+
+def _endpoints(
+    value: Any, servers: list[ServerDefinition]
+) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+    root = "$.junction.endpoints"
+    if value is None:
+        return {}, []
+    if not isinstance(value, dict):
+        return {}, [_wrong(root, "must be an object: a name and an array for each")]
+    keys = {server.key for server in servers}
+    sets: dict[str, tuple[str, ...]] = {}
+    problems: list[Problem] = []
+    for name, entries in value.items():
+        path = child_path(root, name)
+        if name in keys:
+            problems.append(_wrong(path, "has the name of a server, which has an address already"))
+        if not _SET_NAME.match(name):
+            problems.append(_wrong(path, "a name is letters, digits, '-', '_' and '.'"))
+        if not isinstance(entries, list) or not all(isinstance(e, str) and e for e in entries):
+            problems.append(_wrong(path, 'must be an array like ["git", "files.read_*"]'))
+            continue
+        sets[name] = tuple(entries)
+    return sets, problems
 
 
 def _identity(path: str) -> str:

@@ -7,12 +7,16 @@ are other programs' business and are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import msgspec
 
 from mcp_junction.config.document import child_path
 from mcp_junction.config.expand import expand
+from mcp_junction.config.selection import ToolSelection
 from mcp_junction.errors import Problem, ProblemCode
+
+ISOLATIONS = ("shared", "per-session")
 
 _TRANSPORTS = {
     "stdio": "stdio",
@@ -24,20 +28,25 @@ _TRANSPORTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ServerDefinition:
+class ServerDefinition(msgspec.Struct, frozen=True):
     """How to reach one server, and what the operator says about it."""
 
     key: str
     transport: str
     command: str = ""
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env: Mapping[str, str] = {}
     cwd: str | None = None
     url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = {}
     timeout_ms: int = 0
     restart: bool | None = None
+    isolation: str = "shared"
+    tools: ToolSelection | None = None
+
+    def __repr__(self) -> str:
+        """Without what may hold a secret: env, headers, args and url."""
+        return f"ServerDefinition(key={self.key!r}, transport={self.transport!r})"
 
 
 class Options(NamedTuple):
@@ -74,6 +83,8 @@ class EntryReader:
             transport=transport,
             timeout_ms=self._number(_first_with("timeout", everything), "timeout"),
             restart=self._restart(_first_with("restart", own)),
+            isolation=self._isolation(_first_with("isolation", own)),
+            tools=self._selection(_first_with("tools", own)),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
         )
         return None if self.problems else definition
@@ -169,6 +180,28 @@ class EntryReader:
 
     def _restart(self, options: Options) -> bool | None:
         return self._flag(options, "restart") if "restart" in options.values else None
+
+    def _isolation(self, options: Options) -> str:
+        value = options.values.get("isolation", ISOLATIONS[0])
+        if value not in ISOLATIONS:
+            words = " or ".join(ISOLATIONS)
+            self._wrong(child_path(options.path, "isolation"), f"must be {words}")
+            return ISOLATIONS[0]
+        return str(value)
+
+    def _selection(self, options: Options) -> ToolSelection | None:
+        value = options.values.get("tools")
+        path = child_path(options.path, "tools")
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self._wrong(path, "must be an object with allow, deny or rename")
+            return None
+        try:
+            return msgspec.convert(value, ToolSelection)
+        except msgspec.ValidationError:
+            self._wrong(path, "allow and deny are arrays of names, rename an object of names")
+            return None
 
     def _flag(self, options: Options, name: str) -> bool:
         value = options.values.get(name, False)

@@ -6,8 +6,9 @@ Static for the life of the process; what can change at run time is not here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import msgspec
 
 from mcp_junction import __version__
 from mcp_junction.errors import Problem, ProblemCode
@@ -17,8 +18,7 @@ from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 PREFIX_MODES = ("always", "auto", "never")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """Every setting, with its default. The names are those of the ``"junction"`` object."""
 
     name: str = "mcp-junction"
@@ -34,6 +34,12 @@ class Settings:
     timeout: int = 0
     page_size: int = DEFAULT_PAGE_SIZE
     max_line_bytes: int = DEFAULT_LIMIT
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_sessions: int = 20_000
+    session_idle_ms: int = 30 * 60 * 1000
+    require_key: bool = False
+    allowed_hosts: str = ""
+    allowed_origins: str = ""
 
 
 def layered(
@@ -42,19 +48,19 @@ def layered(
     """The settings from all three layers, and what is wrong in them."""
     problems: list[Problem] = []
     chosen: dict[str, Any] = {}
-    for field in fields(Settings):
-        variable = f"JUNCTION_{field.name.upper()}"
-        default = getattr(DEFAULTS, field.name)
-        if field.name in file:
-            place = f"$.junction.{field.name}"
-            _take(chosen, problems, field.name, place, file[field.name], default)
+    for field in Settings.__struct_fields__:
+        variable = f"JUNCTION_{field.upper()}"
+        default = getattr(DEFAULTS, field)
+        if field in file:
+            place = f"$.junction.{field}"
+            _take(chosen, problems, field, place, file[field], default)
         if variable in environ:
             value = _from_text(environ[variable], default)
-            _take(chosen, problems, field.name, f"environment {variable}", value, default)
-        if options.get(field.name) is not None:
-            place = f"--{field.name.replace('_', '-')}"
-            _take(chosen, problems, field.name, place, options[field.name], default)
-    return replace(DEFAULTS, **chosen), problems
+            _take(chosen, problems, field, f"environment {variable}", value, default)
+        if options.get(field) is not None:
+            place = f"--{field.replace('_', '-')}"
+            _take(chosen, problems, field, place, options[field], default)
+    return msgspec.structs.replace(DEFAULTS, **chosen), problems
 
 
 def _take(

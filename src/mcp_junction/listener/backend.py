@@ -6,9 +6,9 @@ from typing import Protocol
 
 from msgspec import Raw
 
+from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.config.settings import Settings
-from mcp_junction.protocol.names import Spelling
 from mcp_junction.sessions.session import Session
 
 
@@ -29,18 +29,18 @@ class Backend(Protocol):
         """Wait until then, but not for ever."""
         ...
 
-    async def offered(self, name: str, spelling: Spelling) -> None:
-        """Wait until a server offers ``name``, or until none of them can any more."""
+    async def offered(self, call: Call) -> None:
+        """Wait until a server offers what ``call`` is for, or until none of them can any more."""
         ...
 
     def introduced(self, session: Session) -> None:
         """A client has said who it is and what it can do."""
         ...
 
-    def to_servers(self, capability: str | None, method: str, params: Raw | bytes) -> None:
-        """Pass a notification of the client's on to the servers it concerns."""
+    def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
+        """Pass a notification of the client's on to every server."""
         ...
 
-    async def set_log_level(self, params: bytes) -> None:
-        """Pass the client's choice on to every server that logs."""
+    async def log_level_set(self) -> None:
+        """A client has chosen a level: let the servers know what the most curious client wants."""
         ...

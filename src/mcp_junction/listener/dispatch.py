@@ -1,18 +1,23 @@
 """Dispatcher: what each method of a handshake-era client leads to.
 
-Lists and greetings are answered inline; a routed request becomes a Call and gets one task. It is
-given frames and a session; which wire they came on it does not know.
+Lists and greetings are answered inline; a routed request becomes a Call and a coroutine that ends
+with its answer. It is given frames, a session and the wire the answer will go on; which kind of
+wire that is it does not know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.methods import ROUTED, address
+from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.merge import MergedList
 from mcp_junction.protocol.names import spelling_for
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
@@ -23,9 +28,20 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream import outcome as outcomes
+
+Answer = bytes | Coroutine[Any, Any, bytes | None] | None
+_Handler = Callable[[Session, bytes, Frame], Answer]
 
 _UNANSWERABLE = b"null"
+_CAPABILITIES = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+_LISTS = {kind.list_method: kind for kind in (TOOLS, PROMPTS, RESOURCES, TEMPLATES)}
 
 
 class Dispatcher:
@@ -34,12 +50,11 @@ class Dispatcher:
     def __init__(self, backend: Backend, tasks: TaskScope) -> None:
         self._backend = backend
         self._tasks = tasks
-        self._requests: dict[str, Callable[[Session, bytes, Frame], None]] = {
-            "tools/call": self._call_tool,
-            "tools/list": self._list_tools,
+        self._requests: dict[str, _Handler] = {
             "ping": self._ping,
             "initialize": self._initialize,
             "logging/setLevel": self._set_level,
+            **dict.fromkeys(_LISTS, self._list),
         }
         self._notifications: dict[str, Callable[[Session, Frame], None]] = {
             "notifications/cancelled": self._cancelled,
@@ -47,35 +62,54 @@ class Dispatcher:
         }
 
     def receive(self, session: Session, frame: Frame) -> None:
-        """Take one frame. Whatever is wrong with it is answered, never raised."""
+        """Take one frame of a client with a single wire, and answer on it."""
+        answer = self.answer(session, frame, session)
+        if isinstance(answer, bytes):
+            session.send(answer)
+        elif answer is not None:
+            self._tasks.spawn(self._later(session, answer))
+
+    async def _later(self, session: Session, coming: Coroutine[Any, Any, bytes | None]) -> None:
+        answer = await coming
+        if answer is not None:
+            session.send(answer)
+
+    def answer(self, session: Session, frame: Frame, wire: Wire) -> Answer:
+        """The answer to a frame, or the coroutine of it; None where there is none to give.
+
+        Whatever is wrong with the frame is answered, never raised.
+        """
         if not frame.method:
             session.answered(frame)
-            return
+            return None
         if not frame.id:
             self._notified(session, frame)
-            return
+            return None
         frame_id = bytes(frame.id)
+        try:
+            if frame.method in ROUTED and session.is_open:
+                return self._routed(session, frame_id, frame, wire)
+            return self._own(session, frame_id, frame)
+        except FrameError as error:
+            return _refusal(frame_id, INVALID_PARAMS, f"{frame.method}: {error}")
+
+    def refused(self, error: FrameError) -> bytes:
+        """The answer to bytes that were no frame."""
+        return _refusal(error.frame_id or _UNANSWERABLE, error.code, error.message)
+
+    def _own(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
+        """What we answer ourselves."""
         handler = self._requests.get(frame.method)
-        if handler is None:
-            self._refuse(session, frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
-        elif not session.is_open and frame.method not in ("initialize", "ping"):
-            self._refuse(session, frame_id, INVALID_REQUEST, "send initialize first")
-        else:
-            try:
-                handler(session, frame_id, frame)
-            except FrameError as error:
-                self._refuse(session, frame_id, INVALID_PARAMS, f"{frame.method}: {error}")
-
-    def refused(self, session: Session, error: FrameError) -> None:
-        """Answer bytes that were no frame."""
-        self._refuse(session, error.frame_id or _UNANSWERABLE, error.code, error.message)
-
-    def _refuse(self, session: Session, frame_id: bytes, code: int, message: str) -> None:
-        session.send(encode.error(frame_id, encode.error_object(code, message)))
+        if handler is None and frame.method not in ROUTED:
+            # Also before the opening: clients of a later era find out by it how we open.
+            return _refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
+        if handler is None or not (session.is_open or frame.method in ("initialize", "ping")):
+            return _refusal(frame_id, INVALID_REQUEST, "send initialize first")
+        return handler(session, frame_id, frame)
 
     # -- opening
 
-    def _initialize(self, session: Session, frame_id: bytes, frame: Frame) -> None:
+    def _initialize(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:
         params = frames.members_once(frame.params)
         wanted = frames.text(params.get("protocolVersion"))
         if wanted is None:
@@ -91,80 +125,80 @@ class Dispatcher:
         if settings.separator is None:
             session.spelling = spelling_for(session.client, session.spelling)
         self._backend.introduced(session)
-        answer = {
+        answer: dict[str, Any] = {
             "protocolVersion": session.protocol_version,
-            "capabilities": {"tools": {"listChanged": True}, "logging": {}},
+            "capabilities": _CAPABILITIES,
             "serverInfo": {"name": settings.name, "version": settings.version},
         }
-        session.send(encode.result(frame_id, encode.dumps(answer)))
+        return encode.result(frame_id, encode.dumps(answer))
 
-    def _ping(self, session: Session, frame_id: bytes, frame: Frame) -> None:
-        session.send(encode.result(frame_id, b"{}"))
+    def _ping(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:
+        return encode.result(frame_id, b"{}")
 
-    # -- tools
+    # -- lists
 
-    def _list_tools(self, session: Session, frame_id: bytes, frame: Frame) -> None:
-        params = frames.members_once(frame.params)
-        cursor = frames.text(params.get("cursor"))
+    def _list(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
+        kind = _LISTS[frame.method]
+        cursor = frames.text(frames.members_once(frame.params).get("cursor"))
         if self._backend.is_settled or session.listed is not None:
-            self._send_tools(session, frame_id, cursor)
-        else:
-            self._tasks.spawn(self._list_when_settled(session, frame_id, cursor))
+            return self._page(session, frame_id, kind, cursor)
+        return self._page_when_settled(session, frame_id, kind, cursor)
 
-    async def _list_when_settled(
-        self, session: Session, frame_id: bytes, cursor: str | None
-    ) -> None:
+    async def _page_when_settled(
+        self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None
+    ) -> bytes:
         await self._backend.settled()
-        self._send_tools(session, frame_id, cursor)
+        return self._page(session, frame_id, kind, cursor)
 
-    def _send_tools(self, session: Session, frame_id: bytes, cursor: str | None) -> None:
-        catalog = self._backend.snapshot.catalog
-        view = catalog.view(session.spelling)
+    def _page(self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None) -> bytes:
         try:
-            page = view.tools.page(cursor)
+            page = self._items(session, kind).page(cursor)
         except CursorError as error:
-            self._refuse(session, frame_id, INVALID_PARAMS, str(error))
-            return
+            return _refusal(frame_id, INVALID_PARAMS, str(error))
         if cursor is None:
-            session.listed = catalog.generation
-        session.send(encode.result(frame_id, page))
+            generation = self._backend.snapshot.generation
+            session.listed = {**(session.listed or {}), kind.changed: generation}
+        return encode.ready(frame_id, page)
 
-    def _call_tool(self, session: Session, frame_id: bytes, frame: Frame) -> None:
+    def _items(self, session: Session, kind: Kind) -> MergedList:
+        catalog = self._backend.snapshot.catalog
+        if kind is RESOURCES:
+            return catalog.resources(session.endpoint).items
+        if kind is TEMPLATES:
+            return catalog.resources(session.endpoint).templates
+        return catalog.view(session.spelling, kind, session.endpoint).items
+
+    # -- calls
+
+    def _routed(self, session: Session, frame_id: bytes, frame: Frame, wire: Wire) -> Answer:
         params = frames.members_once(frame.params)
-        name = frames.text(params.get("name"))
-        if name is None:
-            raise FrameError(INVALID_PARAMS, "name is missing, or not a string")
+        target = address(frame.method, params)
         if frame_id in session.calls:
             raise FrameError(INVALID_REQUEST, "a request with this id is still running")
-        call = Call(session, self._backend.snapshot, frame.method, name, params)
+        call = Call(session, self._backend.snapshot, frame.method, target, params, wire)
         session.calls[frame_id] = call
-        self._tasks.spawn(self._run(session, frame_id, call))
+        return self._run(session, frame_id, call)
 
-    async def _run(self, session: Session, frame_id: bytes, call: Call) -> None:
+    async def _run(self, session: Session, frame_id: bytes, call: Call) -> bytes | None:
         try:
             if not self._backend.is_settled:
-                await self._settled_for(call)
+                await self._backend.offered(call)
+                call.snapshot = self._backend.snapshot
             outcome = await call.snapshot.handle(call)
         finally:
             del session.calls[frame_id]
-        if outcome.kind is not Kind.CANCELLED:
-            session.send(outcome.frame(frame_id))
-
-    async def _settled_for(self, call: Call) -> None:
-        """A call that comes before its server is up is looked up when that is."""
-        await self._backend.offered(call.name, call.caller.spelling)
-        call.snapshot = self._backend.snapshot
+        return None if outcome.kind is outcomes.Kind.CANCELLED else outcome.frame(frame_id)
 
     # -- logging
 
-    def _set_level(self, session: Session, frame_id: bytes, frame: Frame) -> None:
+    def _set_level(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:
         params = frames.members_once(frame.params)
         level = frames.text(params.get("level"))
         if level not in LOG_LEVELS:
             raise FrameError(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
         session.log_level = LOG_LEVELS.index(level)
-        self._tasks.spawn(self._backend.set_log_level(bytes(frame.params)))
-        session.send(encode.result(frame_id, b"{}"))
+        self._tasks.spawn(self._backend.log_level_set())
+        return encode.result(frame_id, b"{}")
 
     # -- notifications
 
@@ -184,4 +218,8 @@ class Dispatcher:
             session.cancelled(bytes(request_id), reason)
 
     def _roots_changed(self, session: Session, frame: Frame) -> None:
-        self._backend.to_servers(None, frame.method, frame.params)
+        self._backend.to_servers(session, frame.method, frame.params)
+
+
+def _refusal(frame_id: bytes, code: int, message: str) -> bytes:
+    return encode.error(frame_id, encode.error_object(code, message))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-import sys
 import threading
 
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.outbox import Outbox
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import INVALID_REQUEST
@@ -22,14 +22,6 @@ from mcp_junction.sessions.session import Session
 _DROP_ABOVE = 8 * 1024 * 1024
 _PAUSE_ABOVE = 64 * 1024 * 1024
 _CHUNK = 1 << 16
-
-
-def take_stdout() -> int:
-    """A file descriptor of the real stdout; from now on fd 1 is stderr."""
-    sys.stdout.flush()
-    real = os.dup(1)
-    os.dup2(2, 1)
-    return real
 
 
 class StdioListener:
@@ -41,7 +33,7 @@ class StdioListener:
         self._line_limit = line_limit
         self._ended = asyncio.Event()
         self._input: asyncio.ReadTransport | None = None
-        self._output: asyncio.WriteTransport | None = None
+        self._output: Outbox | None = None
         self._paused = False
         self._nobody_reads = False
         self.session: Session | None = None
@@ -49,10 +41,11 @@ class StdioListener:
     async def open(self, stdin: int, stdout: int) -> None:
         """Take the two pipes."""
         loop = asyncio.get_running_loop()
-        self._output, _ = await loop.connect_write_pipe(
+        pipe, _ = await loop.connect_write_pipe(
             lambda: _Output(self), os.fdopen(_as_pipe(stdout, "out"), "wb", 0)
         )
-        self._output.set_write_buffer_limits(high=_PAUSE_ABOVE, low=_DROP_ABOVE)
+        pipe.set_write_buffer_limits(high=_PAUSE_ABOVE, low=_DROP_ABOVE)
+        self._output = Outbox(pipe)
         self._input, _ = await loop.connect_read_pipe(
             lambda: _Input(self), os.fdopen(_as_pipe(stdin, "in"), "rb", 0)
         )
@@ -70,7 +63,7 @@ class StdioListener:
         """Write what is left, for a moment, and let go."""
         if self._output is not None:
             for _ in range(100):
-                if self._output.is_closing() or not self._output.get_write_buffer_size():
+                if self._output.is_closing or not self._output.unsent:
                     break
                 await asyncio.sleep(0.01)
             self._output.close()
@@ -78,13 +71,13 @@ class StdioListener:
     # -- out
 
     def send(self, frame: bytes) -> None:
-        if self._output is not None and not self._output.is_closing():
-            self._output.write(frame)
+        if self._output is not None:
+            self._output.send(frame)
 
     def offer(self, frame: bytes) -> None:
         """Send what may be dropped: a client that does not read is not worth memory without end."""
-        if self._output is not None and self._output.get_write_buffer_size() < _DROP_ABOVE:
-            self.send(frame)
+        if self._output is not None and self._output.unsent < _DROP_ABOVE:
+            self._output.send(frame)
 
     # -- in
 
@@ -114,7 +107,7 @@ class StdioListener:
                 raise self._too_long(line)
             frame = frames.decode(line)
         except FrameError as error:
-            self._dispatcher.refused(self.session, error)
+            self.send(self._dispatcher.refused(error))
             return
         self._dispatcher.receive(self.session, frame)
 

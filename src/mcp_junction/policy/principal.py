@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 
 class Role(StrEnum):
     OWNER = "owner"
+    ADMIN = "admin"
+    ORCHESTRATOR = "orchestrator"
+    AGENT = "agent"
+    VIEWER = "viewer"
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True):
     """Someone a call is made for."""
 
     id: str

@@ -51,6 +51,18 @@ def result(frame_id: Payload, payload: Payload) -> bytes:
     return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n")))
 
 
+def ready(frame_id: Payload, payload: bytes) -> bytes:
+    """A result whose payload went through ``one_line`` when it was made."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))
+
+
+def one_line(payload: bytes) -> bytes:
+    """A payload without line breaks, however its raw parts were written."""
+    if b"\n" in payload or b"\r" in payload:
+        return msgspec.json.format(payload, indent=-1)
+    return payload
+
+
 def error(frame_id: Payload, payload: Payload) -> bytes:
     """An error answer whose error object is JSON already: ours, or a server's own, unchanged."""
     return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"error":', payload, b"}\n")))

@@ -79,6 +79,7 @@ _NULL_START = ord("n")
 _OBJECT_START = ord("{")
 _BATCH = "batches are not part of MCP: send each message as a frame of its own"
 
+_SMALL = 4096
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
@@ -93,7 +94,9 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
         if not data.isascii():
             str(data, "utf-8")
         frame = _frames.decode(data)
-        if too_deep(data, exact=exact):
+        # Few brackets cannot be deep; asked here because that is all that most frames cost.
+        few = len(data) < _SMALL and data.count(b"{") + data.count(b"[") <= MAX_DEPTH
+        if not few and too_deep(data, exact=exact):
             raise _refused(data, PARSE_ERROR, f"nested deeper than {MAX_DEPTH} levels")
         if len(data) - _least_size(frame) >= _LEAST_REPEAT and repeats(data):
             raise _refused(data, INVALID_REQUEST, "a member of the envelope is repeated or escaped")
@@ -225,7 +228,7 @@ def _without_escapes(data: bytes) -> bytes:
 
 def _few_brackets(data: bytes, limit: int) -> bool:
     """True when there are at most ``limit`` opening brackets, wherever they stand."""
-    if len(data) < 4096:
+    if len(data) < _SMALL:
         return data.count(b"{") + data.count(b"[") <= limit
     seen = 0
     for bracket in (b"{", b"["):

@@ -7,16 +7,16 @@ it belonged to can be found and failed. It knows nothing of JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 DEFAULT_LIMIT: Final = 16 * 1024 * 1024
 _KEPT: Final = 4096
 BOM: Final = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Overlong:
+class Overlong(msgspec.Struct, frozen=True):
     """What is left of a line that was longer than the limit."""
 
     head: bytes
@@ -52,7 +52,7 @@ class LineReader:
         if len(data) > self._limit:
             lines += [self._bounded(piece) for piece in pieces]
         else:
-            lines += pieces
+            lines += filter(None, pieces)  # empty ones can come in floods; this is the fast way
         if rest:
             self._hold(rest)
         return [line for line in lines if isinstance(line, Overlong) or line.strip()]

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from mcp_junction.errors import CursorError
+from mcp_junction.protocol.encode import one_line
 
 DEFAULT_PAGE_SIZE: Final = 10_000
 
@@ -57,8 +58,8 @@ class MergedList:
         body = b",".join(self._items[start:end])
         head = b'{"%b":[%b]' % (self._member.encode(), body)
         if end >= len(self._items):
-            return head + b"}"
-        return b'%b,"nextCursor":"%b"}' % (head, _cursor(end, self._names[end - 1]))
+            return one_line(head + b"}")
+        return one_line(b'%b,"nextCursor":"%b"}' % (head, _cursor(end, self._names[end - 1])))
 
     def _start(self, cursor: str) -> int:
         start, last = _read(cursor)

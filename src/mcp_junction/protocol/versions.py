@@ -21,6 +21,9 @@ SERVER_UNAVAILABLE: Final = -32000
 CALL_TIMEOUT: Final = -32001
 LINK_LOST: Final = -32005
 
+# What servers of the handshake era say of an address they do not know.
+RESOURCE_NOT_FOUND: Final = -32002
+
 LOG_LEVELS: Final = (
     "debug",
     "info",

@@ -6,15 +6,19 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Wire
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.errors import FrameError
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode
+from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import LATEST_HANDSHAKE, LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 _QUESTIONS = {
@@ -22,10 +26,28 @@ _QUESTIONS = {
     "elicitation/create": "elicitation",
     "roots/list": "roots",
 }
+_RELAYED = frozenset(_QUESTIONS.values())
+
+_question_ids = itertools.count(1)
 
 
 class Session:
-    """One conversation with one client."""
+    """One conversation with one client. It is the client's channel for what belongs to no call."""
+
+    __slots__ = (
+        "_questions",
+        "calls",
+        "capabilities",
+        "client",
+        "endpoint",
+        "listed",
+        "log_level",
+        "offer",
+        "principal",
+        "protocol_version",
+        "send",
+        "spelling",
+    )
 
     def __init__(
         self,
@@ -33,9 +55,11 @@ class Session:
         spelling: Spelling,
         send: Callable[[bytes], None],
         offer: Callable[[bytes], None] | None = None,
+        endpoint: Endpoint = EVERYTHING,
     ) -> None:
         self.principal = principal
         self.spelling = spelling
+        self.endpoint = endpoint
         self.send = send
         self.offer = offer or send
         self.protocol_version: str | None = None
@@ -43,14 +67,22 @@ class Session:
         self.capabilities: dict[str, Raw] = {}
         self.calls: dict[bytes, Call] = {}
         self.log_level = 0
-        self.listed: int | None = None  # the generation of the list the client has
+        self.listed: dict[str, int] | None = None
+        """The generation of each list the client has, by what announces another one."""
         self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
-        self._question_ids = itertools.count(1)
 
     @property
     def is_open(self) -> bool:
         """Whether the client has introduced itself."""
         return self.protocol_version is not None
+
+    def hello(self) -> Hello:
+        """What a server of this client's own is told about it."""
+        relayed = {key: raw for key, raw in self.capabilities.items() if key in _RELAYED}
+        return Hello(
+            protocol_version=self.protocol_version or LATEST_HANDSHAKE,
+            capabilities=msgspec.json.encode(relayed),
+        )
 
     # -- to the client
 
@@ -58,15 +90,15 @@ class Session:
         """Tell the client something it can do without, if it does not read."""
         self.offer(encode.notification(method, params))
 
-    async def ask(self, method: str, params: Raw) -> Outcome:
+    async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
         """Ask the client something on a server's behalf."""
         needed = _QUESTIONS.get(method)
         if needed is None or needed not in self.capabilities:
             return outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}")
-        question = b'"junction-%d"' % next(self._question_ids)
+        question = b'"junction-%d"' % next(_question_ids)
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._questions[question] = answer
-        self.send(encode.request(question, method, params))
+        (wire or self).send(encode.request(question, method, params))
         try:
             return await answer
         except asyncio.CancelledError:
@@ -76,9 +108,17 @@ class Session:
         finally:
             del self._questions[question]
 
-    def log(self, level: str, params: Raw) -> None:
-        """Pass on a server's log message, if the client wants that level."""
-        if level not in LOG_LEVELS or LOG_LEVELS.index(level) >= self.log_level:
+    def wants_log(self, params: Raw) -> bool:
+        """Whether the client wants log messages of this one's level."""
+        try:
+            level = frames.text(frames.members(params).get("level"))
+        except FrameError:
+            return False
+        return level not in LOG_LEVELS or LOG_LEVELS.index(level) >= self.log_level
+
+    def log(self, params: Raw) -> None:
+        """Pass on a server's log message, if the client wants it."""
+        if self.wants_log(params):
             self.notify("notifications/message", params)
 
     # -- from the client

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 log = logging.getLogger("mcp_junction.telemetry")
 
 
-@dataclass(frozen=True, slots=True)
-class CallCompleted:
+class CallCompleted(msgspec.Struct, frozen=True):
     """One routed request has ended, whichever way."""
 
     principal: str
@@ -22,8 +22,7 @@ class CallCompleted:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ServerChanged:
+class ServerChanged(msgspec.Struct, frozen=True):
     """A server went from one state to another."""
 
     server: str

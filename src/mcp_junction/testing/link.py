@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Raw
 
+from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.view import Catalog, Offering
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
@@ -22,6 +22,7 @@ from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.link import LastWords
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Observer, Terms, Upstream
 from mcp_junction.upstream.state import ServerState
@@ -60,7 +61,7 @@ def greets(tools: Iterable[str], calls: Script = echo) -> Script:
 
 
 class FakeLink:
-    """A Connection without a wire."""
+    """An OwnedLink without a wire."""
 
     def __init__(self, server: str, script: Script = echo) -> None:
         self.server = server
@@ -96,8 +97,17 @@ class FakeLink:
     async def gone(self) -> None:
         await asyncio.wait({self.closed})
 
-    async def exit_code(self) -> int | None:
-        return self.code
+    async def opened(self, protocol_version: str) -> None:
+        self.notify("notifications/initialized")
+
+    async def last_words(self) -> LastWords:
+        if self.code is None:
+            return LastWords("closed its output")
+        return LastWords(f"exited with code {self.code}", self.code)
+
+    @property
+    def speaks_older(self) -> bool:
+        return False
 
     async def release(self, why: str) -> None:
         self.lose(why)
@@ -140,7 +150,7 @@ class FakeUpstream(Upstream):
         self.script = script or greets(self.tools)
         self.links: list[FakeLink] = []
         told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        told.set_result(Hello("fake-client", "0"))
+        told.set_result(Hello())
         super().__init__(
             ServerDefinition(key, "stdio", command="fake", timeout_ms=timeout_ms),
             opener=self._opened,
@@ -150,7 +160,7 @@ class FakeUpstream(Upstream):
             clock=clock or SystemClock(),
         )
         if connected:
-            self.link = self._new_link()
+            self.link = self._current = self._new_link()
             self.state = ServerState.CONNECTED
             self.settled.set()
 
@@ -168,7 +178,7 @@ class FakeUpstream(Upstream):
 
     def go_down(self, why: str = "it was cut") -> None:
         """Lose the link and be in error, without a life to notice it."""
-        self.link = None
+        self.link = self._current = None
         self.wire.lose(why)
         self.error = ServerError(self.key, Phase.RUNTIME, why)
         self.state = ServerState.ERROR
@@ -195,6 +205,9 @@ class DeafObserver:
         return None
 
     async def connected(self, upstream: Upstream) -> None:
+        return None
+
+    def renewed(self, upstream: Upstream) -> None:
         return None
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:

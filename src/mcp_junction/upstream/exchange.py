@@ -50,6 +50,19 @@ class Exchange:
 
     # -- outgoing
 
+    def register(self, flight: Flight) -> None:
+        """Expect an answer; writing the request is someone else's part."""
+        self._flights[flight.wire_id] = flight
+
+    def forget(self, flight: Flight) -> None:
+        """Expect no answer any more."""
+        self._flights.pop(flight.wire_id, None)
+
+    def drop(self, flight: Flight, outcome: Outcome) -> None:
+        """No answer will come: end the flight."""
+        self._flights.pop(flight.wire_id, None)
+        flight.end(outcome)
+
     def send(self, flight: Flight) -> None:
         self._flights[flight.wire_id] = flight
         flight.state = FlightState.WRITTEN
@@ -57,7 +70,8 @@ class Exchange:
         flight.params = b""  # a large call is not to be held twice while it runs
 
     def cancel(self, flight: Flight, reason: str) -> None:
-        if self._flights.pop(flight.wire_id, None) is not None:
+        known = self._flights.pop(flight.wire_id, None) is not None
+        if known and flight.state is FlightState.WRITTEN:  # else the server has not heard of it
             params = b'{"requestId":%b,"reason":%b}' % (flight.wire_id, encode.dumps(reason))
             self._write(encode.notification("notifications/cancelled", params))
 
@@ -73,8 +87,11 @@ class Exchange:
 
     # -- incoming
 
-    def receive(self, line: bytes | Overlong) -> None:
-        """Take one line from the server, whatever it holds."""
+    def receive(self, line: bytes | Overlong, on: Flight | None = None) -> None:
+        """Take one line from the server, whatever it holds.
+
+        ``on`` is the flight whose own stream it came on, where streams are apart.
+        """
         if isinstance(line, Overlong):
             self._overlong(line)
             return
@@ -91,10 +108,10 @@ class Exchange:
         if not frame.method:
             self._answered(frame)
         elif frame.id:
-            self._question(frame)
+            self._question(frame, on)
         else:
             try:
-                self._notified(frame)
+                self._notified(frame, on)
             except FrameError as error:  # its params are no object
                 self._noise(error)
 
@@ -139,11 +156,20 @@ class Exchange:
         flight.end(outcomes.failed(INTERNAL_ERROR, message, Delivery.EXECUTED, server=self._server))
         return True
 
-    def _notified(self, frame: Frame) -> None:
+    def _notified(self, frame: Frame, on: Flight | None) -> None:
         if frame.method == "notifications/progress":
             self._progressed(frame)
         elif frame.method == "notifications/cancelled":
             self._withdrawn(frame)
+        elif frame.method == "notifications/message":
+            self._logged(frame, on)
+        else:
+            self._ear.heard(frame)
+
+    def _logged(self, frame: Frame, on: Flight | None) -> None:
+        passenger, _ = self._whose(on)
+        if passenger is not None:
+            passenger.log(frame.params)
         else:
             self._ear.heard(frame)
 
@@ -154,7 +180,7 @@ class Exchange:
         if flight is not None and flight.passenger is not None:
             flight.passenger.progress(params)
 
-    def _question(self, frame: Frame) -> None:
+    def _question(self, frame: Frame, on: Flight | None) -> None:
         frame_id = bytes(frame.id)
         if frame.method == "ping":
             self._write(encode.result(frame_id, b"{}"))
@@ -162,15 +188,18 @@ class Exchange:
             busy = outcomes.failed(INTERNAL_ERROR, "too many requests of this server are open")
             self._write(busy.frame(frame_id))
         else:
-            task = self._open[frame_id] = self._questions.spawn(self._relay(frame_id, frame))
+            task = self._open[frame_id] = self._questions.spawn(self._relay(frame_id, frame, on))
             task.add_done_callback(lambda _: self._open.pop(frame_id, None))
 
-    async def _relay(self, frame_id: bytes, frame: Frame) -> None:
-        passenger = self._only_passenger()
+    async def _relay(self, frame_id: bytes, frame: Frame, on: Flight | None) -> None:
+        passenger, is_clear = self._whose(on)
         if passenger is not None:
             answer = await passenger.ask(frame.method, frame.params)
-        else:
+        elif is_clear:
             answer = await self._ear.asked(frame)
+        else:
+            why = "several clients have calls here, and which of them this is for is unknown"
+            answer = outcomes.failed(INVALID_REQUEST, why)
         self._write(answer.frame(frame_id))
 
     def _withdrawn(self, frame: Frame) -> None:
@@ -180,8 +209,19 @@ class Exchange:
         if task is not None:
             task.cancel()
 
-    def _only_passenger(self) -> Passenger | None:
-        """On a shared stream a question can be laid to a call only when there is just one."""
-        if len(self._flights) != 1:
-            return None
-        return next(iter(self._flights.values())).passenger
+    def _whose(self, on: Flight | None) -> tuple[Passenger | None, bool]:
+        """Whom a message is for, and whether that is clear.
+
+        On a stream of its own it is the flight's. On a shared one it can be told only when every
+        call under way is one session's; otherwise we do not guess.
+        """
+        if on is not None:
+            return on.passenger, True
+        found: Passenger | None = None
+        for flight in self._flights.values():
+            passenger = flight.passenger
+            if passenger is not None:
+                if found is not None and found.session is not passenger.session:
+                    return None, False
+                found = passenger
+        return found, True

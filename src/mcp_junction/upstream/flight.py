@@ -33,7 +33,14 @@ class FlightState(Enum):
 class Passenger(Protocol):
     """Who a flight is for: hears what the server says before it answers."""
 
+    @property
+    def session(self) -> object:
+        """Which conversation it is part of; only its identity counts."""
+        ...
+
     def progress(self, params: dict[str, Raw]) -> None: ...
+
+    def log(self, params: Raw) -> None: ...
 
     def ask(self, method: str, params: Raw) -> Awaitable[Outcome]: ...
 
@@ -41,16 +48,23 @@ class Passenger(Protocol):
 class Flight:
     """One attempt. Its wire id is unique in the process: no two links can mix up their flights."""
 
-    __slots__ = ("future", "link", "method", "params", "passenger", "state", "wire_id")
+    __slots__ = ("carrier", "future", "link", "method", "params", "passenger", "state", "wire_id")
 
-    def __init__(self, method: str, passenger: Passenger | None = None) -> None:
+    def __init__(
+        self,
+        method: str,
+        passenger: Passenger | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self.wire_id = b"%d" % next(_wire_ids)
         self.method = method
         self.params: bytes = b""
         self.passenger = passenger
         self.state = FlightState.QUEUED
         self.link: Link | None = None
-        self.future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.carrier: object = None  # what the link sent it with, for the link's own use
+        loop = loop or asyncio.get_running_loop()  # a system call: the call path passes it in
+        self.future: asyncio.Future[Outcome] = loop.create_future()
 
     @property
     def delivery(self) -> Delivery:
@@ -66,6 +80,6 @@ class Flight:
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
         """End it from our side, and tell the server."""
-        if self.link is not None and self.state is FlightState.WRITTEN:
+        if self.link is not None and self.state is not FlightState.DONE:
             self.link.cancel(self, reason)
         self.end(outcome)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -11,31 +10,34 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import LATEST_HANDSHAKE
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What servers are told of who calls: the client's version and capabilities, our name."""
+class Hello(msgspec.Struct, frozen=True):
+    """What servers are told of who calls: the client's version and capabilities."""
 
-    name: str
-    version: str
     protocol_version: str = LATEST_HANDSHAKE
     capabilities: bytes = b"{}"
 
-    def params(self) -> bytes:
+    def params(self, name: str, version: str) -> bytes:
+        """The params of ``initialize``, under our own name."""
         return encode.dumps(
             {
                 "protocolVersion": self.protocol_version,
                 "capabilities": msgspec.Raw(self.capabilities),
-                "clientInfo": {"name": self.name, "version": self.version},
+                "clientInfo": {"name": name, "version": version},
             }
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+EVERYTHING_RELAYED = Hello(
+    capabilities=b'{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},"sampling":{}}'
+)
+"""What a link that many clients share is told: what Junction can relay."""
+
+
+class Greeting(msgspec.Struct, frozen=True):
     """What a server said of itself in its answer."""
 
     protocol_version: str
-    capabilities: dict[str, Any] = field(default_factory=dict)
+    capabilities: dict[str, Any] = {}
     name: str = ""
     version: str = ""
     instructions: str = ""

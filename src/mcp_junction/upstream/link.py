@@ -1,4 +1,4 @@
-"""One connection to a server: a Link as the rest sees it, a Connection as its owner does."""
+"""Link: one connection to a server, as the rest of Junction sees it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol.frames import Frame
@@ -27,30 +28,42 @@ class Link(Protocol):
     def notify(self, method: str, params: Raw | bytes = b"") -> None: ...
 
 
-class Connection(Link, Protocol):
-    """A Link with its life. Only the owner task of a server holds it as this."""
+class LastWords(msgspec.Struct, frozen=True):
+    """What can be said about a link that has ended."""
+
+    what: str
+    exit_code: int | None = None
+
+
+class OwnedLink(Link, Protocol):
+    """A link as its owner, the Upstream, sees it: with a beginning and an end."""
 
     closed: asyncio.Future[None]
 
-    @property
-    def stderr_tail(self) -> str:
-        """The last of what it said beside the protocol."""
+    async def opened(self, protocol_version: str) -> None:
+        """The server has greeted us: say that the conversation is open, before anything else."""
         ...
 
     async def gone(self) -> None:
-        """Wait until nothing more will come from it."""
-        ...
-
-    async def exit_code(self) -> int | None:
-        """How it ended, when that can be told."""
-        ...
-
-    async def release(self, why: str) -> None:
-        """Let go of the wire and end every flight."""
+        """Wait until it has ended and what it brought has been read."""
         ...
 
     async def end(self, grace: float) -> None:
-        """Make it go, after a while of asking; returns when it is gone."""
+        """End it from our side; returns when it is gone."""
+        ...
+
+    async def release(self, why: str) -> None:
+        """Let go of everything and end every flight."""
+        ...
+
+    async def last_words(self) -> LastWords: ...
+
+    @property
+    def stderr_tail(self) -> str: ...
+
+    @property
+    def speaks_older(self) -> bool:
+        """Whether it refused our opening as a server of an older transport does."""
         ...
 
 
@@ -63,4 +76,8 @@ class Ear(Protocol):
 
     def asked(self, frame: Frame) -> Awaitable[Outcome]:
         """A request of the server's that names no call."""
+        ...
+
+    def renewed(self) -> None:
+        """The server had forgotten us, and the conversation was opened anew on the same link."""
         ...

@@ -20,13 +20,13 @@ from msgspec import Raw
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
+from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.child_env import find_command
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.link import Ear
-from mcp_junction.upstream.warden import Orders, Ward, Warden
+from mcp_junction.upstream.link import Ear, LastWords
+from mcp_junction.upstream.warden import Ward, Warden
 
 if sys.platform == "linux":
     import fcntl
@@ -51,11 +51,10 @@ class StdioLink:
         self._stderr = deque[bytes]()
         self._stderr_size = 0
         self._stderr_ended = asyncio.Event()
-        self._stdin: asyncio.WriteTransport | None = None
+        self._stdin: Outbox | None = None
         self._stdout: asyncio.ReadTransport | None = None
         self._backlog: Iterator[bytes | Overlong] = iter(())
         self._pipes: list[asyncio.BaseTransport] = []
-        self._replies: list[bytes] | None = None  # what one piece of its output made us say
         self._ward: Ward | None = None
 
     # -- life
@@ -64,37 +63,26 @@ class StdioLink:
         self, definition: ServerDefinition, env: dict[str, str], warden: Warden
     ) -> None:
         """Start the process and take its pipes. Raises ServerError."""
-        argv = (find_command(definition, env), *definition.args)
-        child_in, our_in = os.pipe()
-        our_out, child_out = os.pipe()
-        our_err, child_err = os.pipe()
-        orders = Orders(argv, env, definition.cwd, child_in, child_out, child_err)
         try:
-            self._ward = await warden.start(orders)
+            self._ward, pipes = await warden.start(definition, env)
         except OSError as error:
-            for fd in (our_in, our_out, our_err):
-                os.close(fd)
             message = f"could not start {definition.command!r}: {error.strerror or error}"
             raise ServerError(self.server, Phase.STARTUP, message) from None
-        finally:
-            for fd in (child_in, child_out, child_err):
-                os.close(fd)
-        for fd in (our_in, our_out):
+        for fd in (pipes.stdin, pipes.stdout):
             _widen(fd)
-        await self._take_pipes(our_in, our_out, our_err)
+        await self._take_pipes(*pipes)
 
     async def _take_pipes(self, stdin: int, stdout: int, stderr: int) -> None:
         loop = asyncio.get_running_loop()
-        self._stdin, _ = await loop.connect_write_pipe(
-            asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0)
-        )
+        pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0))
+        self._stdin = Outbox(pipe)
         self._stdout, _ = await loop.connect_read_pipe(
             lambda: _Pipe(self._stdout_data, self._stdout_end), os.fdopen(stdout, "rb", 0)
         )
         err, _ = await loop.connect_read_pipe(
             lambda: _Pipe(self._stderr_data, self._stderr_ended.set), os.fdopen(stderr, "rb", 0)
         )
-        self._pipes = [self._stdin, self._stdout, err]
+        self._pipes = [pipe, self._stdout, err]
 
     async def end(self, grace: float) -> None:
         """Close its stdin, then ask it to go, then make it go; returns when it is gone."""
@@ -119,15 +107,21 @@ class StdioLink:
         self._stdout_end()  # an answer that has come is still an answer
         await self.exchange.close(why)
 
-    async def exit_code(self) -> int | None:
-        """How it ended, once its stderr is read; None when it only closed its stdout."""
+    async def last_words(self) -> LastWords:
+        """How it ended, once its stderr is read too."""
         if self._ward is None or not await _within(self._ward.exited, _DRAIN):
-            return None
+            return LastWords("closed its output")
         try:
             await asyncio.wait_for(self._stderr_ended.wait(), _DRAIN)
         except TimeoutError:
             pass  # something it started still holds it
-        return self._ward.exited.result()
+        code = self._ward.exited.result()
+        if code < 0:
+            return LastWords(f"was ended by signal {-code}", code)
+        return LastWords(f"exited with code {code}", code)
+
+    async def opened(self, protocol_version: str) -> None:
+        self.notify("notifications/initialized")
 
     async def gone(self) -> None:
         """Wait until its stdout has ended, or it has exited and what it wrote has been read."""
@@ -135,6 +129,10 @@ class StdioLink:
         either: set[asyncio.Future[Any]] = {self.closed, self._ward.exited}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         await _within(self.closed, _DRAIN)
+
+    @property
+    def speaks_older(self) -> bool:
+        return False
 
     @property
     def stderr_tail(self) -> str:
@@ -147,9 +145,9 @@ class StdioLink:
     # -- the Link protocol
 
     def send(self, flight: Flight) -> None:
-        if self._stdin is None or self._stdin.is_closing() or self._has_ended:
+        if self._stdin is None or self._stdin.is_closing or self._has_ended:
             flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
-        elif self._stdin.get_write_buffer_size() > _MAX_UNREAD:
+        elif self._stdin.unsent > _MAX_UNREAD:
             flight.end(outcomes.unavailable(self.server, "it does not read its input"))
         else:
             flight.link = self
@@ -164,14 +162,10 @@ class StdioLink:
     # -- the pipes
 
     def _write(self, frame: bytes) -> None:
-        if self._replies is not None:
-            self._replies.append(frame)
-        elif self._stdin is None or self._stdin.is_closing():
-            pass  # what waits for an answer ends with the link
-        elif self._stdin.get_write_buffer_size() <= _MAX_UNREAD:
-            # Calls are refused before it comes to this; nothing else that a server does not read
-            # is worth memory without end.
-            self._stdin.write(frame)
+        # Calls are refused before it comes to the limit; nothing else that a server does not read
+        # is worth memory without end.
+        if self._stdin is not None and self._stdin.unsent <= _MAX_UNREAD:
+            self._stdin.send(frame)
 
     def _stdout_data(self, data: bytes) -> None:
         began = time.monotonic()
@@ -200,15 +194,8 @@ class StdioLink:
             self._stdout.resume_reading()
 
     def _take(self, lines: Iterable[bytes | Overlong]) -> None:
-        replies: list[bytes] = []
-        self._replies = replies
-        try:
-            for line in lines:
-                self.exchange.receive(line)
-        finally:
-            self._replies = None
-        if replies:
-            self._write(b"".join(replies))
+        for line in lines:
+            self.exchange.receive(line)
 
     def _stdout_end(self) -> None:
         if not self.closed.done():

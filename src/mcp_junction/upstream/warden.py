@@ -13,7 +13,6 @@ The warden process itself is ``warden_main.py``. What is promised, on Linux:
 
 from __future__ import annotations
 
-import array
 import asyncio
 import errno
 import itertools
@@ -21,29 +20,19 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-_PROGRAM = str(Path(__file__).with_name("warden_main.py"))
-_SEND_TIMEOUT = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What to start, and on which file descriptors."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str | None
-    stdin: int
-    stdout: int
-    stderr: int
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.upstream.headstart import (
+    Headstart,
+    Pipes,
+    WardenProcess,
+    prepare,
+    start_warden,
+)
 
 
 class Ward:
@@ -70,51 +59,67 @@ class Ward:
 class Warden:
     """Starts the warden process when it is first needed, and talks to it."""
 
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+    def __init__(self, headstart: Headstart | None = None) -> None:
         self._wards: dict[int, Ward] = {}
-        self._sock: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._token = ""
+        self._running: WardenProcess | None = None
         self._buffer = b""
+        self._started: dict[str, tuple[Ward, Pipes]] = {}
+        if headstart is not None:
+            self._adopt(headstart)
+        self._numbers = itertools.count(len(self._started) + 1_000)
+
+    def _adopt(self, headstart: Headstart) -> None:
+        """Take over what was started before there was a loop."""
+        for key, (number, pipes) in headstart.started.items():
+            ward = self._wards[number] = Ward(self, number)
+            self._started[key] = (ward, pipes)
+        self._listen(headstart.warden)
 
     @property
     def process_id(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        return self._running.process.pid if self._running is not None else None
 
-    async def start(self, orders: Orders) -> Ward:
-        """Start a program. Raises OSError."""
-        self._ensure()
+    async def start(
+        self, definition: ServerDefinition, env: Mapping[str, str]
+    ) -> tuple[Ward, Pipes]:
+        """Start a server's program, unless it has been already. Raises OSError or ServerError."""
+        if definition.key in self._started:
+            ward, pipes = self._started.pop(definition.key)
+        else:
+            ward, pipes = self._order(definition, env)
+        try:
+            await ward.pid
+        except OSError:
+            pipes.close()
+            raise
+        return ward, pipes
+
+    def _order(self, definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Ward, Pipes]:
+        orders, pipes = prepare(definition, env)
+        if self._running is None:
+            self._listen(start_warden())
         number = next(self._numbers)
         ward = self._wards[number] = Ward(self, number)
-        message = {
-            "do": "start",
-            "child": number,
-            "argv": list(orders.argv),
-            "env": dict(orders.env),
-            "cwd": orders.cwd,
-        }
-        self.tell(message, (orders.stdin, orders.stdout, orders.stderr))
-        await ward.pid
-        return ward
+        self.tell(orders.message(number), orders.fds)
+        for fd in orders.fds:
+            os.close(fd)
+        return ward, pipes
 
     def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        if self._sock is None:
-            return
-        data = msgspec.json.encode(message)
-        data = struct.pack("!I", len(data)) + data
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        try:
-            sent = self._sock.sendmsg([data], rights)
-            self._sock.sendall(data[sent:])
-        except OSError:
-            self._lost()
+        if self._running is not None:
+            try:
+                self._running.tell(message, fds)
+            except OSError:
+                self._lost()
 
     async def close(self) -> None:
         """End all wards and the warden, and wait for it."""
-        process = self._process
-        if process is None:
+        for _, pipes in self._started.values():
+            pipes.close()
+        self._started.clear()
+        if self._running is None:
             return
+        process = self._running.process
         self._disconnect()
         for _ in range(700):  # it needs a moment of grace for the wards, then it goes by itself
             if process.poll() is not None:
@@ -125,29 +130,14 @@ class Warden:
             process.wait()
         self._lost()
 
-    def _ensure(self) -> None:
-        if self._sock is not None:
-            return
-        ours, theirs = socket.socketpair()
-        self._token = os.urandom(8).hex()
-        argv = [sys.executable, "-I", "-S", _PROGRAM, str(theirs.fileno()), self._token]
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-            env={"PATH": os.defpath},
-        )
-        theirs.close()
-        ours.settimeout(_SEND_TIMEOUT)
-        self._sock = ours
-        asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
+    def _listen(self, warden: WardenProcess) -> None:
+        self._running = warden
+        asyncio.get_running_loop().add_reader(warden.sock.fileno(), self._readable)
 
     def _readable(self) -> None:
-        assert self._sock is not None
+        assert self._running is not None
         try:
-            data = self._sock.recv(65536, socket.MSG_DONTWAIT)
+            data = self._running.sock.recv(65536, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -180,10 +170,9 @@ class Warden:
                 ward.exited.set_result(message["exit"])
 
     def _disconnect(self) -> None:
-        if self._sock is not None:
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
+        if self._running is not None and self._running.sock.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._running.sock.fileno())
+            self._running.sock.close()
         self._buffer = b""
 
     def _lost(self) -> None:
@@ -195,12 +184,13 @@ class Warden:
                 ward.pid.set_exception(OSError(errno.ECHILD, "the warden process has ended"))
             if not ward.exited.done():
                 ward.exited.set_result(-signal.SIGKILL)
-        process, self._process = self._process, None
-        if process is not None:
+        running, self._running = self._running, None
+        if running is not None:
+            process = running.process
             if process.poll() is None:
                 process.kill()  # it has let go of its socket, or does not read it: no use as it is
                 process.wait()
             if process.returncode != 0:
                 from mcp_junction.upstream.warden_main import sweep  # else only the warden needs it
 
-                sweep(self._token)
+                sweep(running.token)

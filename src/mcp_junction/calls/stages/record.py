@@ -23,11 +23,20 @@ class Record:
         self._sink = sink
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
-        if self._sink is None:
-            return await self._answered(call, following)
         began = self._clock.now()
-        outcome = await self._answered(call, following)
-        self._sink(
+        try:
+            outcome = await following(call)
+        except Exception:  # a fault of ours must still be answered
+            log.exception("a call failed inside Junction")
+            delivery = call.flight.delivery if call.flight is not None else None
+            outcome = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
+        if self._sink is not None:
+            self._emit(self._sink, call, outcome, self._clock.now() - began)
+        return outcome
+
+    @staticmethod
+    def _emit(sink: Sink, call: Call, outcome: Outcome, seconds: float) -> None:
+        sink(
             CallCompleted(
                 principal=call.caller.principal.id,
                 method=call.method,
@@ -35,15 +44,6 @@ class Record:
                 name=call.route.canonical if call.route is not None else call.name,
                 outcome=outcome.kind.value,
                 delivery=outcome.delivery.value if outcome.delivery is not None else None,
-                seconds=self._clock.now() - began,
+                seconds=seconds,
             )
         )
-        return outcome
-
-    async def _answered(self, call: Call, following: Handler) -> Outcome:
-        try:
-            return await following(call)
-        except Exception:  # a fault of ours must still be answered
-            log.exception("a call failed inside Junction")
-            delivery = call.flight.delivery if call.flight is not None else None
-            return outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)

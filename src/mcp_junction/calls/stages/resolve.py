@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Handler
-from mcp_junction.protocol.versions import INVALID_PARAMS
+from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.view import View
+from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 _QUOTED = 200
 
 
-async def resolve(call: Call, following: Handler) -> Outcome:
+def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up
-        return call.ended_by
-    view = call.snapshot.catalog.view(call.caller.spelling)
-    call.route = view.find(call.name)
+        return _ended(call.ended_by)
+    caller, kind = call.caller, call.address.kind
+    if kind is RESOURCES:
+        return _resource(call, following)
+    view = call.snapshot.catalog.view(caller.spelling, kind, caller.endpoint)
+    call.route = view.find(call.address.name)
+    if call.route is None:
+        call.route = view.former(call.address.name)  # its server has left, and may be back in time
     if call.route is not None:
-        return await following(call)
-    left = view.departed(call.name)
-    if left is not None:
-        return left.upstream.unavailable()
-    name = call.name if len(call.name) <= _QUOTED else call.name[:_QUOTED] + "…"
+        return following(call)
+    return _unknown(call, view)
+
+
+async def _ended(outcome: Outcome) -> Outcome:
+    return outcome
+
+
+async def _unknown(call: Call, view: View) -> Outcome:
+    name = _short(call.name)
     near = view.nearest(name)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    message = f"unknown tool: {name}{hint}"
+    message = f"unknown {call.address.kind.name[:-1]}: {name}{hint}"
     return outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, nearest=near)
+
+
+async def _resource(call: Call, following: Handler) -> Outcome:
+    view = call.snapshot.catalog.resources(call.caller.endpoint)
+    find = view.find_template if call.address.is_template else view.find
+    call.route = find(call.name)
+    if call.route is not None:
+        return await following(call)  # if its server has left, it may be back in time
+    uri = _short(call.name)
+    message = f"Resource not found: {uri}"
+    return outcomes.failed(RESOURCE_NOT_FOUND, message, Delivery.NOT_SENT, uri=uri)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _QUOTED else name[:_QUOTED] + "…"

@@ -1,0 +1,65 @@
+"""The methods of clients that lead to a server, and what in their params names it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from msgspec import Raw
+
+from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS, Kind
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.versions import INVALID_PARAMS
+
+
+class Address(NamedTuple):
+    """What a request is for: a kind of thing and its name or address."""
+
+    kind: Kind
+    name: str
+    is_template: bool = False
+
+
+_KEYS: Final = {
+    "tools/call": (TOOLS, "name"),
+    "prompts/get": (PROMPTS, "name"),
+    "resources/read": (RESOURCES, "uri"),
+    "resources/subscribe": (RESOURCES, "uri"),
+    "resources/unsubscribe": (RESOURCES, "uri"),
+}
+COMPLETE: Final = "completion/complete"
+ROUTED: Final = (*_KEYS, COMPLETE)
+
+
+def address(method: str, params: dict[str, Raw]) -> Address:
+    """What a routed request is for. Raises FrameError when its params do not say."""
+    if method == COMPLETE:
+        return _reference(params)
+    kind, key = _KEYS[method]
+    name = frames.text(params.get(key))
+    if name is None:
+        raise FrameError(INVALID_PARAMS, f"{key} is missing, or not a string")
+    return Address(kind, name)
+
+
+def _reference(params: dict[str, Raw]) -> Address:
+    ref = frames.members(params.get("ref") or b"")
+    kind = frames.text(ref.get("type"))
+    key = {"ref/prompt": "name", "ref/resource": "uri"}.get(kind or "")
+    name = frames.text(ref.get(key)) if key else None
+    if name is None:
+        raise FrameError(INVALID_PARAMS, "ref must name a prompt or a resource")
+    if key == "name":
+        return Address(PROMPTS, name)
+    return Address(RESOURCES, name, is_template=True)
+
+
+def readdressed(method: str, params: dict[str, Raw], raw_name: Raw) -> dict[str, Raw]:
+    """The params with the name the server itself uses; everything else as it was."""
+    if method != COMPLETE:
+        params[_KEYS[method][1]] = raw_name
+        return params
+    ref = frames.members(params["ref"])
+    ref["name" if "name" in ref else "uri"] = raw_name
+    params["ref"] = Raw(encode.dumps(ref))
+    return params

@@ -1,0 +1,50 @@
+"""Subscribe: keeps count, so that a server is told to stop only when nobody wants more.
+
+Everything but subscribing and unsubscribing passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.snapshot import Handler
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Kind, Outcome
+
+
+class Register(Protocol):
+    """Who wants to hear about what."""
+
+    def add(self, server: str, uri: str, session: object, name: str) -> None: ...
+
+    def remove(self, server: str, uri: str, session: object) -> bool: ...
+
+
+class Subscribe:
+    """Keeps the register of subscriptions true to what servers were told."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
+        if call.method == "resources/subscribe":
+            return self._subscribe(call, following)
+        if call.method == "resources/unsubscribe":
+            return self._unsubscribe(call, following)
+        return following(call)
+
+    async def _subscribe(self, call: Call, following: Handler) -> Outcome:
+        assert call.route is not None
+        outcome = await following(call)
+        if outcome.kind is Kind.RESULT:
+            self._register.add(*call.route.pair, call.caller, call.name)
+        return outcome
+
+    async def _unsubscribe(self, call: Call, following: Handler) -> Outcome:
+        assert call.route is not None
+        last = self._register.remove(*call.route.pair, call.caller)
+        if not last and not call.route.upstream.is_isolated:
+            return outcomes.result(b"{}")  # others still want it
+        return await following(call)

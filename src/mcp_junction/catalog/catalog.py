@@ -1,0 +1,125 @@
+"""Catalog: all offers of one moment. Immutable; a change makes the next generation.
+
+Each Call keeps the catalog it started with. Views are made when first asked for and kept with their
+catalog. A server that leaves keeps its names for as long as the catalog remembers it, so that no
+call meant for it lands on another server's tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.catalog.kinds import TOOLS, Kind
+from mcp_junction.catalog.resources import ResourceView
+from mcp_junction.catalog.view import Offered, View
+from mcp_junction.protocol import names
+from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
+from mcp_junction.protocol.names import Pair, Spelling
+from mcp_junction.upstream.server import Upstream
+
+
+class Offering(msgspec.Struct, frozen=True):
+    """What one connected server offers."""
+
+    upstream: Upstream
+    tools: tuple[Offer, ...] = ()
+    prompts: tuple[Offer, ...] = ()
+    resources: tuple[Offer, ...] = ()
+    templates: tuple[Offer, ...] = ()
+
+    def of(self, kind: Kind) -> tuple[Offer, ...]:
+        found: tuple[Offer, ...] = getattr(self, kind.name)
+        return found
+
+
+class Catalog(msgspec.Struct, frozen=True, eq=False):
+    """Every offer of every connected server, in the order of the config file."""
+
+    generation: int = 0
+    offerings: Mapping[str, Offering] = {}
+    canonical: Spelling = names.STDIO
+    timeout: float = 0.0
+    page_size: int = DEFAULT_PAGE_SIZE
+    order: tuple[str, ...] = ()
+    gone: Mapping[str, Offering] = {}
+    _made: dict[Any, Any] = {}
+
+    def with_offering(self, offering: Offering, order: list[str]) -> Catalog:
+        """This catalog with one server's offers new or replaced."""
+        merged = {**self.offerings, offering.upstream.key: offering}
+        present = {key: merged[key] for key in order if key in merged}
+        gone = {key: left for key, left in self.gone.items() if key not in present}
+        return self._next(present, gone, tuple(order))
+
+    def without(self, key: str) -> Catalog:
+        """This catalog without a server."""
+        present = dict(self.offerings)
+        left = present.pop(key, None)
+        gone = self.gone if left is None else {**self.gone, key: left}
+        return self._next(present, gone, self.order)
+
+    def _next(
+        self, present: Mapping[str, Offering], gone: Mapping[str, Offering], order: tuple[str, ...]
+    ) -> Catalog:
+        return Catalog(
+            generation=self.generation + 1,
+            offerings=present,
+            canonical=self.canonical,
+            timeout=self.timeout,
+            page_size=self.page_size,
+            order=order,
+            gone=gone,
+        )
+
+    def view(self, spelling: Spelling, kind: Kind = TOOLS, endpoint: Endpoint = EVERYTHING) -> View:
+        """Tools or prompts under ``spelling``, as seen at ``endpoint``."""
+        key = (spelling, kind, endpoint)
+        found: View | None = self._made.get(key)
+        if found is None:
+            found = self._made[key] = View(
+                kind=kind,
+                spelling=spelling,
+                canonical=self.canonical,
+                offers=self._offered(kind, endpoint, self.offerings),
+                known=self._offered(kind, endpoint, self._all()),
+                gone={key: left.upstream for key, left in self.gone.items()},
+                timeout=self.timeout,
+                page_size=self.page_size,
+            )
+        return found
+
+    def resources(self, endpoint: Endpoint = EVERYTHING) -> ResourceView:
+        """Resources and templates as seen at ``endpoint``."""
+        found: ResourceView | None = self._made.get(endpoint)
+        if found is None:
+            places = [key for key in self.order if endpoint.admits_server(key)]
+            found = self._made[endpoint] = ResourceView(
+                [o for key, o in self._all().items() if endpoint.admits_server(key)],
+                frozenset(self.offerings),
+                self.timeout,
+                self.page_size,
+                alone=len(places) == 1,
+            )
+        return found
+
+    def _all(self) -> dict[str, Offering]:
+        """Every offering, also of servers that left, in the order in which names are given."""
+        both = {**self.offerings, **self.gone}
+        places = dict.fromkeys((*self.order, *both))
+        return {key: both[key] for key in places if key in both}
+
+    @staticmethod
+    def _offered(
+        kind: Kind, endpoint: Endpoint, offerings: Mapping[str, Offering]
+    ) -> dict[Pair, Offered]:
+        return {
+            pair: Offered(offering.upstream, offer)
+            for key, offering in offerings.items()
+            for offer in offering.of(kind)
+            if endpoint.admits(pair := Pair(key, offer.name))
+        }

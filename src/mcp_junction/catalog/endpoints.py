@@ -1,0 +1,85 @@
+"""Endpoint: which servers and tools one address shows. Everything, one server, or a named set.
+
+A pattern is ``server`` or ``server.tool``, either part with ``*``; it is matched against pairs,
+never against a spelled name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import translate
+from functools import lru_cache
+
+import msgspec
+
+from mcp_junction.protocol.names import Pair
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """One entry of a named set."""
+
+    server: str
+    name: str = "*"
+
+    def admits(self, pair: Pair) -> bool:
+        return _glob(self.server, pair.server) and _glob(self.name, pair.name)
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """What one address shows."""
+
+    name: str
+    patterns: tuple[Pattern, ...] | None = None
+    prefixed: bool = True
+
+    def admits(self, pair: Pair) -> bool:
+        return self.patterns is None or any(p.admits(pair) for p in self.patterns)
+
+    def admits_server(self, server: str) -> bool:
+        return self.patterns is None or any(_glob(p.server, server) for p in self.patterns)
+
+
+EVERYTHING = Endpoint("mcp")
+
+
+def one_server(key: str) -> Endpoint:
+    """A server by itself, under its own names."""
+    return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
+
+
+def named_set(name: str, entries: Sequence[str], servers: Mapping[str, object]) -> Endpoint:
+    """A set of the config file. Raises ValueError for an entry that names no server."""
+    patterns = []
+    for entry in entries:
+        found = _pattern(entry, servers)
+        if found is None:
+            raise ValueError(f"{entry!r} names no server")
+        patterns.append(found)
+    return Endpoint(f"mcp/{name}", tuple(patterns))
+
+
+def _pattern(entry: str, servers: Mapping[str, object]) -> Pattern | None:
+    """The longest server key that begins the entry wins, since keys may hold dots too."""
+    if entry in servers:
+        return Pattern(_literal(entry))
+    for key in sorted(servers, key=len, reverse=True):
+        if entry.startswith(f"{key}."):
+            return Pattern(_literal(key), entry[len(key) + 1 :])
+    server, _, name = entry.partition(".")
+    if any(_glob(server, key) for key in servers):
+        return Pattern(server, name or "*")
+    return None
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", text)
+
+
+@lru_cache(4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
+
+
+def _glob(pattern: str, text: str) -> bool:
+    return pattern in ("*", text) or _compiled(pattern).match(text) is not None

@@ -1,0 +1,42 @@
+"""Kind: the four things servers offer, and what tells one item of each from another."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Kind(NamedTuple):
+    """One kind of offer."""
+
+    name: str
+    list_method: str
+    member: str
+    key: str
+    capability: str
+    changed: str
+
+
+TOOLS: Final = Kind(
+    "tools", "tools/list", "tools", "name", "tools", "notifications/tools/list_changed"
+)
+PROMPTS: Final = Kind(
+    "prompts", "prompts/list", "prompts", "name", "prompts", "notifications/prompts/list_changed"
+)
+RESOURCES: Final = Kind(
+    "resources",
+    "resources/list",
+    "resources",
+    "uri",
+    "resources",
+    "notifications/resources/list_changed",
+)
+TEMPLATES: Final = Kind(
+    "templates",
+    "resources/templates/list",
+    "resourceTemplates",
+    "uriTemplate",
+    "resources",
+    "notifications/resources/list_changed",
+)
+
+ALL: Final = (TOOLS, PROMPTS, RESOURCES, TEMPLATES)

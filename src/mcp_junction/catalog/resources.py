@@ -1,0 +1,202 @@
+"""ResourceView: resources and templates by their addresses.
+
+Addresses and templates stay as they are. When two servers list the same one, the later is listed as
+``server+address``, which resolves to it alone. An address that nobody lists is looked for in the
+templates, then by its scheme; what still fits no one server, or fits two, is not guessed at. As
+with tools, a server that left keeps what was its own, so that no read lands on another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Raw
+
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.routes import Route, timeout_for
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.merge import MergedList
+from mcp_junction.protocol.names import Pair
+from mcp_junction.upstream.server import Upstream
+
+if TYPE_CHECKING:
+    from mcp_junction.catalog.catalog import Offering
+
+_EXPRESSION = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
+_NOT_SCHEME = re.compile(r"[^A-Za-z0-9.-]")
+_SEGMENT_ENDS = "/?#"
+_BEGINNINGS = {"#": "#", ".": ".", "/": "/", ";": ";", "?": "?", "&": "?&"}
+
+
+class Template(NamedTuple):
+    """A URI template, cut at its expressions: their operators, and what stands between them."""
+
+    literals: tuple[str, ...]
+    operators: tuple[str, ...]
+
+    def matches(self, uri: str) -> bool:
+        """Whether ``uri`` can be an expansion of it. Takes time in proportion to its length."""
+        if not uri.startswith(self.literals[0]):
+            return False
+        at = len(self.literals[0])
+        last = len(self.operators)
+        for number, operator in enumerate(self.operators, 1):
+            literal = self.literals[number]
+            if number < last:
+                end = uri.find(literal, at)
+            else:
+                end = len(uri) - len(literal) if uri.endswith(literal) else -1
+            if end < at or not _can_be(operator, uri[at:end]):
+                return False
+            at = end + len(literal)
+        return at == len(uri)
+
+
+def parse_template(text: str) -> Template:
+    pieces = _EXPRESSION.split(text)  # literal, operator, literal, operator, …, literal
+    return Template(tuple(pieces[::2]), tuple(pieces[1::2]))
+
+
+def _can_be(operator: str, value: str) -> bool:
+    """Whether an expression with this operator can stand for ``value``."""
+    if operator == "":
+        return not any(char in value for char in _SEGMENT_ENDS)
+    return operator == "+" or not value or value[0] in _BEGINNINGS[operator]
+
+
+class _Listed(NamedTuple):
+    """A template as it is listed: whose it is, and how much of its text is our addition."""
+
+    template: Template
+    upstream: Upstream
+    added: int
+
+
+class ResourceView:
+    """Where an address leads, and both lists as bytes."""
+
+    def __init__(
+        self,
+        known: Sequence[Offering],
+        present: frozenset[str],
+        timeout: float,
+        page_size: int,
+        *,
+        alone: bool = False,
+    ) -> None:
+        self._timeout = timeout
+        self._alone = known[0].upstream if alone and len(known) == 1 else None
+        self._present = present
+        self._routes: dict[str, Route] = {}
+        self._templates: dict[str, _Listed] = {}
+        self._schemes: dict[str, dict[str, Upstream]] = {}
+        listed: dict[str, bytes] = {}
+        templates: list[tuple[str, bytes]] = []
+        for offering in known:
+            upstream = offering.upstream
+            here = upstream.key in present
+            for offer in offering.resources:
+                uri, item = self._add(upstream, offer)
+                if here:
+                    listed[uri] = item
+            for offer in offering.templates:
+                added = self._add_template(upstream, offer)
+                if here:
+                    templates.append(added)
+        self.items = MergedList("resources", list(listed), list(listed.values()), page_size)
+        self.templates = MergedList(
+            "resourceTemplates", [t[0] for t in templates], [t[1] for t in templates], page_size
+        )
+
+    def find(self, uri: str) -> Route | None:
+        """The route of an address, listed or not; None when no one server can be named.
+
+        The server may have left: ``is_present`` says so.
+        """
+        found = self._routes.get(uri)
+        if found is not None:
+            return found
+        fitting = self._fitting(uri)
+        if fitting is not None:
+            return fitting
+        owner = self._only(self._schemes.get(_scheme(uri), {}).values()) or self._alone
+        return self._route(owner, uri, Raw(encode.dumps(uri))) if owner is not None else None
+
+    def _fitting(self, uri: str) -> Route | None:
+        """The route of an address that the templates of one server, and only one, stand for."""
+        found = [listed for listed in self._templates.values() if listed.template.matches(uri)]
+        owner = self._only(listed.upstream for listed in found)
+        if owner is None:
+            return None
+        own = uri[found[0].added :]
+        return self._route(owner, own, Raw(encode.dumps(own)))
+
+    def find_template(self, template: str) -> Route | None:
+        """The route of a template as it is listed, or of an address."""
+        listed = self._templates.get(template)
+        if listed is None:
+            return self.find(template)
+        own = template[listed.added :]
+        return self._route(listed.upstream, own, Raw(encode.dumps(own)))
+
+    def offers(self, uri: str) -> bool:
+        """Whether a server that is here lists an address, or has a template that it fits."""
+        found = self._routes.get(uri)
+        if found is not None:
+            return self.is_present(found)
+        fitting = self._fitting(uri)
+        return fitting is not None and self.is_present(fitting)
+
+    def is_present(self, route: Route) -> bool:
+        """Whether the server of a route is still there."""
+        return route.pair.server in self._present
+
+    @staticmethod
+    def _only(owners: Iterable[Upstream]) -> Upstream | None:
+        found = {owner.key: owner for owner in owners}
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def _add(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
+        """The address a resource is listed under, and its item of the list."""
+        uri = offer.name
+        members = offer.members
+        self._note_scheme(uri, upstream)
+        if uri in self._routes:
+            uri = _apart(upstream, uri, self._routes)
+            members = {**members, "uri": Raw(encode.dumps(uri))}
+        self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
+        return uri, encode.dumps(members)
+
+    def _add_template(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
+        """How a template is listed, and its item of the list."""
+        text = offer.name
+        members = offer.members
+        self._note_scheme(text, upstream)
+        if text in self._templates:
+            text = _apart(upstream, text, self._templates)
+            members = {**members, "uriTemplate": Raw(encode.dumps(text))}
+        added = len(text) - len(offer.name)
+        self._templates[text] = _Listed(parse_template(text), upstream, added)
+        return text, encode.dumps(members)
+
+    def _note_scheme(self, uri: str, upstream: Upstream) -> None:
+        self._schemes.setdefault(_scheme(uri), {})[upstream.key] = upstream
+
+    def _route(self, upstream: Upstream, uri: str, raw: Raw) -> Route:
+        pair = Pair(upstream.key, uri)
+        timeout = timeout_for(upstream, self._timeout)
+        return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
+
+
+def _apart(upstream: Upstream, address: str, taken: Container[str]) -> str:
+    """An address of a server that another server has too, told apart by the server's key."""
+    address = f"{_NOT_SCHEME.sub('-', upstream.key)}+{address}"
+    while address in taken:
+        address = f"x-{address}"
+    return address
+
+
+def _scheme(uri: str) -> str:
+    return uri.partition(":")[0].lower()

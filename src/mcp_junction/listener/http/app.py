@@ -1,0 +1,319 @@
+"""HttpListener: ``/mcp`` and its kin over streamable HTTP, as a bare ASGI app.
+
+It checks who is asking and from where, finds the session, hands the frame to the Dispatcher and
+brings the answer back: as JSON when the answer is all there is, as a stream when the call speaks
+before it ends. What a method means it does not know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol
+
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.errors import FrameError
+from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.http.guard import Guard
+from mcp_junction.listener.http.protocol import Exchange
+from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
+from mcp_junction.listener.http.streams import EventStream
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.versions import HANDSHAKE_VERSIONS, INVALID_REQUEST, SERVER_UNAVAILABLE
+from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.http")
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+_JSON = (b"content-type", b"application/json")
+_NOT_SENT = {"delivery": "not_sent"}
+_VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
+_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+class Doors(Protocol):
+    """What the listener needs to know of the house: who may come in, and where to."""
+
+    def principal(self, authorization: bytes) -> Principal | None:
+        """Who a request is from; None when it must be refused."""
+        ...
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        """The endpoint a path names; None when there is none."""
+        ...
+
+    def open_session(
+        self, principal: Principal, endpoint: Endpoint, channel: Standing
+    ) -> Session: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+
+class Refusal(NamedTuple):
+    """An HTTP status, and the words that go with it."""
+
+    status: int
+    message: str
+
+
+class Standing:
+    """The channel of a session for what belongs to no call: its standing stream."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self) -> None:
+        self._stream: Callable[[], EventStream] | None = None
+
+    def bind(self, stream: Callable[[], EventStream]) -> None:
+        self._stream = stream
+
+    def send(self, frame: bytes) -> None:
+        if self._stream is not None:
+            self._stream().send(frame)
+
+    def offer(self, frame: bytes) -> None:
+        if self._stream is not None:
+            self._stream().offer(frame)
+
+
+class HttpListener:
+    """The ASGI app."""
+
+    def __init__(
+        self,
+        doors: Doors,
+        dispatcher: Dispatcher,
+        registry: SessionRegistry,
+        guard: Guard,
+        tasks: TaskScope,
+        max_body: int,
+    ) -> None:
+        self._doors = doors
+        self._dispatcher = dispatcher
+        self._registry = registry
+        self._guard = guard
+        self._tasks = tasks
+        self._max_body = max_body
+        self._draining = False
+
+    def drain(self) -> None:
+        """Take no more requests; what runs goes on, and answers and cancellations still come in."""
+        self._draining = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if not self._guard.admits(
+            headers.get(b"host", b""), headers.get(b"origin", b"")
+        ) or _says_twice(scope["headers"], headers):
+            await _refuse(send, 403, "this Host or Origin is not let in")
+            return
+        path: str = scope["path"]
+        endpoint = self._doors.endpoint(path)
+        if endpoint is None:
+            await self._elsewhere(path, scope["method"], send)
+            return
+        principal = self._doors.principal(headers.get(b"authorization", b""))
+        if principal is None:
+            extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
+            await _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
+            return
+        method = scope["method"]
+        if method == "POST":
+            await self._post(scope, headers, receive, send, principal, endpoint)
+        elif method == "GET":
+            await self._get(headers, receive, send, principal, endpoint)
+        elif method == "DELETE":
+            await self._delete(headers, send, principal, endpoint)
+        else:
+            await _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
+
+    async def _elsewhere(self, path: str, method: str, send: Send) -> None:
+        if method not in ("GET", "HEAD"):
+            await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
+        elif path == "/healthz":
+            await _respond(send, 200, b'{"status":"ok"}\n')
+        elif path == "/readyz" and self._doors.is_ready:
+            await _respond(send, 200, b'{"status":"ready"}\n')
+        elif path == "/readyz":
+            await _respond(send, 503, b'{"status":"not ready"}\n')
+        else:
+            await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
+
+    # -- POST
+
+    async def _post(
+        self,
+        scope: Scope,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        send: Send,
+        principal: Principal,
+        endpoint: Endpoint,
+    ) -> None:
+        if not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
+            await _refuse(send, 415, "send content-type: application/json")
+            return
+        exchange: Exchange | None = scope.get("exchange")
+        # Our own HTTP protocol has the body already, or did not even keep it.
+        body = await self._body(receive) if exchange is None else exchange.body
+        if body is None:
+            await _refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
+            return
+        try:
+            frame = frames.decode(body)
+        except FrameError as error:
+            payload = encode.error_object(error.code, error.message)
+            await _respond(send, 400, encode.error(error.frame_id or b"null", payload))
+            return
+        if self._draining and frame.method and frame.id:
+            payload = encode.error_object(SERVER_UNAVAILABLE, "Junction is ending", _NOT_SENT)
+            again = [(b"retry-after", b"1")]
+            await _respond(send, 503, encode.error(bytes(frame.id), payload), again)
+            return
+        if frame.method == "initialize" and frame.id:
+            await self._open(frame, send, principal, endpoint)
+            return
+        found = self._session(headers, principal, endpoint)
+        if isinstance(found, Refusal):
+            await _refuse(send, *found)
+        else:
+            await self._exchange(found, frame, headers, send, exchange)
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """The whole body, or None when it is over the limit."""
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        while message.get("more_body") and len(body) <= self._max_body:
+            message = await receive()
+            body += message.get("body", b"")
+        return body if len(body) <= self._max_body else None
+
+    async def _open(
+        self, frame: Frame, send: Send, principal: Principal, endpoint: Endpoint
+    ) -> None:
+        channel = Standing()
+        session = self._doors.open_session(principal, endpoint, channel)
+        answer = self._dispatcher.answer(session, frame, session)
+        assert isinstance(answer, bytes)
+        if not session.is_open:  # it was refused
+            self._registry.discard(session)
+            await _respond(send, 400, answer)
+            return
+        found = self._registry.add(self._registry.new_id(), session, endpoint)
+        if found is None:
+            self._registry.discard(session)
+            await _refuse(send, 503, "too many sessions", [(b"retry-after", b"10")])
+            return
+        channel.bind(lambda: found.standing(self._tasks))
+        await _respond(send, 200, answer, [(b"mcp-session-id", found.id.encode())])
+
+    def _session(
+        self, headers: dict[bytes, bytes], principal: Principal, endpoint: Endpoint
+    ) -> HttpSession | Refusal:
+        """The session a request names, or why it is refused."""
+        session_id = headers.get(b"mcp-session-id")
+        if session_id is None:
+            return Refusal(400, "no Mcp-Session-Id: send initialize first")
+        version = headers.get(b"mcp-protocol-version")
+        if version and version not in _VERSIONS:
+            known = ", ".join(HANDSHAKE_VERSIONS)
+            return Refusal(400, f"MCP-Protocol-Version must be one of {known}")
+        found = self._registry.find(session_id.decode("latin-1"), principal, endpoint)
+        return found or Refusal(404, "there is no such session; send initialize again")
+
+    async def _exchange(
+        self,
+        found: HttpSession,
+        frame: Frame,
+        headers: dict[bytes, bytes],
+        send: Send,
+        exchange: Exchange | None,
+    ) -> None:
+        session = found.session
+        if not frame.id or not frame.method:
+            self._dispatcher.answer(session, frame, session)
+            await _respond(send, 202, b"")
+            return
+        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""))
+        answer = self._dispatcher.answer(session, frame, reply)
+        if answer is not None and not isinstance(answer, bytes):
+            answer = await answer
+        if reply.stream is not None:
+            await reply.finish(answer)
+        elif exchange is not None and answer is not None:
+            exchange.respond(_OK, answer)
+        else:
+            await _respond(send, 200 if answer is not None else 202, answer or b"")
+
+    # -- GET and DELETE
+
+    async def _get(
+        self,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        send: Send,
+        principal: Principal,
+        endpoint: Endpoint,
+    ) -> None:
+        if b"text/event-stream" not in headers.get(b"accept", b""):
+            await _refuse(send, 406, "a GET here is for a stream: accept text/event-stream")
+            return
+        found = self._session(headers, principal, endpoint)
+        if isinstance(found, Refusal):
+            await _refuse(send, *found)
+            return
+        last = found.find_stream(headers.get(b"last-event-id", b""))
+        stream, after = last if last is not None else (found.standing(self._tasks), None)
+        ended = await stream.attach(send, after=after, prime=found.wants_priming)
+        while not ended.done():
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                stream.left(ended)
+                return
+
+    async def _delete(
+        self, headers: dict[bytes, bytes], send: Send, principal: Principal, endpoint: Endpoint
+    ) -> None:
+        found = self._session(headers, principal, endpoint)
+        if isinstance(found, Refusal):
+            await _refuse(send, *found)
+        else:
+            self._registry.remove(found, "the client ended the session")
+            await _respond(send, 200, b"")
+
+
+def _says_twice(given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes]) -> bool:
+    """Whether there are two Hosts or Origins: then who knows which one others believe."""
+    if len(given) == len(headers):
+        return False
+    names = [name for name, _ in given]
+    return names.count(b"host") > 1 or names.count(b"origin") > 1
+
+
+async def _respond(
+    send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    headers = [(b"content-length", b"%d" % len(body))]
+    if body:
+        headers.append(_JSON)
+    if extra:
+        headers += extra
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _refuse(
+    send: Send, status: int, message: str, extra: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    code = SERVER_UNAVAILABLE if status >= 500 else INVALID_REQUEST
+    body = encode.error(b"null", encode.error_object(code, message))
+    await _respond(send, status, body, extra)

@@ -1,0 +1,81 @@
+"""Guard: which Host and Origin headers are let in. A page in a browser must not reach us by way of
+a name that was made to point here."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_MAX_REMEMBERED = 1024
+
+
+def is_loopback(host: str) -> bool:
+    """Whether listening on ``host`` is listening to this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Says yes or no to Host and Origin; remembers what it said."""
+
+    def __init__(self, host: str, allowed_hosts: Iterable[str], origins: Iterable[str]) -> None:
+        self._hosts = {name.lower() for name in allowed_hosts}
+        self._any_address = not is_loopback(host)
+        self._hosts.update(_LOOPBACK)
+        if self._any_address:
+            self._hosts.update({host.lower(), socket.gethostname().lower()})
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
+        self._known: dict[tuple[bytes, bytes], bool] = {}
+
+    def admits(self, host: bytes, origin: bytes) -> bool:
+        """Whether a request with these headers may pass. An absent Origin is an empty one."""
+        found = self._known.get((host, origin))
+        if found is None:
+            found = self._admits_host(host) and self._admits_origin(origin)
+            if len(self._known) < _MAX_REMEMBERED:
+                self._known[host, origin] = found
+        return found
+
+    def _admits_host(self, host: bytes) -> bool:
+        name = _hostname(f"//{host.decode('latin-1')}")
+        return name is not None and self._is_ours(name)
+
+    def _admits_origin(self, origin: bytes) -> bool:
+        if not origin:
+            return True
+        text = origin.decode("latin-1").lower()
+        if text.rstrip("/") in self._origins:
+            return True
+        if not text.startswith(("http://", "https://")):
+            return False
+        name = _hostname(text)
+        return name is not None and self._is_ours(name)
+
+    def _is_ours(self, name: str) -> bool:
+        if name in self._hosts:
+            return True
+        if not self._any_address:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for a port that is none
+    except ValueError:
+        return None
+    if parts.path.strip("/") or parts.query or parts.username is not None:
+        return None
+    return parts.hostname

@@ -1,0 +1,197 @@
+"""SessionRegistry: which sessions of HTTP clients there are, and when they are over.
+
+A session belongs to the principal and the endpoint it was opened with; to anyone else it does not
+exist. Idle ones expire; there is a limit, and at the limit the longest idle one goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.listener.http.streams import EventStream, Send
+from mcp_junction.policy.principal import Principal
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+
+SWEEP_EVERY: Final = 10.0
+KEPT_STREAMS: Final = 16
+PRIMED_FROM: Final = "2025-11-25"
+_STANDING: Final = 0
+
+
+class HttpSession:
+    """What the listener keeps about a session, beside the session itself."""
+
+    __slots__ = ("_next_stream", "endpoint", "id", "last_used", "session", "streams")
+
+    def __init__(self, session_id: str, session: Session, endpoint: Endpoint, now: float) -> None:
+        self.id = session_id
+        self.session = session
+        self.endpoint = endpoint
+        self.last_used = now
+        self.streams: dict[int, EventStream] | None = None
+        self._next_stream = _STANDING + 1
+
+    def new_stream(self, tasks: TaskScope) -> EventStream:
+        """A stream for one call; old ones that have ended make room."""
+        streams = self._streams()
+        while len(streams) > KEPT_STREAMS:
+            ended = next((n for n, s in streams.items() if s.ended and n != _STANDING), None)
+            if ended is None:
+                break
+            del streams[ended]
+        stream = streams[self._next_stream] = EventStream(self._next_stream, tasks)
+        self._next_stream += 1
+        return stream
+
+    def standing(self, tasks: TaskScope) -> EventStream:
+        """The stream for what belongs to no call."""
+        return self._streams().setdefault(_STANDING, EventStream(_STANDING, tasks))
+
+    def find_stream(self, last_event_id: bytes) -> tuple[EventStream, int] | None:
+        """The stream an event id belongs to, and the number of the event in it."""
+        stream, _, number = last_event_id.partition(b"_")
+        if not (stream.isdigit() and number.isdigit() and self.streams):
+            return None
+        found = self.streams.get(int(stream))
+        return (found, int(number)) if found is not None else None
+
+    @property
+    def wants_priming(self) -> bool:
+        """Whether its streams begin with an event that has an id and nothing else."""
+        return (self.session.protocol_version or "") >= PRIMED_FROM
+
+    @property
+    def is_idle(self) -> bool:
+        attached = any(s.is_attached for s in (self.streams or {}).values())
+        return not self.session.calls and not attached
+
+    def close(self, reason: str) -> None:
+        self.session.close(reason)
+        for stream in (self.streams or {}).values():
+            stream.end()
+
+    def _streams(self) -> dict[int, EventStream]:
+        if self.streams is None:
+            self.streams = {}
+        return self.streams
+
+
+class Reply:
+    """The way back for one POST: plain JSON when the answer is all, a stream when it is not."""
+
+    __slots__ = ("_accept", "_attaching", "_found", "_send", "_tasks", "stream")
+
+    def __init__(self, send: Send, tasks: TaskScope, found: HttpSession, accept: bytes) -> None:
+        self._send = send
+        self._tasks = tasks
+        self._found = found
+        self._accept = accept
+        self._attaching: asyncio.Task[asyncio.Future[None]] | None = None
+        self.stream: EventStream | None = None
+
+    def send(self, frame: bytes) -> None:
+        self._begun().send(frame)
+
+    def offer(self, frame: bytes) -> None:
+        accept = self._accept
+        if not accept or b"text/event-stream" in accept or b"*/*" in accept:
+            self._begun().offer(frame)
+
+    def _begun(self) -> EventStream:
+        """The call speaks before it ends: this reply is a stream from now on."""
+        if self.stream is None:
+            self.stream = self._found.new_stream(self._tasks)
+            attach = self.stream.attach(self._send, after=0, prime=self._found.wants_priming)
+            self._attaching = self._tasks.spawn(attach)
+        return self.stream
+
+    async def finish(self, frame: bytes | None) -> None:
+        """Send the answer as the last event, and end the stream."""
+        assert self.stream is not None
+        assert self._attaching is not None
+        if frame is not None:
+            self.stream.send(frame)
+        self.stream.end()
+        await (await self._attaching)
+
+
+class SessionRegistry:
+    """Sessions by their id."""
+
+    def __init__(
+        self, clock: Clock, limit: int, idle_seconds: float, closed: Callable[[Session], None]
+    ) -> None:
+        self._clock = clock
+        self._limit = limit
+        self._idle_seconds = idle_seconds
+        self._closed = closed
+        self._sessions: dict[str, HttpSession] = {}
+        self._replica = secrets.token_hex(3)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def new_id(self) -> str:
+        return f"{self._replica}.{secrets.token_urlsafe(18)}"
+
+    def add(self, session_id: str, session: Session, endpoint: Endpoint) -> HttpSession | None:
+        """Keep a new session; None when there are too many and none is idle."""
+        if len(self._sessions) >= self._limit and not self._make_room():
+            return None
+        found = HttpSession(session_id, session, endpoint, self._clock.now())
+        self._sessions[session_id] = found
+        return found
+
+    def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
+        """The session, if it is this principal's at this endpoint."""
+        found = self._sessions.get(session_id)
+        if found is None or found.endpoint is not endpoint:
+            return None
+        if found.session.principal is not principal and found.session.principal != principal:
+            return None
+        found.last_used = self._clock.now()
+        return found
+
+    def remove(self, found: HttpSession, reason: str) -> None:
+        if self._sessions.pop(found.id, None) is not None:
+            found.close(reason)
+            self._closed(found.session)
+
+    def discard(self, session: Session) -> None:
+        """A session that was not even begun."""
+        self._closed(session)
+
+    def expel(self, is_allowed: Callable[[Principal], bool]) -> None:
+        """End the sessions of whoever is no longer let in, and their streams with them."""
+        for found in list(self._sessions.values()):
+            if not is_allowed(found.session.principal):
+                self.remove(found, "the key was revoked")
+
+    def _make_room(self) -> bool:
+        for found in sorted(self._sessions.values(), key=lambda s: s.last_used):
+            if found.is_idle:
+                self.remove(found, "another client needed the place")
+                return True
+        return False
+
+    def sweep(self) -> None:
+        """End what has been idle for too long."""
+        oldest = self._clock.now() - self._idle_seconds
+        for found in list(self._sessions.values()):
+            if found.last_used < oldest and found.is_idle:
+                self.remove(found, "the session has expired")
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(SWEEP_EVERY)
+            self.sweep()
+
+    def close(self) -> None:
+        for found in list(self._sessions.values()):
+            self.remove(found, "Junction is ending")

@@ -1,0 +1,149 @@
+"""EventStream: the events of one stream, sent as they come and kept for a while.
+
+A stream has at most one reader attached. What it was sent is kept, up to a bound, so that a client
+whose connection broke can name the last event it saw and go on from there. An idle stream has no
+task: a short one drains it when there is something to send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from mcp_junction.protocol import sse
+from mcp_junction.tasks import TaskScope
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+KEPT_EVENTS: Final = 128
+KEPT_BYTES: Final = 1024 * 1024
+DROP_ABOVE: Final = 1024 * 1024
+BREAK_ABOVE: Final = 64 * 1024 * 1024
+RETRY_MS: Final = 1000
+
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream:
+    """One stream of events to one client."""
+
+    __slots__ = (
+        "_draining", "_handed", "_kept", "_kept_bytes", "_next", "_pending", "_pending_bytes",
+        "_send", "_tasks", "detached", "ended", "number",
+    )  # fmt: skip
+
+    def __init__(self, number: int, tasks: TaskScope) -> None:
+        self.number = number
+        self.ended = False
+        self.detached: asyncio.Future[None] | None = None
+        self._tasks = tasks
+        self._next = 1
+        self._handed = 0  # the last event that a reader was given
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept_bytes = 0
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._send: Send | None = None
+        self._draining = False
+
+    @property
+    def is_attached(self) -> bool:
+        return self._send is not None
+
+    # -- writing
+
+    def send(self, frame: bytes) -> None:
+        if self._pending_bytes > BREAK_ABOVE:
+            self.detach()  # it does not read; what it missed it may ask for again
+        self._push(frame)
+
+    def offer(self, frame: bytes) -> None:
+        if self._pending_bytes < DROP_ABOVE and (self._send is not None or len(self._kept) < 16):
+            self._push(frame)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self.ended = True
+        self._drain_soon()
+
+    def _push(self, frame: bytes) -> None:
+        number, self._next = self._next, self._next + 1
+        self._kept.append((number, frame))
+        self._kept_bytes += len(frame)
+        while len(self._kept) > KEPT_EVENTS or self._kept_bytes > KEPT_BYTES + len(frame):
+            self._kept_bytes -= len(self._kept.popleft()[1])
+        if self._send is not None:
+            self._handed = number
+            self._queue(self._event(number, frame))
+
+    def _event(self, number: int, frame: bytes) -> bytes:
+        return sse.event(frame, b"%d_%d" % (self.number, number))
+
+    def _queue(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        self._drain_soon()
+
+    def _drain_soon(self) -> None:
+        if self._send is not None and not self._draining:
+            self._draining = True
+            self._tasks.spawn(self._drain(self._send))
+
+    async def _drain(self, send: Send) -> None:
+        try:
+            while self._pending and self._send is send:
+                data = b"".join(self._pending) if len(self._pending) > 1 else self._pending[0]
+                self._pending.clear()
+                self._pending_bytes = 0
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            if self.ended and self._send is send:
+                await send({"type": "http.response.body", "body": b""})
+                self.detach()
+        finally:
+            self._draining = False
+            if self._pending and self._send is not None:
+                self._drain_soon()
+
+    # -- reading
+
+    async def attach(self, send: Send, *, after: int | None, prime: bool) -> asyncio.Future[None]:
+        """Begin the response and replay what came after event ``after``; a future of its end.
+
+        Without an ``after`` it begins with what no reader has been given yet.
+        """
+        former = self._send
+        self.detach()
+        if former is not None:
+            await former({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        opening = b"id: %d_%d\nretry: %d\ndata: \n\n" % (self.number, after or 0, RETRY_MS)
+        first = opening if prime else b": open\n\n"
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        self.detached = asyncio.get_running_loop().create_future()
+        self._send = send
+        begin = self._handed if after is None else after
+        for number, frame in self._kept:
+            if number > begin:
+                self._queue(self._event(number, frame))
+        self._handed = self._next - 1
+        self._drain_soon()
+        return self.detached
+
+    def left(self, attached: asyncio.Future[None]) -> None:
+        """A reader has gone; if it was not replaced meanwhile, there is none now."""
+        if self.detached is attached:
+            self.detach()
+
+    def detach(self) -> None:
+        """There is no reader any more."""
+        self._send = None
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self.detached is not None and not self.detached.done():
+            self.detached.set_result(None)

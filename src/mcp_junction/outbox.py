@@ -1,0 +1,46 @@
+"""Outbox: what is written to one transport in one turn of the loop goes out in one write.
+
+A write is a system call; with many calls in flight the calls of a turn share one. It adds a turn of
+the loop to the way of a frame, never a wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Outbox:
+    """Frames on their way to a transport."""
+
+    __slots__ = ("_frames", "_loop", "_size", "_transport")
+
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._frames: list[bytes] = []
+        self._size = 0
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        return self._size + self._transport.get_write_buffer_size()
+
+    def send(self, frame: bytes) -> None:
+        if not self._frames:
+            self._loop.call_soon(self.flush)
+        self._frames.append(frame)
+        self._size += len(frame)
+
+    def flush(self) -> None:
+        """Hand everything to the transport now."""
+        frames, self._frames, self._size = self._frames, [], 0
+        if frames and not self._transport.is_closing():
+            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()

@@ -1,0 +1,191 @@
+"""Service: Junction on the network: the HTTP listener, its keys and endpoints, put together.
+
+A second composition root beside ``app.py``, for what only the service has; the stdio mode never
+imports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import uvicorn
+
+from mcp_junction.app import Junction
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
+from mcp_junction.errors import ConfigError, Problem, ProblemCode, UsageError
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.http.app import HttpListener, Standing
+from mcp_junction.listener.http.guard import Guard, is_loopback
+from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
+from mcp_junction.listener.http.registry import SessionRegistry
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal
+from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.service")
+
+KEEP_ALIVE = 75
+DRAIN = 30
+KEYS_EVERY = 0.5
+
+
+class Service:
+    """What answers on the network. It is the Doors of the listener."""
+
+    def __init__(self, junction: Junction, keys: KeyRing, host: str) -> None:
+        self._junction = junction
+        self._keys = keys
+        settings = junction.settings
+        self._needs_key = settings.require_key or not is_loopback(host)
+        if not is_loopback(host) and not keys.has_any:
+            raise UsageError(
+                f"listening on {host} needs keys: make one with `mcp-junction keys create`,"
+                " or listen on 127.0.0.1"
+            )
+        self._endpoints = self._addresses()
+        self._calls = TaskScope("requests")
+        self._draining = False
+        self._registry = SessionRegistry(
+            junction.clock,
+            settings.max_sessions,
+            settings.session_idle_ms / 1000,
+            junction.end_session,
+        )
+        self._listener = HttpListener(
+            self,
+            Dispatcher(junction, self._calls),
+            self._registry,
+            Guard(host, _words(settings.allowed_hosts), _words(settings.allowed_origins)),
+            self._calls,
+            settings.max_body_bytes,
+        )
+
+    def _addresses(self) -> dict[str, Endpoint]:
+        """Every path that is an endpoint. Raises ConfigError for a set that makes no sense."""
+        servers = self._junction.servers
+        found = {"/mcp": EVERYTHING}
+        found.update({f"/mcp/{key}": one_server(key) for key in servers})
+        problems: list[Problem] = []
+        for name, entries in self._junction.config.endpoints.items():
+            try:
+                found[f"/mcp/{name}"] = named_set(name, entries, servers)
+            except ValueError as error:
+                place = f"$.junction.endpoints.{name}"
+                problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
+        if problems:
+            raise ConfigError(self._junction.config.source, problems)
+        return found
+
+    # -- the Doors
+
+    def principal(self, authorization: bytes) -> Principal | None:
+        if authorization:
+            return self._keys.principal(authorization)
+        return None if self._needs_key or self._keys.has_any else LOCAL_OWNER
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        return self._endpoints.get(path) or self._endpoints.get(path.rstrip("/"))
+
+    def open_session(self, principal: Principal, endpoint: Endpoint, channel: Standing) -> Session:
+        return self._junction.open_session(channel.send, channel.offer, principal, endpoint)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._junction.is_settled and not self._draining
+
+    # -- life
+
+    async def serve(self, host: str, port: int, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set, then finish what is running."""
+        protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
+        server = _server(self._listener, host, port, protocol)
+        serving = self._junction.tasks.spawn(server.serve())
+        sweeping = self._junction.tasks.spawn(self._registry.run())
+        watching = self._junction.tasks.spawn(self._watch_keys())
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event
+            await asyncio.sleep(0.01)
+        if serving.done():
+            raise UsageError(f"cannot listen on {host}:{port}; is something else there already?")
+        bound = server.servers[0].sockets[0].getsockname()[1]
+        log.warning("listening on http://%s:%d/mcp", f"[{host}]" if ":" in host else host, bound)
+        await stop.wait()
+        self._draining = True
+        self._listener.drain()
+        await self._drain()
+        self._registry.close()
+        server.should_exit = True
+        sweeping.cancel()
+        watching.cancel()
+        await asyncio.wait({serving}, timeout=5)
+        await self._calls.close()
+
+    async def _watch_keys(self) -> None:
+        """A revocation ends what its key had open, too."""
+        known = self._keys.generation
+        while True:
+            await self._junction.clock.sleep(KEYS_EVERY)
+            if self._keys.generation != known:
+                known = self._keys.generation
+                self._registry.expel(self._is_allowed)
+
+    def _is_allowed(self, principal: Principal) -> bool:
+        if principal == LOCAL_OWNER:
+            return not (self._needs_key or self._keys.has_any)
+        return self._keys.is_in_force(principal)
+
+    async def _drain(self) -> None:
+        """Running calls finish, for as long as they are given."""
+        clock = self._junction.clock
+        end = clock.now() + DRAIN
+        while self._running() and clock.now() < end:
+            await clock.sleep(0.05)
+
+    def _running(self) -> int:
+        return sum(len(session.calls) for session in self._junction.sessions)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, without its own ideas about signals and about ending the program."""
+
+    async def serve(self, sockets: list[Any] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        except SystemExit:
+            pass  # it cannot listen, and has said why
+
+    def install_signal_handlers(self) -> None:
+        pass
+
+    def capture_signals(self) -> Any:
+        import contextlib
+
+        return contextlib.nullcontext()
+
+
+def _server(app: HttpListener, host: str, port: int, protocol: type[HttpProtocol]) -> _Server:
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        loop="none",
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=5,
+        backlog=4096,
+    )
+    config.load()
+    return _Server(config)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.replace(",", " ").split() if word]

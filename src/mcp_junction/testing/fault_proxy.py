@@ -1,0 +1,113 @@
+"""FaultProxy: a TCP proxy in the test's own loop that refuses, delays, drips, cuts and resets.
+
+It stands on one port for its whole life, so that what speaks to it finds it again. It knows nothing
+of HTTP. Use as ``async with FaultProxy(port) as proxy``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from types import TracebackType
+
+from mcp_junction.tasks import TaskScope
+
+_CHUNK = 1 << 16
+_LINGER = struct.pack("ii", 1, 0)
+
+
+class FaultProxy:
+    """One port in front of another."""
+
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
+        self.host = host
+        self.target = target
+        self.port = 0
+        self.delay = 0.0
+        """Seconds that every piece of data waits, in both directions."""
+        self.drip = 0
+        """How many bytes a piece of data is cut into; 0 leaves it as it came."""
+        self.connections = 0
+        """How many connections were ever made."""
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks = TaskScope("fault proxy")
+
+    async def __aenter__(self) -> FaultProxy:
+        await self.accept()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        await self.refuse()
+        self.cut()
+        await self._tasks.close()
+
+    async def accept(self) -> None:
+        """Listen, at first or again, on the same port."""
+        self._server = await asyncio.start_server(
+            self._connected, self.host, self.port, backlog=1024
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def refuse(self) -> None:
+        """Refuse new connections; those that are there stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            await asyncio.sleep(0)
+
+    def cut(self) -> None:
+        """Close every connection."""
+        for writer in list(self._writers):
+            writer.close()
+
+    def reset(self) -> None:
+        """End every connection with a reset."""
+        for writer in list(self._writers):
+            raw = writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
+            writer.transport.abort()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._tasks.spawn(self._serve(reader, writer))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            there = await asyncio.open_connection(self.host, self.target)
+        except OSError:
+            self._end(writer)
+            return
+        self._writers.add(there[1])
+        back = self._tasks.spawn(self._pass(there[0], writer))
+        try:
+            await self._pass(reader, there[1])
+        finally:
+            self._end(there[1])
+            back.cancel()
+            self._end(writer)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(_CHUNK):
+                step = self.drip or len(data)
+                for start in range(0, len(data), step):
+                    if self.delay:
+                        await asyncio.sleep(self.delay)
+                    writer.write(data[start : start + step])
+                    await writer.drain()
+        except OSError:
+            pass
+        finally:
+            self._end(writer)
+
+    def _end(self, writer: asyncio.StreamWriter) -> None:
+        self._writers.discard(writer)
+        writer.close()

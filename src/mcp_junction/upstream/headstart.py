@@ -1,0 +1,134 @@
+"""Headstart: the warden and the servers, started before there is an event loop.
+
+What a server needs to start is known once the config is read; what we need to serve takes as long
+again to import. So the programs are started first, on pipes that the links take over later. Nothing
+here may import asyncio, or the head start would be gone.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mcp_junction.config.load import Config
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.errors import ServerError
+from mcp_junction.upstream.child_env import child_env, find_command
+
+_PROGRAM = str(Path(__file__).with_name("warden_main.py"))
+_SEND_TIMEOUT = 5.0
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What to start, and on which file descriptors."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None
+    stdin: int
+    stdout: int
+    stderr: int
+
+    def message(self, number: int) -> dict[str, Any]:
+        return {
+            "do": "start",
+            "child": number,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "cwd": self.cwd,
+        }
+
+    @property
+    def fds(self) -> tuple[int, int, int]:
+        return self.stdin, self.stdout, self.stderr
+
+
+class Pipes(NamedTuple):
+    """Our ends of a program's three pipes."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+
+    def close(self) -> None:
+        for fd in self:
+            os.close(fd)
+
+
+class WardenProcess(NamedTuple):
+    """A warden that runs, and how to talk to it."""
+
+    sock: socket.socket
+    process: subprocess.Popen[bytes]
+    token: str
+
+    def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Raises OSError when it does not listen any more."""
+        data = msgspec.json.encode(message)
+        data = struct.pack("!I", len(data)) + data
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        sent = self.sock.sendmsg([data], rights)
+        self.sock.sendall(data[sent:])
+
+
+class Headstart(NamedTuple):
+    """A warden, and the programs it was told to start: their numbers and our ends of the pipes."""
+
+    warden: WardenProcess
+    started: dict[str, tuple[int, Pipes]]
+
+
+def start_warden() -> WardenProcess:
+    ours, theirs = socket.socketpair()
+    token = os.urandom(8).hex()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", _PROGRAM, str(theirs.fileno()), token],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(theirs.fileno(),),
+        start_new_session=True,
+        env={"PATH": os.defpath},
+    )
+    theirs.close()
+    ours.settimeout(_SEND_TIMEOUT)
+    return WardenProcess(ours, process, token)
+
+
+def prepare(definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Orders, Pipes]:
+    """The orders to start a server, and our ends of its pipes. Raises ServerError."""
+    argv = (find_command(definition, env), *definition.args)
+    child_in, our_in = os.pipe()
+    our_out, child_out = os.pipe()
+    our_err, child_err = os.pipe()
+    orders = Orders(argv, env, definition.cwd, child_in, child_out, child_err)
+    return orders, Pipes(our_in, our_out, our_err)
+
+
+def head_start(config: Config, environ: Mapping[str, str]) -> Headstart | None:
+    """Start every stdio server of a config; one that cannot be found is left for its own report."""
+    servers = [server for server in config.servers if server.transport == "stdio"]
+    if not servers:
+        return None
+    warden = start_warden()
+    started: dict[str, tuple[int, Pipes]] = {}
+    for number, definition in enumerate(servers, 1):
+        inherit = config.settings.inherit_env
+        env = child_env(definition, environ, config.identity, inherit=inherit)
+        try:
+            orders, pipes = prepare(definition, env)
+        except ServerError:
+            continue
+        warden.tell(orders.message(number), orders.fds)
+        for fd in orders.fds:
+            os.close(fd)
+        started[definition.key] = (number, pipes)
+    return Headstart(warden, started)

@@ -1,0 +1,202 @@
+"""Pool: the connections to one origin. Fewest that will do, newest used first.
+
+An exchange that finds no connection waits for one; what waits has not been sent. Connections idle
+for longer than servers usually keep them are not used again: a request written to a connection that
+the other side is just closing may or may not have run, and nobody could tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from mcp_junction.tasks import TaskScope
+from mcp_junction.upstream.http.connection import Connection, Exchange
+
+MAX_CONNECTIONS: Final = 256
+MAX_WAITING: Final = 10_000
+CONNECT_TIMEOUT: Final = 5.0
+CONNECT_AGAIN: Final = 0.25
+STALE_AFTER: Final = 3.0
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a url points."""
+
+    host: str
+    port: int
+    path: str
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+    def head(self, method: str, headers: dict[str, str]) -> bytes:
+        """The request line and fixed headers; the caller adds its own and the blank line."""
+        lines = [f"{method} {self.path} HTTP/1.1", f"host: {self.authority}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+
+def target(url: str) -> Target:
+    """Raises ValueError when the url makes no sense."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("the url must begin with http:// or https:// and name a host")
+    tls = parts.scheme == "https"
+    path = parts.path or "/"
+    if parts.query:
+        path = f"{path}?{parts.query}"
+    if any(ord(char) <= 32 or ord(char) > 126 for char in path):
+        raise ValueError("the url holds characters that must be percent-encoded")
+    return Target(parts.hostname, parts.port or (443 if tls else 80), path, tls)
+
+
+class Pool:
+    """Connections to one host and port."""
+
+    def __init__(self, where: Target, tasks: TaskScope) -> None:
+        self._where = where
+        self._tasks = tasks
+        self._idle: list[Connection] = []
+        self._all: set[Connection] = set()
+        self._opening = 0
+        self._waiting: deque[Exchange] = deque()
+        self._closed = False
+        self._failing_since: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._tls: ssl.SSLContext | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits for a connection as may."""
+        return len(self._waiting) >= MAX_WAITING
+
+    def send(self, exchange: Exchange) -> None:
+        """Start an exchange now, or as soon as there is a connection for it."""
+        connection = self._fresh()
+        if connection is not None:
+            connection.start(exchange)
+        elif self._closed:
+            exchange.lost("the link is closed")
+        else:
+            self._waiting.append(exchange)
+            self._grow()
+
+    def drop(self, exchange: Exchange) -> None:
+        """Give an exchange up: it is not told anything more."""
+        if exchange in self._waiting:
+            self._waiting.remove(exchange)
+            return
+        for connection in self._all:
+            if connection.carries(exchange):
+                connection.abort()
+                return
+
+    def close(self) -> None:
+        self._closed = True
+        waiting, self._waiting = self._waiting, deque()
+        for exchange in waiting:
+            exchange.lost("the link is closed")
+        for connection in list(self._all):
+            connection.abort()
+        self._all.clear()
+        self._idle.clear()
+
+    def _fresh(self) -> Connection | None:
+        oldest = self._loop.time() - STALE_AFTER
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    def _grow(self) -> None:
+        if self._closed or self._opening >= len(self._waiting):
+            return
+        if len(self._all) + self._opening < MAX_CONNECTIONS:
+            self._opening += 1
+            self._tasks.spawn(self._open())
+        else:
+            self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Drop what only holds a place: a server need not end a stream after the answer."""
+        for connection in self._all:
+            if connection.is_over:
+                connection.abort()
+
+    async def _grow_later(self) -> None:
+        await asyncio.sleep(CONNECT_AGAIN)
+        self._grow()
+
+    async def _open(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(self._freed, self._gone),
+                    self._where.host,
+                    self._where.port,
+                    ssl=self._context() if self._where.tls else None,
+                )
+        except (OSError, TimeoutError) as error:
+            self._opening -= 1
+            self._could_not(error)
+            return
+        self._opening -= 1
+        self._all.add(connection)
+        self._freed(connection)
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        return self._tls
+
+    def _could_not(self, error: OSError | TimeoutError) -> None:
+        """No connection can be made: what waits for one will not be sent, unless one comes free."""
+        if self._failing_since is None:
+            self._failing_since = self._loop.time()
+        if self._opening:
+            return
+        if self._all and self._loop.time() - self._failing_since < CONNECT_TIMEOUT:
+            self._tasks.spawn(self._grow_later())
+            return
+        self._failing_since = None
+        words = "no connection within 5 s" if isinstance(error, TimeoutError) else _words(error)
+        waiting, self._waiting = self._waiting, deque()
+        for exchange in waiting:
+            exchange.lost(words)
+
+    def _freed(self, connection: Connection) -> None:
+        self._failing_since = None
+        if self._closed:
+            connection.abort()
+        elif self._waiting:
+            connection.start(self._waiting.popleft())
+            if self._waiting:
+                self._grow()
+        else:
+            connection.idle_since = self._loop.time()
+            self._idle.append(connection)
+
+    def _gone(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if self._waiting:
+            self._grow()
+
+
+def _words(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    return error.strerror or str(error) or type(error).__name__
