@@ -14,6 +14,7 @@ from mcp_junction.testing.link import FakeUpstream, greets, silence
 from mcp_junction.testing.sink import MemorySink
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.server import Terms
 
 
 def quiet(key: str = "one", **options: object) -> FakeUpstream:
@@ -173,3 +174,18 @@ async def test_the_time_a_call_took_is_in_its_event():
     one.wire.flights[0].end(outcomes.result(b"{}"))
     await asyncio.wait_for(task, BOUND)
     assert world.sink.calls[0].seconds == 1.5
+
+
+async def test_a_call_waits_for_a_supervised_server_that_was_lost_moments_ago():
+    one = FakeUpstream("one", connected=False, terms=Terms(start_timeout=BOUND, restart=True))
+    world = World(one)
+    life = world.tasks.spawn(one.run())
+    await asyncio.wait_for(one.settled.wait(), BOUND)
+    one.wire.lose("it crashed", code=3)
+    while one.link is not None:  # noqa: ASYNC110 - no one tells us
+        await asyncio.sleep(0)
+    outcome = await asyncio.wait_for(world.run(world.call()), BOUND)
+    assert outcome.kind is Kind.RESULT
+    assert len(one.links) == 2
+    one.stop()
+    await asyncio.wait_for(life, BOUND)

@@ -12,6 +12,7 @@ from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.sessions.session import Session
+from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.clock import FakeClock
 from mcp_junction.testing.link import FakeUpstream, catalog_of
@@ -31,7 +32,8 @@ class World:
         self.sent: list[bytes] = []
         self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
         self.tasks = TaskScope("calls")
-        handle = owner_pipeline(self.clock, self.deadlines, self.sink)
+        self.register = Subscriptions()
+        handle = owner_pipeline(self.clock, self.deadlines, self.register, self.sink)
         self.snapshot = Snapshot(catalog_of(*upstreams), handle)
 
     def call(self, name: str = "one:echo", **members: Any) -> Call:

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.view import Catalog, Offering
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling
 from mcp_junction.testing.link import FakeUpstream, catalog_of
@@ -15,7 +15,7 @@ BARE = Spelling(":", prefixed=False)
 
 
 def listed(view, cursor: str | None = None) -> list[dict]:
-    return json.loads(view.tools.page(cursor))["tools"]
+    return json.loads(view.items.page(cursor))["tools"]
 
 
 def names(view) -> list[str]:
@@ -45,7 +45,7 @@ async def test_a_tool_is_listed_byte_for_byte_but_for_its_name():
     offer = Offer("read", frames.members(text))
     catalog = Catalog().with_offering(Offering(upstream, (offer,)), ["files"])
     expected = text.replace(b'"read"', b'"files:read"')
-    assert catalog.view(STDIO).tools.page() == b'{"tools":[%b]}' % expected
+    assert catalog.view(STDIO).items.page() == b'{"tools":[%b]}' % expected
 
 
 @pytest.mark.req("FR-006", "J-NAMES-ANY")
@@ -132,7 +132,7 @@ async def test_pages_are_as_large_as_the_catalog_says():
     catalog = Catalog(page_size=2).with_offering(
         FakeUpstream("s", ["a", "b", "c"]).offering(), ["s"]
     )
-    page = json.loads(catalog.view(STDIO).tools.page())
+    page = json.loads(catalog.view(STDIO).items.page())
     assert len(page["tools"]) == 2
     assert len(listed(catalog.view(STDIO), page["nextCursor"])) == 1
 
@@ -154,6 +154,6 @@ async def test_a_key_of_any_characters_is_listed_and_found(key):
 
 
 def test_an_offer_of_nothing_is_an_empty_list():
-    assert Catalog().view(STDIO).tools.page() == b'{"tools":[]}'
+    assert Catalog().view(STDIO).items.page() == b'{"tools":[]}'
     assert Catalog().view(STDIO).find("x") is None
     assert Catalog().view(STDIO).nearest("x") == []

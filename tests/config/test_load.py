@@ -151,3 +151,38 @@ def test_a_file_is_known_again_by_whatever_path(folder, tmp_path, monkeypatch):
     assert load("./link.json", {}, {}).identity == identity
     (tmp_path / "copy.json").write_text('{"mcpServers": {}}')
     assert load("copy.json", {}, {}).identity != identity
+
+
+def with_sets(endpoints: object) -> dict[str, object]:
+    return {"mcpServers": {"git": {"command": "x"}}, "junction": {"endpoints": endpoints}}
+
+
+def test_named_sets_are_read_in_their_order(folder):
+    config = folder.load(with_sets({"b": ["git", "git.read_*"], "a.1": []}))
+    assert list(config.endpoints.items()) == [("b", ("git", "git.read_*")), ("a.1", ())]
+
+
+def test_without_sets_there_are_none(folder):
+    assert folder.load({"mcpServers": {}}).endpoints == {}
+    assert folder.load(with_sets(None)).endpoints == {}
+
+
+@pytest.mark.req("J-CONFIG-REPORT")
+@pytest.mark.parametrize(
+    ("endpoints", "path"),
+    [
+        ([], "$.junction.endpoints"),
+        ("x", "$.junction.endpoints"),
+        ({"git": ["git"]}, "$.junction.endpoints.git"),
+        ({"mine": "git"}, "$.junction.endpoints.mine"),
+        ({"mine": [5]}, "$.junction.endpoints.mine"),
+        ({"mine": [""]}, "$.junction.endpoints.mine"),
+        ({"-mine": ["git"]}, '$.junction.endpoints["-mine"]'),
+        ({"a/b": ["git"]}, '$.junction.endpoints["a/b"]'),
+        ({"x" * 65: ["git"]}, f"$.junction.endpoints.{'x' * 65}"),
+        ({"": ["git"]}, '$.junction.endpoints[""]'),
+    ],
+)
+def test_a_set_that_cannot_have_an_address_is_a_problem(folder, endpoints, path):
+    (problem,) = folder.problems(with_sets(endpoints))
+    assert (problem.code, problem.path) == (ProblemCode.INVALID_SCHEMA, path)

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import owner_pipeline
 from mcp_junction.calls.snapshot import Snapshot
@@ -16,6 +17,7 @@ from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.sessions.session import Session
+from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, catalog_of
 
@@ -28,20 +30,21 @@ class FakeBackend:
     def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
-        self._handle = owner_pipeline(clock, Deadlines(clock), None)
+        self._handle = owner_pipeline(clock, Deadlines(clock), Subscriptions(), None)
         self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
         self.is_settled = settled
         self.sessions: list[Session] = []
-        self.levels: list[bytes] = []
-        self.passed_on: list[tuple[str | None, str, bytes]] = []
+        self.levels: list[int] = []
+        self.passed_on: list[tuple[str, bytes]] = []
         self._gate = asyncio.Event()
 
     async def settled(self) -> None:
         if not self.is_settled:
             await self._gate.wait()
 
-    async def offered(self, name: str, spelling: names.Spelling) -> None:
-        if self.snapshot.catalog.view(spelling).find(name) is None:
+    async def offered(self, call: Call) -> None:
+        view = self.snapshot.catalog.view(call.caller.spelling, call.address.kind)
+        if view.find(call.name) is None:
             await self.settled()
 
     def settle(self, *upstreams: FakeUpstream) -> None:
@@ -53,11 +56,11 @@ class FakeBackend:
     def introduced(self, session: Session) -> None:
         self.sessions.append(session)
 
-    def to_servers(self, capability: str | None, method: str, params: Raw | bytes) -> None:
-        self.passed_on.append((capability, method, bytes(params)))
+    def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
+        self.passed_on.append((method, bytes(params)))
 
-    async def set_log_level(self, params: bytes) -> None:
-        self.levels.append(params)
+    async def log_level_set(self) -> None:
+        self.levels += [session.log_level for session in self.sessions]
 
 
 class Client:
@@ -75,7 +78,7 @@ class Client:
         try:
             frame = frames.decode(line)
         except FrameError as error:
-            self.dispatcher.refused(self.session, error)
+            self.session.send(self.dispatcher.refused(error))
             return
         self.dispatcher.receive(self.session, frame)
 

@@ -1,7 +1,6 @@
 """What each method of a client leads to, at the Dispatcher: frames in, frames out."""
 
 import asyncio
-import json
 
 import pytest
 from tests.listener.backends import Client, FakeBackend
@@ -44,7 +43,13 @@ async def test_a_client_is_answered_with_the_version_it_asked_for(version):
     result = client.answer()["result"]
     assert result["protocolVersion"] == version
     assert result["serverInfo"] == {"name": "mcp-junction", "version": __version__}
-    assert result["capabilities"] == {"tools": {"listChanged": True}, "logging": {}}
+    assert result["capabilities"] == {
+        "tools": {"listChanged": True},
+        "prompts": {"listChanged": True},
+        "resources": {"subscribe": True, "listChanged": True},
+        "completions": {},
+        "logging": {},
+    }
 
 
 async def test_a_client_of_another_version_is_offered_our_newest():
@@ -78,7 +83,9 @@ async def test_the_backend_is_told_who_has_come():
     assert bytes(client.session.capabilities["roots"]) == b'{"listChanged": true}'
 
 
-@pytest.mark.parametrize("method", ["tools/list", "tools/call", "logging/setLevel"])
+@pytest.mark.parametrize(
+    "method", ["tools/list", "tools/call", "resources/read", "logging/setLevel"]
+)
 async def test_nothing_but_a_ping_comes_before_the_opening(method):
     client = Client(FakeBackend(FakeUpstream("one")))
     client.request(method, {"name": "one:echo"})
@@ -88,8 +95,9 @@ async def test_nothing_but_a_ping_comes_before_the_opening(method):
     assert client.answer()["result"] == {}
 
 
-async def test_an_unknown_method_is_named():
-    client = opened()
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_an_unknown_method_is_named(is_open):
+    client = opened() if is_open else Client(FakeBackend())
     client.request("tools/destroy" + "x" * 1000)
     error = client.answer()["error"]
     assert error["code"] == METHOD_NOT_FOUND
@@ -270,7 +278,7 @@ async def test_a_log_level_is_kept_and_passed_on():
     await client.finished()
     assert client.answer()["result"] == {}
     assert client.session.log_level == 4
-    assert [json.loads(params) for params in client.backend.levels] == [{"level": "error"}]
+    assert client.backend.levels == [4], "it was asked to pass it on, once, after it was kept"
 
 
 @pytest.mark.parametrize("params", [{}, {"level": "loud"}, {"level": 3}, []])
@@ -283,7 +291,7 @@ async def test_a_log_level_that_does_not_exist_is_refused(params):
 async def test_a_change_of_roots_is_passed_on_to_the_servers():
     client = opened()
     client.notify("notifications/roots/list_changed")
-    assert client.backend.passed_on == [(None, "notifications/roots/list_changed", b"")]
+    assert client.backend.passed_on == [("notifications/roots/list_changed", b"")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Who a call is made for."""
 
-import dataclasses
-
 import pytest
 
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
@@ -13,5 +11,5 @@ def test_the_person_who_started_the_process_is_its_owner():
 
 
 def test_a_principal_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError, match="immutable"):
         LOCAL_OWNER.id = "someone else"

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.view import Catalog
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
@@ -158,7 +158,7 @@ def test_a_client_gets_the_log_levels_it_asked_for_and_above(chosen):
     client = Client()
     client.session.log_level = LOG_LEVELS.index(chosen)
     for level in LOG_LEVELS:
-        client.session.log(level, Raw(b'{"level":"%b"}' % level.encode()))
+        client.session.log(Raw(b'{"level":"%b"}' % level.encode()))
     passed = [notice["params"]["level"] for notice in client.offered]
     assert passed == list(LOG_LEVELS[LOG_LEVELS.index(chosen) :])
     assert {notice["method"] for notice in client.offered} == {"notifications/message"}
@@ -167,7 +167,7 @@ def test_a_client_gets_the_log_levels_it_asked_for_and_above(chosen):
 def test_a_level_we_do_not_know_is_passed_on():
     client = Client()
     client.session.log_level = LOG_LEVELS.index("emergency")
-    client.session.log("trace", Raw(b'{"level":"trace"}'))
+    client.session.log(Raw(b'{"level":"trace"}'))
     assert len(client.offered) == 1
 
 
@@ -176,3 +176,29 @@ def test_notices_may_be_dropped_and_answers_may_not():
     client.session.notify("notifications/tools/list_changed")
     assert client.sent == []
     assert client.offered == [{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}]
+
+
+@pytest.mark.parametrize("params", [b"[]", b"5"])
+def test_a_log_message_that_is_no_object_is_not_passed_on(params):
+    client = Client()
+    assert not client.session.wants_log(Raw(params))
+    client.session.log(Raw(params))
+    assert client.offered == []
+
+
+async def test_a_question_goes_out_on_the_wire_of_its_call():
+    client, other = Client("roots"), Client()
+    task = client.tasks.spawn(client.session.ask("roots/list", Raw(b"{}"), other.session))
+    await asyncio.sleep(0)
+    assert client.sent == []
+    (question,) = other.sent
+    client.answer(question["id"])
+    assert (await asyncio.wait_for(task, BOUND)).kind is Kind.RESULT
+
+
+def test_a_server_of_the_clients_own_is_told_what_can_be_relayed_to_it():
+    session = Client("roots", "sampling", "experimental").session
+    session.protocol_version = "2025-06-18"
+    hello = session.hello()
+    assert hello.protocol_version == "2025-06-18"
+    assert json.loads(hello.capabilities) == {"roots": {}, "sampling": {}}

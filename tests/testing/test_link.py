@@ -18,7 +18,7 @@ from mcp_junction.testing.link import (
 )
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
-from mcp_junction.upstream.link import Connection
+from mcp_junction.upstream.link import LastWords, OwnedLink
 from mcp_junction.upstream.outcome import Delivery, Kind
 from mcp_junction.upstream.server import Terms
 from mcp_junction.upstream.state import ServerState
@@ -32,10 +32,10 @@ def flight(params: bytes = b"{}", method: str = "tools/call") -> Flight:
 
 async def test_a_link_answers_as_its_script_says_and_keeps_what_it_was_given() -> None:
     link = FakeLink("led", echo)
-    as_connection: Connection = link
+    as_owned: OwnedLink = link
     sent = flight(b'{"a":1}')
-    as_connection.send(sent)
-    as_connection.notify("notifications/initialized")
+    as_owned.send(sent)
+    as_owned.notify("notifications/initialized")
     assert sent.future.result() == outcomes.result(b'{"a":1}')
     assert link.flights == [sent]
     assert link.waiting == []
@@ -62,7 +62,7 @@ async def test_a_lost_link_ends_what_is_in_the_air_and_refuses_the_rest() -> Non
     assert before.future.result().delivery is Delivery.UNKNOWN
     assert after.future.result().delivery is Delivery.NOT_SENT
     await link.gone()
-    assert await link.exit_code() == 9
+    assert await link.last_words() == LastWords("exited with code 9", 9)
 
 
 async def test_an_upstream_is_connected_and_offers_its_tools() -> None:
@@ -105,7 +105,7 @@ async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) ->
         upstream.wire.lose("cut", code=1)
         while len(observer.states) < (5 if restart else 3):  # noqa: ASYNC110 - no one tells us
             await asyncio.sleep(0)
-        await upstream.stop()
+        upstream.stop()
         await life
     expected = [ServerState.CONNECTING, ServerState.CONNECTED, ServerState.ERROR]
     if restart:

@@ -15,11 +15,13 @@ from mcp_junction.upstream.outcome import Outcome
 class Listening:
     """An Ear, and a Passenger: keeps what it hears, answers what it is asked."""
 
-    def __init__(self, name: str = "ear") -> None:
+    def __init__(self, name: str = "ear", session: object = None) -> None:
         self.name = name
+        self.session = self if session is None else session
         self.heard_frames: list[Frame] = []
         self.reports: list[dict[str, Any]] = []
         self.questions: list[str] = []
+        self.logs: list[Any] = []
 
     def heard(self, frame: Frame) -> None:
         self.heard_frames.append(frame)
@@ -29,6 +31,9 @@ class Listening:
 
     def progress(self, params: dict[str, Raw]) -> None:
         self.reports.append({key: json.loads(bytes(raw)) for key, raw in params.items()})
+
+    def log(self, params: Raw) -> None:
+        self.logs.append(json.loads(bytes(params)))
 
     async def ask(self, method: str, params: Raw) -> Outcome:
         self.questions.append(method)

@@ -11,17 +11,17 @@ from mcp_junction.upstream.hello import Greeting, Hello, read_greeting
 
 @pytest.mark.req("J-HANDSHAKE")
 def test_a_server_is_told_our_name_and_the_clients_version_and_capabilities():
-    hello = Hello("hub", "9", "2025-06-18", b'{"roots":{"listChanged":true},"x":{"n":1.0}}')
-    assert json.loads(hello.params()) == {
+    hello = Hello("2025-06-18", b'{"roots":{"listChanged":true},"x":{"n":1.0}}')
+    assert json.loads(hello.params("hub", "9")) == {
         "protocolVersion": "2025-06-18",
         "capabilities": {"roots": {"listChanged": True}, "x": {"n": 1.0}},
         "clientInfo": {"name": "hub", "version": "9"},
     }
-    assert b'"n":1.0' in hello.params()
+    assert b'"n":1.0' in hello.params("hub", "9")
 
 
 def test_without_a_client_our_newest_version_and_no_capabilities_are_told():
-    told = json.loads(Hello("hub", "9").params())
+    told = json.loads(Hello().params("hub", "9"))
     assert (told["protocolVersion"], told["capabilities"]) == (LATEST_HANDSHAKE, {})
 
 

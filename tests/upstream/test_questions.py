@@ -57,14 +57,58 @@ async def test_with_one_call_in_the_air_its_caller_is_asked(talk):
     assert passenger.questions == ["sampling/createMessage"]
 
 
-@pytest.mark.parametrize("passengers", [0, 2, 3])
-async def test_else_the_ear_is_asked(talk, passengers):
+@pytest.mark.parametrize("passengers", [2, 3])
+async def test_with_calls_of_one_session_in_the_air_that_session_is_asked(talk, passengers):
+    session = object()
     for _ in range(passengers):
-        talk.fly(passenger=Listening("passenger"))
+        talk.fly(passenger=Listening("passenger", session))
+    talk.fly("tools/list")
     talk.written()
     talk.hear(QUESTION % b'"q"')
     await turns()
+    assert talk.written() == [{"jsonrpc": "2.0", "id": "q", "result": {"answered by": "passenger"}}]
+
+
+@pytest.mark.parametrize("passengers", [2, 3])
+async def test_with_calls_of_several_sessions_in_the_air_nobody_is_asked(talk, passengers):
+    aboard = [Listening("passenger") for _ in range(passengers)]
+    for passenger in aboard:
+        talk.fly(passenger=passenger)
+    talk.written()
+    talk.hear(QUESTION % b'"q"')
+    await turns()
+    (refusal,) = talk.written()
+    assert (refusal["id"], refusal["error"]["code"]) == ("q", INVALID_REQUEST)
+    assert "several clients" in refusal["error"]["message"]
+    assert [listening.questions for listening in (*aboard, talk.ear)] == [[]] * (passengers + 1)
+
+
+async def test_on_a_stream_of_its_own_a_question_is_that_calls_whoever_else_flies(talk):
+    mine = talk.fly(passenger=Listening("mine"))
+    talk.fly(passenger=Listening("another"))
+    talk.written()
+    talk.exchange.receive(QUESTION % b"1", on=mine)
+    await turns()
+    assert talk.written() == [{"jsonrpc": "2.0", "id": 1, "result": {"answered by": "mine"}}]
+
+
+async def test_else_the_ear_is_asked(talk):
+    talk.hear(QUESTION % b'"q"')
+    await turns()
     assert talk.written() == [{"jsonrpc": "2.0", "id": "q", "result": {"answered by": "ear"}}]
+
+
+@pytest.mark.parametrize("sessions", [0, 1, 2])
+async def test_a_log_message_goes_to_the_one_session_it_can_be_for_else_to_the_ear(talk, sessions):
+    aboard = [Listening("passenger") for _ in range(sessions)]
+    for passenger in aboard:
+        talk.fly(passenger=passenger)
+    talk.hear(
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'
+    )
+    told = [passenger.logs for passenger in aboard]
+    assert told == ([[{"level": "info", "data": 1}]] if sessions == 1 else [[]] * sessions)
+    assert len(talk.ear.heard_frames) == (sessions != 1)
 
 
 async def test_during_a_request_of_our_own_the_ear_is_asked(talk):

@@ -1,0 +1,76 @@
+"""Subscribe: a server is told to stop when nobody wants more, and not before."""
+
+from msgspec import Raw
+from tests.calls.world import World, raw
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import Address
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.catalog.catalog import Catalog, Offering
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.protocol import names
+from mcp_junction.protocol.versions import RESOURCE_NOT_FOUND
+from mcp_junction.sessions.session import Session
+from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Kind, Outcome
+
+URI = "a://1"
+
+
+class Readers:
+    """Two sessions, one server with one resource."""
+
+    def __init__(self, answer: Outcome | None = None) -> None:
+        self.server = FakeUpstream("one", script=lambda _: answer or outcomes.result(b"{}"))
+        self.world = World()
+        offer = Offer(URI, {"uri": Raw(b'"a://1"')})
+        catalog = Catalog().with_offering(Offering(self.server, resources=(offer,)), ["one", "two"])
+        self.snapshot = Snapshot(catalog, self.world.snapshot.handle)
+        self.one, self.two = (Session(LOCAL_OWNER, names.STDIO, bytes) for _ in range(2))
+
+    async def say(self, session: Session, verb: str, uri: str = URI) -> Outcome:
+        target = Address(RESOURCES, uri)
+        call = Call(session, self.snapshot, f"resources/{verb}", target, {"uri": raw(uri)})
+        return await self.snapshot.handle(call)
+
+    def told(self) -> list[str]:
+        return [flight.method.rpartition("/")[2] for flight in self.server.wire.flights]
+
+    def wanting(self) -> set[object]:
+        return set(self.world.register.names("one", URI))
+
+
+async def test_a_server_is_told_to_stop_by_the_last_who_wanted_it():
+    readers = Readers()
+    for session in (readers.one, readers.two):
+        assert (await readers.say(session, "subscribe")).kind is Kind.RESULT
+    assert readers.wanting() == {readers.one, readers.two}
+    first = await readers.say(readers.one, "unsubscribe")
+    assert (first.kind, bytes(first.payload)) == (Kind.RESULT, b"{}")
+    assert readers.told() == ["subscribe", "subscribe"]
+    await readers.say(readers.two, "unsubscribe")
+    assert readers.told() == ["subscribe", "subscribe", "unsubscribe"]
+    assert readers.wanting() == set()
+
+
+async def test_a_subscription_that_the_server_refused_is_none():
+    readers = Readers(outcomes.refused(b'{"code":-1,"message":"no"}'))
+    assert (await readers.say(readers.one, "subscribe")).kind is Kind.ERROR
+    assert readers.wanting() == set()
+
+
+async def test_reading_passes():
+    readers = Readers()
+    assert (await readers.say(readers.one, "read")).kind is Kind.RESULT
+    assert readers.told() == ["read"]
+    assert readers.wanting() == set()
+
+
+async def test_what_is_not_there_cannot_be_wanted():
+    readers = Readers()
+    outcome = await readers.say(readers.one, "subscribe", "z://1")
+    assert str(RESOURCE_NOT_FOUND).encode() in bytes(outcome.payload)
+    assert readers.told() == []

@@ -1,0 +1,266 @@
+"""HTTP/1.1 on a listening connection, before a small ASGI app."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from tests.http.wire import BOUND, Wire
+from uvicorn.server import ServerState
+
+from mcp_junction.listener.http.protocol import MAX_QUEUED, protocol_for
+from mcp_junction.tasks import TaskScope
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Site:
+    """A listening app, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.scopes: list[dict[str, Any]] = []
+        self.bodies: list[bytes] = []
+        self.doors: dict[str, asyncio.Event] = {}
+        self.started: asyncio.Queue[str] = asyncio.Queue()
+        self.left: asyncio.Queue[str] = asyncio.Queue()
+        self.written = 0
+        self.state = ServerState()
+        self.wires: list[Wire] = []
+        self.port = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"]
+        self.scopes.append(scope)
+        self.bodies.append((await receive())["body"])
+        self.started.put_nowait(path)
+        if path in self.doors:
+            await self.doors[path].wait()
+        if path == "/raise":
+            raise RuntimeError("a fault")
+        if path == "/flood":
+            await self._flood(send)
+            return
+        if path == "/watch":
+            message = await receive()
+            self.left.put_nowait(message["type"])
+        headers = [(b"content-length", b"%d" % len(path)), (b"x-path", path.encode("latin-1"))]
+        if path == "/chunked":
+            headers = []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": path.encode()})
+
+    async def _flood(self, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(200):
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+            self.written += 100_000
+        await send({"type": "http.response.body", "body": b""})
+
+    async def wire(self, limit: int = 1 << 16) -> Wire:
+        wire = await Wire.open(self.port, limit)
+        self.wires.append(wire)
+        return wire
+
+
+async def listening(site: Site, **settings: Any) -> AsyncIterator[Site]:
+    config = uvicorn.Config(site, log_config=None, lifespan="off", **settings)
+    config.load()
+    loop = asyncio.get_running_loop()
+    tasks = TaskScope("test")
+    protocol = protocol_for(tasks, 4 * 1024 * 1024)
+    server = await loop.create_server(lambda: protocol(config, site.state, {}), "127.0.0.1", 0)
+    site.port = server.sockets[0].getsockname()[1]
+    yield site
+    server.close()
+    for wire in site.wires:
+        wire.reset()
+    for connection in list(site.state.connections):
+        connection.shutdown()
+    await tasks.close()
+    await asyncio.sleep(0)  # the connections are told that they are lost
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async for found in listening(Site(), timeout_keep_alive=75):
+        yield found
+
+
+@pytest.fixture
+async def wire(site: Site) -> Wire:
+    return await site.wire()
+
+
+async def test_requests_one_after_another_share_a_connection(site, wire):
+    for path in ("/a", "/b", "/c"):
+        wire.request("GET", path)
+        response = await wire.response()
+        assert (response.status, response.body) == (200, path.encode())
+        assert "connection" not in response.headers
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order(site, wire):
+    site.doors["/1"] = asyncio.Event()
+    for number in range(1, MAX_QUEUED * 3):
+        wire.request("GET", f"/{number}")
+    assert await site.started.get() == "/1"
+    assert site.started.empty()  # the others wait for the first
+    site.doors["/1"].set()
+    for number in range(1, MAX_QUEUED * 3):
+        assert (await wire.response()).body == b"/%d" % number
+
+
+async def test_the_last_of_the_requests_sent_ahead_closes_the_connection(site, wire):
+    site.doors["/1"] = asyncio.Event()
+    wire.request("GET", "/1")
+    wire.request("GET", "/2")
+    wire.request("GET", "/3", connection="close")
+    await site.started.get()
+    site.doors["/1"].set()
+    assert [(await wire.response()).headers.get("connection") for _ in range(3)] == [
+        None,
+        None,
+        "close",
+    ]
+    assert await wire.closed() == b""
+
+
+async def test_a_client_of_http_1_0_gets_one_answer(wire):
+    wire.send(b"GET /old HTTP/1.0\r\nhost: x\r\n\r\n")
+    assert (await wire.response()).headers["connection"] == "close"
+    assert await wire.closed() == b""
+
+
+async def test_a_head_request_gets_the_headers_only(wire):
+    for path in ("/sized", "/chunked"):
+        wire.request("HEAD", path)
+        assert (await wire.response(bodiless=True)).status == 200
+    wire.request("GET", "/after")
+    assert (await wire.response()).body == b"/after"
+
+
+async def test_an_answer_without_a_length_is_sent_in_chunks(wire):
+    wire.request("GET", "/chunked")
+    response = await wire.response()
+    assert response.headers["transfer-encoding"] == "chunked"
+    assert response.body == b"/chunked"
+
+
+async def test_a_body_in_chunks_arrives_whole(site, wire):
+    wire.request("POST", "/in", transfer_encoding="chunked")
+    for chunk in (b"hel", b"lo", b""):
+        wire.send(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+    assert (await wire.response()).status == 200
+    assert site.bodies == [b"hello"]
+
+
+async def test_a_request_that_drips_in_arrives_whole(site, wire):
+    for byte in b"POST /in HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello":
+        wire.send(bytes([byte]))
+        await asyncio.sleep(0)
+    assert (await wire.response()).body == b"/in"
+    assert site.bodies == [b"hello"]
+
+
+async def test_a_client_that_expects_to_be_asked_for_the_body_is(site, wire):
+    wire.request("POST", "/in", expect="100-continue", content_length="5")
+    assert (await wire.head()).status == 100
+    wire.send(b"hello")
+    assert (await wire.response()).status == 200
+    assert site.bodies == [b"hello"]
+
+
+async def test_headers_and_path_are_given_as_they_were_sent(site, wire):
+    wire.send(b"GET /a%2Fb%20c?d=e HTTP/1.1\r\nHost: x\r\nX-Twice: 1\r\nx-twice: 2  \r\n\r\n")
+    await wire.response()
+    (scope,) = site.scopes
+    assert (scope["path"], scope["raw_path"]) == ("/a/b c", b"/a%2Fb%20c")
+    assert scope["query_string"] == b"d=e"
+    assert scope["headers"] == [(b"host", b"x"), (b"x-twice", b"1"), (b"x-twice", b"2")]
+
+
+async def test_headers_that_are_too_large_are_refused(site, wire):
+    wire.send(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x-large: %b\r\n" % (b"y" * 1000) * 70)
+    assert (await wire.response()).status == 431
+    await wire.closed()
+    assert not site.scopes
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+async def test_what_is_not_http_is_refused_and_hung_up_on(site, wire, garbage):
+    wire.send(garbage)
+    assert (await wire.response()).status == 400
+    assert await wire.closed() == b""
+    assert not site.scopes
+
+
+async def test_an_upgrade_is_answered_as_if_it_had_not_been_asked_for(wire):
+    wire.request("GET", "/plain", connection="upgrade", upgrade="websocket")
+    assert (await wire.response()).status == 200
+
+
+async def test_an_app_that_fails_leaves_an_answer_and_no_connection(wire, caplog):
+    wire.request("GET", "/raise")
+    assert (await wire.response()).status == 500
+    await wire.closed()
+    assert "a request failed inside Junction" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["reset", "close", "eof"])
+async def test_a_client_that_leaves_is_told_to_the_app(site, how):
+    wire = await site.wire()
+    wire.request("GET", "/watch")
+    await site.started.get()
+    {"reset": wire.reset, "close": wire.writer.close, "eof": wire.writer.write_eof}[how]()
+    assert await asyncio.wait_for(site.left.get(), BOUND) == "http.disconnect"
+
+
+async def test_a_client_that_reads_slowly_holds_the_app_up_and_loses_nothing(site):
+    wire = await site.wire()
+    wire.request("GET", "/flood")
+    assert (await wire.head()).status == 200
+    await site.started.get()
+    before = -1
+    while site.written != before:  # until the buffers on the way are full
+        before = site.written
+        await asyncio.sleep(0.05)
+    assert site.written < 20_000_000
+    async with asyncio.timeout(BOUND):
+        total = sum([len(chunk) async for chunk in wire.chunks()])
+    assert total == 20_000_000
+
+
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not():
+    async for site in listening(Site(), timeout_keep_alive=0.1):
+        site.doors["/slow"] = asyncio.Event()
+        idle, busy = await site.wire(), await site.wire()
+        busy.request("GET", "/slow")
+        await site.started.get()
+        assert await idle.closed() == b""
+        site.doors["/slow"].set()
+        assert (await busy.response()).body == b"/slow"
+        assert await busy.closed() == b""
+
+
+async def test_when_the_server_ends_what_runs_is_finished_and_nothing_more_taken(site):
+    site.doors["/slow"] = asyncio.Event()
+    idle, busy = await site.wire(), await site.wire()
+    busy.request("GET", "/slow")
+    await site.started.get()
+    for connection in list(site.state.connections):
+        connection.shutdown()
+    assert await idle.closed() == b""
+    site.doors["/slow"].set()
+    assert (await busy.response()).body == b"/slow"
+    assert await busy.closed() == b""

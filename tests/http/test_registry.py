@@ -1,0 +1,202 @@
+"""Sessions of HTTP clients: whose they are, when they end, how many there may be. Time is told."""
+
+import asyncio
+import heapq
+
+import pytest
+
+from mcp_junction.catalog.endpoints import EVERYTHING, one_server
+from mcp_junction.listener.http.registry import KEPT_STREAMS, SWEEP_EVERY, SessionRegistry
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.protocol import names
+from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+
+IDLE = 1800.0
+
+
+class Told:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.time + seconds, id(woken), woken))
+        await woken
+
+    async def pass_by(self, seconds: float) -> None:
+        end = self.time + seconds
+        await self._turns()
+        while self._sleepers and self._sleepers[0][0] <= end:
+            self.time, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():
+                woken.set_result(None)
+            await self._turns()
+        self.time = end
+
+    async def _turns(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+class Desk:
+    """A registry, and who has been told that a session is over."""
+
+    def __init__(self, limit: int = 100) -> None:
+        self.clock = Told()
+        self.ended: list[Session] = []
+        self.registry = SessionRegistry(self.clock, limit, IDLE, self.ended.append)
+        self.tasks = TaskScope("streams")
+
+    def open(self, principal: Principal = LOCAL_OWNER, endpoint=EVERYTHING):
+        session = Session(principal, names.PLATFORM, lambda _: None, endpoint=endpoint)
+        session.protocol_version = "2025-11-25"
+        return self.registry.add(self.registry.new_id(), session, endpoint)
+
+    def knows(self, found) -> bool:
+        session = found.session
+        return self.registry.find(found.id, session.principal, found.endpoint) is found
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def listens(desk: Desk, found) -> list[bytes]:
+    """Attach a reader to the standing stream; what it is sent."""
+    sent: list[bytes] = []
+
+    async def send(message) -> None:
+        sent.append(message.get("body", b""))
+
+    await found.standing(desk.tasks).attach(send, after=None, prime=False)
+    return sent
+
+
+async def test_a_session_is_found_by_whoever_opened_it_where_it_was_opened(desk):
+    bot = Principal("bot", Role.AGENT)
+    found = desk.open(bot)
+    assert desk.registry.find(found.id, Principal("bot", Role.AGENT), EVERYTHING) is found
+    assert desk.registry.find(found.id, Principal("bot", Role.ADMIN), EVERYTHING) is None
+    assert desk.registry.find(found.id, LOCAL_OWNER, EVERYTHING) is None
+    assert desk.registry.find(found.id, bot, one_server("a")) is None
+    assert desk.registry.find("another", bot, EVERYTHING) is None
+
+
+def test_ids_cannot_be_guessed():
+    registry = Desk().registry
+    ids = {registry.new_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(len(found) >= 24 and found.isascii() and found.isprintable() for found in ids)
+
+
+async def test_a_session_that_is_idle_for_long_expires(desk):
+    sweeping = asyncio.create_task(desk.registry.run())
+    idle, used = desk.open(), desk.open()
+    await desk.clock.pass_by(IDLE - SWEEP_EVERY)
+    assert desk.knows(used)
+    assert len(desk.registry) == 2
+    await desk.clock.pass_by(2 * SWEEP_EVERY)
+    assert desk.ended == [idle.session]
+    assert not desk.knows(idle)
+    await desk.clock.pass_by(IDLE + SWEEP_EVERY)
+    assert len(desk.registry) == 0
+    sweeping.cancel()
+
+
+async def test_a_session_with_a_call_or_a_reader_does_not_expire(desk):
+    calling, listening = desk.open(), desk.open()
+    calling.session.calls[b"1"] = object()
+    await listens(desk, listening)
+    desk.clock.time += 10 * IDLE
+    desk.registry.sweep()
+    assert not desk.ended
+    calling.session.calls.clear()
+    listening.standing(desk.tasks).detach()
+    desk.registry.sweep()
+    assert len(desk.ended) == 2
+
+
+async def test_at_the_limit_the_longest_idle_one_goes():
+    desk = Desk(limit=3)
+    first, second, third = desk.open(), desk.open(), desk.open()
+    for found in (first, third, second):
+        desk.clock.time += 1
+        assert desk.knows(found)
+    first.session.calls[b"1"] = object()
+    fourth = desk.open()
+    assert desk.ended == [third.session]
+    assert all(desk.knows(found) for found in (first, second, fourth))
+
+
+async def test_at_the_limit_nobody_who_is_busy_goes():
+    desk = Desk(limit=2)
+    for found in (desk.open(), desk.open()):
+        found.session.calls[b"1"] = object()
+    assert desk.open() is None
+    assert not desk.ended
+
+
+async def test_the_end_of_a_session_is_told_once_and_ends_its_streams(desk):
+    found = desk.open()
+    sent = await listens(desk, found)
+    desk.registry.remove(found, "enough")
+    desk.registry.remove(found, "enough")
+    await desk.tasks.settle(5)
+    assert desk.ended == [found.session]
+    assert sent[-1] == b""
+
+
+async def test_whoever_is_no_longer_let_in_is_expelled(desk):
+    bad = Principal("bad", Role.AGENT)
+    expelled, kept = desk.open(bad), desk.open(Principal("good", Role.AGENT))
+    desk.registry.expel(lambda principal: principal != bad)
+    assert desk.ended == [expelled.session]
+    assert desk.knows(kept)
+
+
+async def test_only_the_last_streams_of_a_session_are_kept(desk):
+    found = desk.open()
+    for _ in range(KEPT_STREAMS * 3):
+        found.new_stream(desk.tasks).end()
+    assert len(found.streams) <= KEPT_STREAMS + 1
+    assert found.find_stream(b"1_0") is None
+    assert found.find_stream(b"%d_0" % (KEPT_STREAMS * 3)) is not None
+
+
+async def test_streams_that_have_not_ended_are_kept_however_many(desk):
+    found = desk.open()
+    for _ in range(KEPT_STREAMS * 2):
+        found.new_stream(desk.tasks)
+    assert len(found.streams) == KEPT_STREAMS * 2
+
+
+async def test_a_whole_gateway_ends_sessions_that_are_idle(serving):
+    clock = Told()
+    gateway = await serving({}, clock=clock, session_idle_ms=60_000)
+    client = await gateway.front(listens=False)
+    await clock.pass_by(50)
+    assert await client.result("ping") == {}
+    await clock.pass_by(80)
+    assert not gateway.junction.sessions
+    assert "no such session" in (await client.error_without_id("ping"))["message"]
+
+
+async def test_a_whole_gateway_has_a_limit_on_sessions(serving):
+    gateway = await serving({}, max_sessions=2)
+    first = await gateway.front(listens=False)
+    second, third = await gateway.front(), await gateway.front()
+    assert "no such session" in (await first.error_without_id("ping"))["message"]
+    assert await second.result("ping") == await third.result("ping") == {}
+    wire = await gateway.wire()
+    wire.request("POST", "/mcp", first.hello)
+    response = await wire.response()
+    assert (response.status, response.headers["retry-after"]) == (503, "10")
+    assert len(gateway.junction.sessions) == 2
