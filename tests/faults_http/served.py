@@ -1,0 +1,65 @@
+"""The whole service in the test's own process: real sockets, and a look at what it keeps."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.faults_http.wire import Client, until
+from tests.plugin_faults_http import HttpRig, free_port
+
+from mcp_junction.app import Junction
+from mcp_junction.config.load import load
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.protocol.names import PLATFORM
+from mcp_junction.service import Service
+
+
+class Served:
+    """A service, and what is behind it."""
+
+    def __init__(self, junction: Junction, service: Service, port: int) -> None:
+        self.junction = junction
+        self.service = service
+        self.port = port
+        self.clients: list[Client] = []
+
+    async def client(self) -> Client:
+        client = Client(self.port)
+        self.clients.append(client)
+        await client.open()
+        return client
+
+    @property
+    def running(self) -> int:
+        """Calls that some session still knows."""
+        return sum(len(session.calls) for session in self.junction.sessions)
+
+    def flights(self, key: str = "led") -> int:
+        """Calls that a server's link still knows."""
+        return len(self.junction.servers[key].link.exchange)
+
+    async def quiet(self) -> None:
+        """Nothing runs any more."""
+        await until(lambda: not self.running and not len(self.service._calls), "the calls to end")
+        assert len(self.junction._deadlines) == 0
+
+
+@asynccontextmanager
+async def served(rig: HttpRig) -> AsyncIterator[Served]:
+    """The rig's config, served in this process; its servers are up."""
+    stop = asyncio.Event()
+    port = free_port()
+    config = load(str(rig.config()), {}, {})
+    async with Junction(config, canonical=PLATFORM, supervised=True) as junction:
+        service = Service(junction, KeyRing(rig.folder / "data"), "127.0.0.1")
+        junction.greet()
+        serving = asyncio.ensure_future(service.serve("127.0.0.1", port, stop))
+        within = Served(junction, service, port)
+        try:
+            await until(lambda: service.is_ready or serving.done(), "the service to be ready")
+            yield within
+        finally:
+            for client in within.clients:
+                client.close()
+            stop.set()
+            await serving
