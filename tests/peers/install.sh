@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs the real MCP servers that tests marked `peers` talk to, into .peers/ in the repository
-# root: a venv with the PyPI servers and a Node, and .peers/node/ with the npm servers. Nothing here
-# is part of the program. Run from the repository root; UV and PYTHON name the tools (see Makefile).
+# Installs what tests marked `peers` talk to, into .peers/ in the repository root: a venv with the
+# PyPI servers and a Node, and .peers/node/ with the npm servers, the TypeScript SDK clients and the
+# official conformance suite. Nothing here is part of the program. Run from the repository root; UV
+# and PYTHON name the tools (see Makefile).
 #
 # Leaves .peers/.ready when all is there. When a registry is out of reach it leaves .peers/.skipped
 # with the reason instead and ends well, so that whatever needs no peers still runs; the next run
@@ -58,7 +59,7 @@ attempt() {
     done
 }
 
-echo "installing real MCP servers to test against"
+echo "installing real MCP servers and clients to test against"
 rm -rf "$home"
 "$UV" venv --quiet --python "$PYTHON" "$home" || exit 1
 attempt "the Python package index" \
@@ -73,12 +74,13 @@ npm_config_loglevel=error
 export PATH npm_config_fetch_retry_mintimeout npm_config_fetch_retry_maxtimeout npm_config_loglevel
 # One small question first: npm takes minutes to find every one of its requests unanswered.
 attempt "the npm registry" npm view @modelcontextprotocol/server-everything name
-# The servers need no install scripts, so none are run.
+# None of them needs install scripts, so none are run.
 attempt "the npm registry" npm ci --prefix "$home/node" --ignore-scripts --no-progress
 
-for server in everything filesystem memory sequential-thinking; do
-    if [ ! -x "$home/node/node_modules/.bin/mcp-server-$server" ]; then
-        printf 'peers: npm ci left no mcp-server-%s\n' "$server" >&2
+for program in conformance mcp-server-everything mcp-server-filesystem mcp-server-memory \
+    mcp-server-sequential-thinking; do
+    if [ ! -x "$home/node/node_modules/.bin/$program" ]; then
+        printf 'peers: npm ci left no %s\n' "$program" >&2
         exit 1
     fi
 done

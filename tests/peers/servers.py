@@ -1,8 +1,8 @@
 """Real MCP servers from the package registries, as entries for an `mcpServers` file.
 
-`install.sh` puts them in `.peers/`. A test that wants them is marked `peers` and takes the `peers`
-fixture, which skips with the reason when they are not there. This module starts no server: it
-only says how each is started.
+`install.sh` puts them in `.peers/`, with the TypeScript SDKs and the conformance suite. A test that
+wants them is marked `peers` and takes the `peers` fixture, which skips with the reason when they
+are not there. This module starts nothing: it only says how each is started.
 """
 
 import os
@@ -44,14 +44,19 @@ class Peers:
     def _node(
         self, program: str, *args: str, env: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        return self._entry(self.home / "node/node_modules/.bin" / program, args, env or {})
+        return self._entry(self.npm_program(program), args, env or {})
 
     def _entry(
         self, program: Path, args: tuple[str, ...], env: Mapping[str, str]
     ) -> dict[str, Any]:
-        # The npm programs begin with `env node`, and the only Node we count on is the one in here.
-        path = os.pathsep.join([str(self.home / "bin"), os.environ.get("PATH", os.defpath)])
-        return {"command": str(program), "args": list(args), "env": {"PATH": path, **env}}
+        return {"command": str(program), "args": list(args), "env": {"PATH": self.path(), **env}}
+
+    def npm_program(self, name: str) -> Path:
+        return self.home / "node/node_modules/.bin" / name
+
+    def path(self) -> str:
+        """A PATH for the npm programs, which begin with `env node`: our Node comes first."""
+        return os.pathsep.join([str(self.home / "bin"), os.environ.get("PATH", os.defpath)])
 
 
 def why_missing(home: Path = HOME) -> str | None:

@@ -1,0 +1,189 @@
+"""The page `docs/conformance.md`: what the official suite found, from the results of a test run.
+
+    python tests/conformance/report.py --check    compare the page with the last run's results
+    python tests/conformance/report.py --write    make the page from them
+
+`test_conformance.py` leaves the results in `.reports/conformance/`, one file per column. Only facts
+of the run are on the page: no dates, no paths, no ports, so that the same results make the same
+page. This runs nothing itself.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(".reports/conformance")
+PAGE = Path("docs/conformance.md")
+PINS = Path("tests/peers/package.json")
+SUITE = "@modelcontextprotocol/conformance"
+
+ABSENT = "–"  # the scenario is not one of that version
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one scenario came to: its checks, and in words what went wrong."""
+
+    scenario: str
+    passed: int
+    failed: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed and not self.problems
+
+    def cell(self) -> str:
+        counted = f"{self.passed}/{self.passed + self.failed}"
+        return counted if self.ok else f"**{counted} failed**"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One run of the suite's scenarios for a server or for a client, which the gateway is then."""
+
+    role: str  # "server" or "client"
+    version: str
+    upstream: str  # the transport to the server behind the gateway
+
+    @property
+    def key(self) -> str:
+        return f"{self.role}-{self.version}-{self.upstream}"
+
+    @property
+    def title(self) -> str:
+        transport = {"http": "HTTP", "stdio": "stdio"}[self.upstream]
+        return f"{self.version}, {transport} upstream"
+
+
+COLUMNS = (
+    Column("server", "2025-11-25", "http"),
+    Column("server", "2025-11-25", "stdio"),
+    Column("client", "2025-11-25", "http"),
+)
+SECTIONS = {
+    "server": (
+        "As a server",
+        "The suite is the client; behind the gateway is one server, "
+        "`tests/conformance/fixture.py`, which passes them all by itself.",
+    ),
+    "client": (
+        "As a client",
+        "The suite is the server behind the gateway; in front is a client of the official Python "
+        "SDK. Its scenarios for authorization are left out.",
+    ),
+}
+
+Results = Mapping[str, Sequence[Row]]  # by the key of a column
+
+
+# The results of a run
+
+
+def save(root: Path, column: Column, rows: Iterable[Row]) -> None:
+    folder = root / RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([asdict(row) for row in rows], indent=1)
+    (folder / f"{column.key}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def load(root: Path) -> dict[str, list[Row]]:
+    """The results there are; a run of some of the tests leaves some."""
+    found = {}
+    for column in COLUMNS:
+        path = root / RESULTS / f"{column.key}.json"
+        if path.exists():
+            rows = json.loads(path.read_text("utf-8"))
+            found[column.key] = [Row(**{**row, "problems": tuple(row["problems"])}) for row in rows]
+    return found
+
+
+# The page
+
+
+def render(results: Results, pinned: str) -> str:
+    lines = [
+        "<!-- Made by `python tests/conformance/report.py --write` from a run of the tests. -->",
+        "# Conformance",
+        "",
+        f"What the official suite, `{SUITE}` {pinned}, finds through the gateway, started with "
+        "`mcp-junction serve --prefix never` in front of one server. A cell has the checks that "
+        "passed, of those that apply; a warning counts as a failure.",
+    ]
+    for role, (title, explanation) in SECTIONS.items():
+        columns = [column for column in COLUMNS if column.role == role]
+        lines += ["", f"## {title}", "", explanation, "", *_table(columns, results)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(columns: Sequence[Column], results: Results) -> list[str]:
+    by_column = [{row.scenario: row for row in results[column.key]} for column in columns]
+    names = dict.fromkeys(name for rows in by_column for name in rows)  # the suite's own order
+    return [
+        _line("scenario", *(column.title for column in columns)),
+        _line(*["---"] * (len(columns) + 1)),
+        *(
+            _line(
+                f"`{name}`", *(rows[name].cell() if name in rows else ABSENT for rows in by_column)
+            )
+            for name in names
+        ),
+        _line("**passed**", *(_total(rows.values()) for rows in by_column)),
+    ]
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _total(rows: Iterable[Row]) -> str:
+    outcomes = [row.ok for row in rows]
+    return f"**{sum(outcomes)} of {len(outcomes)}**"
+
+
+def pinned_version(root: Path) -> str:
+    pins = json.loads((root / PINS).read_text("utf-8"))
+    return pins["dependencies"][SUITE]
+
+
+# The command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="The page about conformance.")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="exit 1 if the page is not current")
+    action.add_argument("--write", action="store_true", help=f"make {PAGE}")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
+    options = parser.parse_args(arguments)
+    results = load(options.root)
+    missing = [column.key for column in COLUMNS if column.key not in results]
+    if missing:
+        # Without the suite, or after a part of the tests, there is nothing to go by.
+        print(f"conformance: {PAGE} not compared: no results of {', '.join(missing)}")
+        return 1 if options.write else 0
+    page = render(results, pinned_version(options.root))
+    return _write(options.root, page) if options.write else _check(options.root, page)
+
+
+def _write(root: Path, page: str) -> int:
+    (root / PAGE).write_text(page, encoding="utf-8")
+    return 0
+
+
+def _check(root: Path, page: str) -> int:
+    path = root / PAGE
+    if not path.exists() or path.read_text("utf-8") != page:
+        command = "python tests/conformance/report.py --write"
+        print(f"conformance: {PAGE} is not what the tests found; run `{command}`", file=sys.stderr)
+        return 1
+    print(f"conformance: {PAGE} is current")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
