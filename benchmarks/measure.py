@@ -3,39 +3,53 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from statistics import median
+from functools import partial
+from statistics import median, quantiles
 
 from budgets import Figure
-from client import INIT_PARAMS, McpError, StdioSession, unwrap
-from targets import Lab, Target
+from client import INIT_PARAMS, HttpSession, McpError, StdioSession, unwrap
+from targets import HttpTarget, Lab, Target
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 4
 
 PER = {"s": 1, "ms": 1e3, "µs": 1e6}
 
+Call = Callable[[], Awaitable[None]]
 Load = Callable[[Target], Awaitable[int]]
 
 
-async def echo(target: Target) -> None:
-    """One call of about 300 bytes."""
+async def echo(target: Target, session: HttpSession | None = None) -> None:
+    """One call of about 300 bytes, by the target's first client or by this one."""
     name = target.tool("echo")
     params = {"name": name, "arguments": {"text": TEXT, "topic": "bench"}}
-    result = await target.session.request("tools/call", params)
+    result = await (session or target.session).request("tools/call", params)
     if result.get("isError") or TEXT not in result["content"][0]["text"]:
         raise McpError(f"{target.name}: a wrong answer to echo")
 
 
-async def in_flight(call: Callable[[], Awaitable[None]], width: int, calls: int) -> None:
+async def in_flight(call: Call, width: int, calls: int) -> None:
     """`calls` calls, always `width` of them under way."""
+    await side_by_side([call] * width, calls)
+
+
+async def by_clients(
+    target: HttpTarget, call: Callable[[Target, HttpSession], Awaitable[None]], calls: int
+) -> None:
+    """`calls` calls by all clients of the target, each client one at a time."""
+    await side_by_side([partial(call, target, client) for client in target.clients], calls)
+
+
+async def side_by_side(callers: Sequence[Call], calls: int) -> None:
+    """`calls` calls in all, each caller the next as soon as its last is answered."""
     left = iter(range(calls))
 
-    async def caller() -> None:
+    async def run(call: Call) -> None:
         for _ in left:
             await call()
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(width):
-            group.create_task(caller())
+        for call in callers:
+            group.create_task(run(call))
 
 
 async def alternating(lab: Lab, targets: Sequence[Target]) -> AsyncIterator[Target]:
@@ -76,7 +90,28 @@ async def latencies(target: Target, calls: int) -> list[float]:
     return taken
 
 
-async def list_tools(session: StdioSession, first: object = None) -> list[str]:
+async def added_latency(lab: Lab, targets: tuple[Target, Target, Target]) -> list[Figure]:
+    """How much later than from the first of (direct, floor, ours) the others' answers come."""
+    calls = lab.calls(400)
+    seconds: dict[str, list[float]] = {"direct": [], "floor": [], "ours": []}
+    # Which core wakes which process changes from round to round and moves a p50 by half: the
+    # rounds are short and many, and pooled.
+    async for target in alternating(lab, targets):
+        seconds[target.name] += await latencies(target, calls)
+    cuts = {name: quantiles(values, n=100) for name, values in seconds.items()}
+    p50 = {name: cut[49] * 1000 for name, cut in cuts.items()}
+    p99 = {name: cut[98] * 1000 for name, cut in cuts.items()}
+    added = {name: p50[name] - p50["direct"] for name in ("floor", "ours")}
+    note = f"{lab.rounds} × {calls}, pooled"
+    return [
+        Figure("added p50", added["ours"], "ms", added["floor"], note),
+        Figure("added p50, absolute", added["ours"], "ms"),
+        Figure("whole p50", p50["ours"], "ms", p50["floor"], f"direct: {p50['direct']:.3f} ms"),
+        Figure("whole p99", p99["ours"], "ms", p99["floor"], f"direct: {p99['direct']:.3f} ms"),
+    ]
+
+
+async def list_tools(session: StdioSession | HttpSession, first: object = None) -> list[str]:
     """The names of all tools, over as many pages as the program makes of them."""
     page = first or await session.request("tools/list", {})
     names = [tool["name"] for tool in page["tools"]]

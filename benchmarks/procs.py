@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import time
 
@@ -112,6 +113,19 @@ def rss_mib(pids):
         except OSError:
             continue
     return total / 1024
+
+
+def rss_kib(pid):
+    """Resident memory of one process, exactly; `status` is late by up to some hundred KiB."""
+    with open(f"/proc/{pid}/smaps_rollup", "rb") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith(b"Rss:"))
+
+
+def raise_file_limit():
+    """Let this process, and those it starts from now on, open as many files as it may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 def adopt_orphans():

@@ -14,6 +14,7 @@ class Case:
     name: str
     budget: dict[str, Limit]
     req: tuple[str, ...]
+    front: str
     measure: Measure
 
     @property
@@ -25,14 +26,15 @@ CASES: dict[str, Case] = {}
 
 
 def case(
-    name: str, *, budget: dict[str, Limit], req: tuple[str, ...] = ()
+    name: str, *, budget: dict[str, Limit], req: tuple[str, ...] = (), front: str = "stdio"
 ) -> Callable[[Measure], Measure]:
-    """Register a case. `budget` maps what is measured (`Figure.what`) to its limit."""
+    """Register a case. `budget` maps what is measured (`Figure.what`) to its limit; `front` is
+    what the programs are asked over: `stdio` or `http`."""
 
     def register(measure: Measure) -> Measure:
         if name in CASES:
             raise ValueError(f"two cases are called {name}")
-        CASES[name] = Case(name, budget, req, measure)
+        CASES[name] = Case(name, budget, req, front, measure)
         return measure
 
     return register

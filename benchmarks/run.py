@@ -27,8 +27,8 @@ CASE_SECONDS = 300
 EXPECTED = (McpError, OSError, TimeoutError)
 
 
-async def run_case(case: Case, our_command: list[str], quick: bool) -> list[Row]:
-    async with targets.Lab(our_command, quick) as lab:
+async def run_case(case: Case, override: str | None, quick: bool) -> list[Row]:
+    async with targets.Lab(override, quick) as lab:
         try:
             async with asyncio.timeout(CASE_SECONDS):
                 rows = judge(case.name, case.req, case.budget, await case.measure(lab))
@@ -45,14 +45,14 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-async def run_all(names: list[str], our_command: list[str], quick: bool) -> list[Row]:
+async def run_all(names: list[str], override: str | None, quick: bool) -> list[Row]:
     task = asyncio.current_task()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     rows: list[Row] = []
     with Console(stderr=True).status("") as status:
         for number, name in enumerate(names, 1):
             status.update(f"{name} ({number} of {len(names)})")
-            rows += await run_case(CASES[name], our_command, quick)
+            rows += await run_case(CASES[name], override, quick)
             # A server that lost its program needs a moment to notice.
             if left := procs.end_descendants(grace=2):
                 status.console.print(f"{name}: {left} processes had outlived their program")
@@ -68,9 +68,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ours",
         metavar="CMD",
-        help="measure this program as ours; {config} in it stands for the config file",
+        help="measure this program as ours; {config} in it stands for the config file, and one "
+        "with {port} is measured over HTTP",
     )
     return parser.parse_args()
+
+
+def chosen(args: argparse.Namespace) -> list[str]:
+    """The cases to run: those asked for, or all that the program can be measured by."""
+    front = targets.front_of(args.ours) if args.ours else None
+    return args.only or [name for name, case in CASES.items() if front in (None, case.front)]
 
 
 def main() -> int:
@@ -78,13 +85,12 @@ def main() -> int:
     if args.list:
         report.show_cases(CASES.values(), args.json)
         return 0
-    our_command = targets.ours(args.ours)
-    if shutil.which(our_command[0]) is None:
+    if shutil.which(targets.ours(args.ours, "stdio")[0]) is None:
         print("our program is not installed beside this Python: run `make setup`", file=sys.stderr)
         return 2
     procs.adopt_orphans()
     try:
-        rows = uvloop.run(run_all(args.only or list(CASES), our_command, args.quick))
+        rows = uvloop.run(run_all(chosen(args), args.ours, args.quick))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     finally:

@@ -1,9 +1,7 @@
 """Small calls: what one costs, and how much later its answer comes."""
 
-from statistics import quantiles
-
 from budgets import AtMost, Figure, Ratio
-from measure import alternating, cpu_per_call, echo, in_flight, latencies
+from measure import added_latency, cpu_per_call, echo, in_flight
 from registry import case
 from targets import Lab, Target, server
 
@@ -32,20 +30,4 @@ async def stdio_latency(lab: Lab) -> list[Figure]:
     """One caller: how much later than straight from the server the answer comes."""
     floor, ours = await lab.open_pair(UP)
     direct = await (await lab.start_direct(UP["up"])).open()
-    calls = lab.calls(400)
-    seconds: dict[str, list[float]] = {"direct": [], "floor": [], "ours": []}
-    # Which core wakes which process changes from round to round and moves a p50 by half: the
-    # rounds are short and many, and pooled.
-    async for target in alternating(lab, (direct, floor, ours)):
-        seconds[target.name] += await latencies(target, calls)
-    cuts = {name: quantiles(values, n=100) for name, values in seconds.items()}
-    p50 = {name: cut[49] * 1000 for name, cut in cuts.items()}
-    p99 = {name: cut[98] * 1000 for name, cut in cuts.items()}
-    added = {name: p50[name] - p50["direct"] for name in ("floor", "ours")}
-    note = f"{lab.rounds} × {calls}, pooled"
-    return [
-        Figure("added p50", added["ours"], "ms", added["floor"], note),
-        Figure("added p50, absolute", added["ours"], "ms"),
-        Figure("whole p50", p50["ours"], "ms", p50["floor"], f"direct: {p50['direct']:.3f} ms"),
-        Figure("whole p99", p99["ours"], "ms", p99["floor"], f"direct: {p99['direct']:.3f} ms"),
-    ]
+    return await added_latency(lab, (direct, floor, ours))

@@ -1,0 +1,52 @@
+"""Small calls over HTTP. Ours asks every client for a key."""
+
+from budgets import AtMost, Figure, Ratio
+from measure import added_latency, by_clients, cpu_per_call, echo
+from registry import case
+from targets import HttpTarget, Lab, Servers, server
+
+UP = {"up": server("upstream.py", "--stdio")}
+
+
+async def small_calls(lab: Lab, servers: Servers, clients: int, what: str) -> list[Figure]:
+    pair = await lab.open_http_pair(servers, clients)
+    calls = lab.calls(4_000)
+
+    async def load(target: HttpTarget) -> int:
+        await by_clients(target, echo, calls)
+        return calls
+
+    return [await cpu_per_call(lab, pair, load, what, "µs")]
+
+
+@case("http-call-32", budget={"CPU per call, 32 clients": Ratio(3, stretch=2)}, front="http")
+async def http_call_32(lab: Lab) -> list[Figure]:
+    """300-byte echo calls of 32 clients with a key, HTTP front, stdio upstream."""
+    return await small_calls(lab, UP, 32, "CPU per call, 32 clients")
+
+
+@case("http-call-128", budget={"CPU per call, 128 clients": Ratio(3, stretch=2)}, front="http")
+async def http_call_128(lab: Lab) -> list[Figure]:
+    """The same of 128 clients."""
+    return await small_calls(lab, UP, 128, "CPU per call, 128 clients")
+
+
+@case("http-http-32", budget={"CPU per call, 32 clients": Ratio(6, stretch=4)}, front="http")
+async def http_http_32(lab: Lab) -> list[Figure]:
+    """300-byte echo calls of 32 clients with a key, HTTP front, HTTP upstream."""
+    upstream = await lab.serve_direct().open()
+    servers = {"up": {"url": f"http://127.0.0.1:{upstream.port}/mcp"}}
+    return await small_calls(lab, servers, 32, "CPU per call, 32 clients")
+
+
+@case(
+    "http-latency",
+    budget={"added p50": Ratio(3, stretch=2), "added p50, absolute": AtMost(50)},
+    req=("SC-003",),
+    front="http",
+)
+async def http_latency(lab: Lab) -> list[Figure]:
+    """One caller: how much later than straight from an HTTP server the answer comes."""
+    floor, ours = await lab.open_http_pair(UP)
+    direct = await lab.serve_direct().open()
+    return await added_latency(lab, (direct, floor, ours))
