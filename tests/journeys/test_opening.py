@@ -14,7 +14,13 @@ async def test_it_answers_initialize_as_an_mcp_server(launch):
     greeting = await client.introduce()
     assert greeting == {
         "protocolVersion": "2025-11-25",
-        "capabilities": {"tools": {"listChanged": True}, "logging": {}},
+        "capabilities": {
+            "tools": {"listChanged": True},
+            "prompts": {"listChanged": True},
+            "resources": {"subscribe": True, "listChanged": True},
+            "completions": {},
+            "logging": {},
+        },
         "serverInfo": {"name": "mcp-junction", "version": __version__},
     }
 
