@@ -321,6 +321,27 @@ async def test_what_comes_on_the_standing_stream_belongs_to_no_call():
         assert opened == [None, "e1", "e2"]
 
 
+async def test_an_event_over_the_limit_is_skipped_and_the_stream_opened_again():
+    opened = []
+
+    async def flooding(visit: Visit) -> None:
+        if visit.rpc == "initialize":
+            visit.result(GREETING)
+        elif visit.method == "GET":
+            opened.append(visit.headers.get("last-event-id"))
+            visit.stream()
+            visit.event(NOTICE, id="1", retry=0)
+            if len(opened) == 1:
+                visit.event({**NOTICE, "params": {"x": "y" * 5000}}, id="2")
+        else:
+            visit.accepted()
+
+    ears = Ears()
+    async with Origin(flooding) as origin, http_link(origin.url, limit=1000, ears=ears):
+        assert await ears.heard_all(2) == ["notifications/x"] * 2
+        assert opened == [None, None]
+
+
 async def test_a_server_that_went_away_is_noticed_without_a_call():
     async def standing(visit: Visit) -> None:
         if visit.rpc == "initialize":

@@ -132,6 +132,13 @@ async def test_a_client_of_http_1_0_gets_one_answer(wire):
     assert await wire.closed() == b""
 
 
+async def test_a_client_of_http_1_0_is_sent_no_chunks(wire):
+    wire.send(b"GET /chunked HTTP/1.0\r\nhost: x\r\nconnection: keep-alive\r\n\r\n")
+    response = await wire.response(bodiless=True)
+    assert "transfer-encoding" not in response.headers
+    assert await wire.closed() == b"/chunked"
+
+
 async def test_a_head_request_gets_the_headers_only(wire):
     for path in ("/sized", "/chunked"):
         wire.request("HEAD", path)

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from msgspec import Raw
 from tests.http.fronts import EVERYTHING
 from tests.http.peer_http import HttpPeer
 from tests.http.wire import BOUND, Wire
@@ -292,6 +293,49 @@ async def test_a_client_that_does_not_read_loses_what_may_be_lost_and_nothing_el
     events = [event.message for event in await wire.rest()]
     assert events[-1]["id"] == 4
     assert 0 < len(events) < 300
+
+
+async def test_a_stream_is_resumed_though_its_former_reader_is_stuck(gateway, peer):
+    client = await gateway.front(listens=False)
+    stuck = await begun(gateway, client, call("hold", 4))
+    await stuck.response()
+    primer = await stuck.event()
+    await stuck.event()
+    stuck.writer.transport.pause_reading()
+    held = next(v for v in peer.told("tools/call") if b"hold" in v.body).message
+    step = {"progressToken": held["params"]["_meta"]["progressToken"], "progress": 1}
+    step["message"] = "x" * 100_000
+    for _ in range(300):  # more than all buffers on the way hold
+        peer.session.conversation.notify("notifications/progress", step, held["id"])
+        await asyncio.sleep(0)
+    again = await resumed(gateway, client, primer.id)
+    await client.told("p.release")
+    assert (await again.rest())[-1].message["id"] == 4
+
+
+async def test_a_reader_that_takes_nothing_is_hung_up_on(gateway, monkeypatch):
+    monkeypatch.setattr("mcp_junction.listener.http.streams.BREAK_ABOVE", 200_000)
+    client = await gateway.front(listens=False, capabilities=EVERYTHING)
+    wire = await gateway.wire()
+    wire.request("GET", "/mcp", accept="text/event-stream", **client.headers)
+    await wire.response()
+    wire.writer.transport.pause_reading()
+    (session,) = gateway.junction.sessions
+    questions = [
+        asyncio.create_task(session.ask("sampling/createMessage", Raw(b'"%b"' % (b"x" * 500_000))))
+        for _ in range(60)
+    ]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    wire.writer.transport.resume_reading()
+    with pytest.raises(asyncio.IncompleteReadError):
+        await wire.rest()
+    again = await resumed(gateway, client, "0_58")
+    events = [event for event in [await again.event() for _ in range(3)] if event.data]
+    assert [event.message["method"] for event in events] == ["sampling/createMessage"] * 2
+    for question in questions:
+        question.cancel()
+    await asyncio.wait(questions)
 
 
 # -- the end of a session

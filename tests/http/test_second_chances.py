@@ -25,6 +25,7 @@ class Forgetful:
     """A server whose sessions can be forgotten. A call says in which session it ran."""
 
     def __init__(self) -> None:
+        self.unknown = lambda visit: visit.answer(404)
         self.known: set[str] = set()
         self.ids = itertools.count(1)
         self.held: asyncio.Event | None = None
@@ -38,7 +39,7 @@ class Forgetful:
         if self.held is not None and visit.rpc == "tools/call":
             await self.held.wait()
         if session not in self.known:
-            visit.answer(404)
+            self.unknown(visit)
         elif visit.method == "GET":
             visit.answer(405)
         elif "id" in visit.message:
@@ -70,6 +71,36 @@ async def test_a_forgotten_session_is_opened_again_and_the_call_sent_once_more(s
         assert len(origin.told("notifications/initialized")) == 2
         assert len(origin.told("tools/call")) == 3
         assert ears.renewals == 1
+
+
+async def test_a_server_that_says_400_of_a_session_it_forgot_is_understood(server):
+    def refuse(visit: Visit) -> None:
+        error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+        visit.json({"jsonrpc": "2.0", "error": error, "id": None}, 400)
+
+    server.unknown = refuse
+    async with Origin(server) as origin, http_link(origin.url) as link:
+        server.known.clear()
+        assert await call(link) == {"session": "s2"}
+        assert len(origin.told("initialize")) == 2
+
+
+async def test_any_other_400_is_an_answer(server):
+    server.unknown = lambda visit: visit.answer(400, b"what do you mean?")
+    async with Origin(server) as origin, http_link(origin.url) as link:
+        server.known.clear()
+        assert "HTTP 400" in (await failure(link))["message"]
+        assert len(origin.told("initialize")) == 1
+
+
+async def test_a_server_that_has_no_standing_stream_is_not_taken_to_have_forgotten_us(server):
+    async def without(visit: Visit) -> None:
+        visit.answer(404) if visit.method == "GET" else await server(visit)
+
+    async with Origin(without) as origin, http_link(origin.url) as link:
+        for _ in range(3):
+            assert await call(link) == {"session": "s1"}
+        assert len(origin.told("initialize")) == 1
 
 
 async def test_many_calls_that_find_the_session_forgotten_open_one_together(server):

@@ -238,6 +238,27 @@ async def test_an_address_that_two_servers_have_is_listed_twice_and_read_from_ea
     assert [m["params"] for m in seen] == [{"uri": "note://1"}]
 
 
+async def test_an_address_is_not_looked_for_before_every_server_has_spoken(serving):
+    gate = asyncio.Event()
+    async with HttpPeer(notes=2) as first, HttpPeer(notes=2) as second:
+        answering = first.handler
+
+        async def slowly(visit):
+            if visit.rpc == "tools/list":
+                await gate.wait()
+            await answering(visit)
+
+        first.handler = slowly
+        gateway = await serving({"a": {"url": first.url}, "b": {"url": second.url}})
+        client = await gateway.front()
+        await second.visited("resources/templates/list")
+        read = client.ask("resources/read", {"uri": "note://1"})
+        await client.result("ping")
+        gate.set()
+        await client.answer(read)
+        assert (len(first.told("resources/read")), len(second.told("resources/read"))) == (1, 0)
+
+
 async def test_news_of_such_an_address_come_under_the_name_it_was_subscribed_by(colliding):
     client = await colliding.front()
     await client.result("resources/subscribe", {"uri": "b-c+note://1"})

@@ -141,14 +141,6 @@ class ResourceView:
         own = template[listed.added :]
         return self._route(listed.upstream, own, Raw(encode.dumps(own)))
 
-    def offers(self, uri: str) -> bool:
-        """Whether a server that is here lists an address, or has a template that it fits."""
-        found = self._routes.get(uri)
-        if found is not None:
-            return self.is_present(found)
-        fitting = self._fitting(uri)
-        return fitting is not None and self.is_present(fitting)
-
     def is_present(self, route: Route) -> bool:
         """Whether the server of a route is still there."""
         return route.pair.server in self._present

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from mcp_junction.catalog.endpoints import Endpoint
@@ -130,7 +131,7 @@ class HttpListener:
         if method == "POST":
             await self._post(scope, headers, receive, send, principal, endpoint)
         elif method == "GET":
-            await self._get(headers, receive, send, principal, endpoint)
+            await self._get(scope, headers, receive, send, principal, endpoint)
         elif method == "DELETE":
             await self._delete(headers, send, principal, endpoint)
         else:
@@ -258,6 +259,7 @@ class HttpListener:
 
     async def _get(
         self,
+        scope: Scope,
         headers: dict[bytes, bytes],
         receive: Receive,
         send: Send,
@@ -274,6 +276,11 @@ class HttpListener:
         last = found.find_stream(headers.get(b"last-event-id", b""))
         stream, after = last if last is not None else (found.standing(self._tasks), None)
         ended = await stream.attach(send, after=after, prime=found.wants_priming)
+        exchange: Exchange | None = scope.get("exchange")
+        if exchange is not None:
+            exchange.when_gone = partial(stream.left, ended)
+            await ended
+            return
         while not ended.done():
             message = await receive()
             if message["type"] == "http.disconnect":

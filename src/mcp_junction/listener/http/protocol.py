@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote
@@ -222,8 +223,9 @@ class HttpProtocol(asyncio.Protocol):
     async def drained(self) -> None:
         """Wait until the client has taken some of what was written."""
         while self._paused:
-            self._resumed = self._loop.create_future()
-            await self._resumed
+            if self._resumed is None or self._resumed.done():
+                self._resumed = self._loop.create_future()
+            await asyncio.shield(self._resumed)  # others may wait for it too
 
     @property
     def is_paused(self) -> bool:
@@ -270,7 +272,7 @@ class Exchange:
 
     __slots__ = (
         "_body", "_chunked", "_disconnected", "_gone", "_head", "_protocol", "_read", "_scope",
-        "_size", "_started", "complete", "keep_alive",
+        "_size", "_started", "complete", "keep_alive", "when_gone",
     )  # fmt: skip
 
     def __init__(
@@ -288,6 +290,8 @@ class Exchange:
         self._disconnected: asyncio.Future[None] | None = None
         self.complete = False
         self.keep_alive = True
+        self.when_gone: Callable[[], None] | None = None
+        """Told when the response is complete or the client has left; ``receive`` says it too."""
 
     async def run(self, app: Any) -> None:
         try:
@@ -327,6 +331,8 @@ class Exchange:
         self._gone = True
         if self._disconnected is not None and not self._disconnected.done():
             self._disconnected.set_result(None)
+        if self.when_gone is not None:
+            self.when_gone()
 
     async def receive(self) -> dict[str, Any]:
         if not self._read:
@@ -357,7 +363,9 @@ class Exchange:
                 raise ValueError("a header holds a line break")
             sized = sized or name == b"content-length"
             parts.append(b"%b: %b\r\n" % (name, value))
-        if not sized:
+        if not sized and self._scope["http_version"] == "1.0":
+            self.keep_alive = False  # the end of the connection is the end of the body
+        elif not sized:
             self._chunked = True
             parts.append(b"transfer-encoding: chunked\r\n")
         if not self.keep_alive:

@@ -50,7 +50,7 @@ class EventStream:
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._send: Send | None = None
-        self._draining = False
+        self._draining: Send | None = None
 
     @property
     def is_attached(self) -> bool:
@@ -91,8 +91,8 @@ class EventStream:
         self._drain_soon()
 
     def _drain_soon(self) -> None:
-        if self._send is not None and not self._draining:
-            self._draining = True
+        if self._send is not None and self._draining is not self._send:
+            self._draining = self._send
             self._tasks.spawn(self._drain(self._send))
 
     async def _drain(self, send: Send) -> None:
@@ -106,9 +106,10 @@ class EventStream:
                 await send({"type": "http.response.body", "body": b""})
                 self.detach()
         finally:
-            self._draining = False
-            if self._pending and self._send is not None:
-                self._drain_soon()
+            if self._draining is send:
+                self._draining = None
+                if self._pending:
+                    self._drain_soon()
 
     # -- reading
 
@@ -117,10 +118,11 @@ class EventStream:
 
         Without an ``after`` it begins with what no reader has been given yet.
         """
-        former = self._send
+        if self._send is not None and self.detached is not None:
+            # It may be stuck: nobody waits for it.
+            self._tasks.spawn(_end(self._send, self.detached))
+            self.detached = None
         self.detach()
-        if former is not None:
-            await former({"type": "http.response.body", "body": b""})
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         opening = b"id: %d_%d\nretry: %d\ndata: \n\n" % (self.number, after or 0, RETRY_MS)
         first = opening if prime else b": open\n\n"
@@ -139,11 +141,24 @@ class EventStream:
         """A reader has gone; if it was not replaced meanwhile, there is none now."""
         if self.detached is attached:
             self.detach()
+        else:
+            _settle(attached)
 
     def detach(self) -> None:
         """There is no reader any more."""
         self._send = None
         self._pending.clear()
         self._pending_bytes = 0
-        if self.detached is not None and not self.detached.done():
-            self.detached.set_result(None)
+        if self.detached is not None:
+            _settle(self.detached)
+
+
+async def _end(send: Send, detached: asyncio.Future[None]) -> None:
+    """End the response to a reader that another one has replaced."""
+    await send({"type": "http.response.body", "body": b""})
+    _settle(detached)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

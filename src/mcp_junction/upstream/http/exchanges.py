@@ -86,7 +86,7 @@ class Posted:
             self._resume("it ended the stream without an answer")
         elif self._resumes:  # a POST that may have run is not made again
             self._failed(f"its stream broke off, and it answered HTTP {self._status} to a resume")
-        elif self._status == 404 and self._session and not self._again:
+        elif self._is_forgotten() and not self._again:
             self._link.session_lost(self._session)
             self._link.post_again(self)
         elif self._status == 429 and not self._again:
@@ -103,6 +103,15 @@ class Posted:
             self._failed(why)
 
     # -- what it means
+
+    def _is_forgotten(self) -> bool:
+        """Whether the server refused the call because it does not know our session.
+
+        Such a server should say 404. Many, made after an early example, say 400 and why.
+        """
+        if not self._session or self._status not in (400, 404):
+            return False
+        return self._status == 404 or b"session" in b"".join(self._body).lower()
 
     def _finished(self, body: bytes) -> None:
         if body.lstrip()[:1] == b"{":
@@ -239,7 +248,8 @@ class Standing:
         if status == 200 and headers.get(b"content-type", b"").startswith(b"text/event-stream"):
             self._events = EventReader(self._link.limit)
             self.was_open = True
-        elif status == 404 and self._session:
+            self._link.streamed = self._session
+        elif status in (400, 404) and self._session and self._link.streamed == self._session:
             self._link.session_lost(self._session)
 
     def data(self, chunk: bytes) -> None:
@@ -249,7 +259,9 @@ class Standing:
             events = self._events.feed(chunk)
         except FrameError as error:
             log.warning("server %r: %s", self._link.server, error)
-            self._events = None
+            self.last_id = None  # else the same event would come again
+            self._link.pool.drop(self)
+            self._link.standing_ended(self)
             return
         for event in events:
             self.last_id = event.id or self.last_id

@@ -51,6 +51,8 @@ class HttpLink:
         self._opening: bytes = b""
         self._reopening: asyncio.Task[Outcome] | None = None
         self._standing: Standing | None = None
+        self.streamed = b""
+        """The session that had a standing stream: it is a sign if it can no longer be had."""
         self.why = ""
         self.refused_with = 0
 

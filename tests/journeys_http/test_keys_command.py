@@ -1,0 +1,131 @@
+"""`mcp-junction keys`, and what keys mean to a server that is running."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.http.wire import BOUND
+from tests.plugin_http import PROGRAM, stdio_entry
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Run `mcp-junction keys` on the data directory that `serve` uses here."""
+
+    def run(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [str(PROGRAM), "keys", *words, "--data-dir", str(tmp_path / "data")]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
+        assert ended.returncode == status, ended
+        assert "Traceback" not in ended.stderr
+        return ended
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    return tmp_path / "data" / "keys.json"
+
+
+def made(keys, *words: str) -> dict[str, str]:
+    return json.loads(keys("create", "--json", *words).stdout)
+
+
+def test_a_key_is_printed_once_and_only_its_hash_is_kept(keys, file):
+    created = keys("create", "--role", "agent", "--agent", "build-bot")
+    key = created.stdout.strip()
+    assert key.startswith("jct_")
+    assert "It is not shown again." in created.stderr
+    secret = key.split("_", 2)[2]
+    assert len(secret) >= 40
+    shown = keys("list").stdout + keys("list", "--json").stdout
+    assert secret not in file.read_text() + created.stderr + shown
+
+
+def test_only_its_owner_can_read_the_file(keys, file):
+    made(keys)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    file.chmod(0o644)
+    made(keys)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_keys_are_listed_with_what_became_of_them(keys):
+    assert "There are no keys yet." in keys("list").stdout
+    assert json.loads(keys("list", "--json").stdout) == []
+    one = made(keys, "--role", "viewer")
+    two = made(keys, "--agent", "[red]bot[/]")
+    revoked = json.loads(keys("revoke", one["id"], "--json").stdout)
+    listed = {key["id"]: key for key in json.loads(keys("list", "--json").stdout)}
+    assert listed[one["id"]]["revoked_at"] == revoked["revoked_at"] is not None
+    assert (listed[two["id"]]["role"], listed[two["id"]]["revoked_at"]) == ("agent", None)
+    shown = keys("list").stdout
+    assert "[red]bot[/]" in shown
+    assert (shown.count("revoked"), shown.count("in force")) == (1, 1)
+
+
+def test_a_revocation_is_for_ever(keys):
+    one = made(keys)
+    first = json.loads(keys("revoke", one["id"], "--json").stdout)
+    assert json.loads(keys("revoke", one["id"], "--json").stdout) == first
+
+
+def test_a_key_that_is_not_there_cannot_be_revoked(keys):
+    ended = keys("revoke", "nosuchkey", status=2)
+    assert "there is no key 'nosuchkey'; see: mcp-junction keys list" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("delete",), ("create", "--role", "owner"), ("create", "--role", "king"), ("revoke",)],
+)
+def test_wrong_words_are_explained(keys, words):
+    assert "--help" in keys(*words, status=2).stderr
+
+
+def test_a_file_that_is_damaged_is_named(keys, file):
+    made(keys)
+    file.write_text("{")
+    assert "keys.json cannot be read" in keys("list", status=2).stderr
+
+
+async def statuses(program, *keys: str | None) -> list[int]:
+    found = []
+    for key in keys:
+        wire = await program.wire()
+        wire.request("POST", "/mcp", PING, authorization=f"Bearer {key}" if key else None)
+        found.append((await wire.response()).status)
+    return found
+
+
+async def until_statuses(program, wanted: list[int], *keys: str | None) -> None:
+    async with asyncio.timeout(BOUND):
+        while await statuses(program, *keys) != wanted:
+            pass
+
+
+async def test_a_running_server_knows_new_and_revoked_keys(serve, keys):
+    program = await serve({"p": stdio_entry()})
+    assert await statuses(program, None, "jct_x_y") == [400, 401]  # let in, and has no session
+    one = made(keys, "--agent", "one")
+    await until_statuses(program, [401, 400], None, one["key"])
+    two = made(keys, "--agent", "two")
+    await until_statuses(program, [400, 400], one["key"], two["key"])
+    client = await program.front(key=one["key"])
+    held = await client.under_way("p.hold")
+    keys("revoke", one["id"])
+    await until_statuses(program, [401, 400], one["key"], two["key"])
+    assert (await client.answer(held))["error"]["message"] == "the key was revoked"
+    assert one["key"].split("_", 2)[2] not in program.errors
+
+
+async def test_with_require_key_the_loopback_asks_for_one_too(serve, keys):
+    program = await serve({"p": stdio_entry()}, "--require-key")
+    assert await statuses(program, None) == [401]
+    one = made(keys)
+    await until_statuses(program, [401, 400], None, one["key"])
