@@ -5,16 +5,45 @@ Not a model of the messages: payloads pass through unread.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
+STATELESS_VERSIONS: Final = ("2026-07-28",)
+LATEST_STATELESS: Final = STATELESS_VERSIONS[-1]
+
+
+class Era(StrEnum):
+    """How two peers talk: a conversation that is opened, or requests that each say everything."""
+
+    HANDSHAKE = "handshake"
+    STATELESS = "stateless"
+
+
+def era_of(version: str) -> Era:
+    """The era of a version that peers have agreed on."""
+    return Era.STATELESS if version in STATELESS_VERSIONS else Era.HANDSHAKE
+
+
+# Members of ``_meta`` that the stateless era reserves.
+VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
+LOG_LEVEL_KEY: Final = "io.modelcontextprotocol/logLevel"
+SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+
+# The stateless era's own.
+HEADER_MISMATCH: Final = -32020
+MISSING_CAPABILITY: Final = -32021
+UNSUPPORTED_VERSION: Final = -32022
 
 # Junction's own, in the range the protocol leaves to implementations.
 SERVER_UNAVAILABLE: Final = -32000

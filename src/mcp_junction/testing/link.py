@@ -17,7 +17,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.versions import LATEST_HANDSHAKE, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import LATEST_HANDSHAKE, METHOD_NOT_FOUND, Era
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
@@ -65,6 +65,7 @@ class FakeLink:
 
     def __init__(self, server: str, script: Script = echo) -> None:
         self.server = server
+        self.era = Era.HANDSHAKE
         self.script = script
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flights: list[Flight] = []

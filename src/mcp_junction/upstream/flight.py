@@ -48,7 +48,9 @@ class Passenger(Protocol):
 class Flight:
     """One attempt. Its wire id is unique in the process: no two links can mix up their flights."""
 
-    __slots__ = ("carrier", "future", "link", "method", "params", "passenger", "state", "wire_id")
+    __slots__ = (
+        "carrier", "future", "headers", "link", "method", "params", "passenger", "state", "wire_id",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Flight:
         self.wire_id = b"%d" % next(_wire_ids)
         self.method = method
         self.params: bytes = b""
+        self.headers: bytes = b""  # what a stateless server over HTTP wants repeated, ready-made
         self.passenger = passenger
         self.state = FlightState.QUEUED
         self.link: Link | None = None

@@ -10,12 +10,16 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Outcome
 
 
 class Link(Protocol):
     """Sending is synchronous: the answer comes through the flight's future."""
+
+    era: Era
+    """How the server is talked to; settled by ``opened``."""
 
     def send(self, flight: Flight) -> None:
         """Hand a flight to the wire. If that cannot be, the flight ends at once, not sent."""

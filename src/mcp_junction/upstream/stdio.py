@@ -22,6 +22,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
+from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
@@ -45,6 +46,7 @@ class StdioLink:
 
     def __init__(self, server: str, ear: Ear, line_limit: int) -> None:
         self.server = server
+        self.era = Era.HANDSHAKE
         self.exchange = Exchange(server, self._write, ear)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = LineReader(line_limit)

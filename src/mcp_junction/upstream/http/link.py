@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol import encode
+from mcp_junction.protocol.versions import Era
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -35,6 +36,7 @@ class HttpLink:
 
     def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
         self.server = definition.key
+        self.era = Era.HANDSHAKE
         self.limit = limit
         self.exchange = Exchange(definition.key, self._say, ear)
         self._ear = ear

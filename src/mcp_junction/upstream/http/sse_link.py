@@ -17,7 +17,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
-from mcp_junction.protocol.versions import INTERNAL_ERROR
+from mcp_junction.protocol.versions import INTERNAL_ERROR, Era
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -38,6 +38,7 @@ class SseLink:
 
     def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
         self.server = definition.key
+        self.era = Era.HANDSHAKE
         self.exchange = Exchange(definition.key, self._write, ear)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskScope(f"link to {definition.key}")
