@@ -21,7 +21,7 @@ from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.rounds import fulfilled
 from mcp_junction.eras.seal import Bearer, Ticket
 from mcp_junction.errors import FrameError, StateError
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
     LOG_LEVELS,
@@ -116,7 +116,7 @@ class Crossing:
             ticket = self._lot.seal.open(_text(state), _bearer(call, route))
             params["requestState"] = Raw(encode.dumps(ticket.inner))
         flight.params = encode.dumps(params)
-        flight.headers = route.headers_for(call.method, params)
+        flight.headers = _headers(call, route)
         if call.board(flight):
             link.send(flight)
         outcome = await flight.future
@@ -201,7 +201,7 @@ class Crossing:
                 said["progressToken"] = Raw(flight.wire_id)
             envelope.sealed(params, said)
             flight.params = encode.dumps(params)
-            flight.headers = route.headers_for(call.method, params)
+            flight.headers = _headers(call, route)
             if call.board(flight):
                 link.send(flight)
             outcome = await flight.future
@@ -231,6 +231,16 @@ def _bearer(call: Call, route: Route) -> Bearer:
         *route.pair,
         call.method,
     )
+
+
+def _headers(call: Call, route: Route) -> bytes:
+    """What a stateless server over HTTP wants repeated in headers."""
+    if call.method not in ASKING:
+        return b""
+    if not route.headers:
+        return route.name_header
+    arguments = call.params.get("arguments") or b"{}"
+    return route.name_header + param_headers.headers_for(route.headers, arguments)
 
 
 def _questions(capabilities: bytes) -> frozenset[str]:

@@ -15,7 +15,7 @@ from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import BOM, Overlong
-from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, Era
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState, Parker, Passenger, Withdrawable
@@ -33,7 +33,7 @@ _LARGE = 64 * 1024
 class Exchange:
     """The table of flights of one link."""
 
-    __slots__ = ("_ear", "_flights", "_open", "_questions", "_server", "_write", "noise")
+    __slots__ = ("_ear", "_flights", "_open", "_questions", "_server", "_write", "era", "noise")
 
     def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
         self._server = server
@@ -42,6 +42,7 @@ class Exchange:
         self._flights: dict[bytes, Flight] = {}
         self._questions = TaskScope(f"questions of {server}")
         self._open: dict[bytes, Withdrawable] = {}
+        self.era = Era.HANDSHAKE
         self.noise = 0
 
     def __len__(self) -> int:
@@ -181,7 +182,10 @@ class Exchange:
 
     def _question(self, frame: Frame, on: Flight | None) -> None:
         frame_id = bytes(frame.id)
-        if frame.method == "ping":
+        if self.era is Era.STATELESS:
+            why = f"{frame.method}: a server of this version asks nothing"
+            self._write(outcomes.failed(INVALID_REQUEST, why).frame(frame_id))
+        elif frame.method == "ping":
             self._write(encode.result(frame_id, b"{}"))
         elif len(self._questions) >= _MAX_QUESTIONS:
             busy = outcomes.failed(INTERNAL_ERROR, "too many requests of this server are open")

@@ -7,9 +7,6 @@ sessions, and nothing can be taken up again: closing the stream is how a client 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -22,7 +19,7 @@ from mcp_junction.listener.http.protocol import Exchange
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import frames
+from mcp_junction.protocol import frames, param_headers
 from mcp_junction.protocol.envelope import Envelope
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STATELESS_VERSIONS
@@ -34,7 +31,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _ROUTING: Final = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
-_SENTINEL: Final = re.compile(rb"=\?base64\?(.*)\?=")
 _STREAM: Final = b"text/event-stream"
 
 
@@ -177,17 +173,7 @@ def mismatch(
 
 
 def _said(value: bytes | None) -> str | None:
-    """The text of a header's value, which may be wrapped where a header cannot carry it plainly."""
-    if value is None:
-        return None
-    wrapped = _SENTINEL.fullmatch(value)
-    try:
-        if wrapped is None:
-            return value.decode("ascii")
-        data = base64.b64decode(wrapped[1], validate=True)
-        return data.decode("utf-8") if base64.b64encode(data) == wrapped[1] else None
-    except (binascii.Error, UnicodeDecodeError):
-        return None
+    return None if value is None else param_headers.decode_value(value)
 
 
 async def respond(send: Send, reply: Reply) -> None:
