@@ -30,7 +30,7 @@ from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol import encode, frames, names
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND, Era
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.sessions.session import Session
 from mcp_junction.subscriptions.coalescer import Coalescer
@@ -206,7 +206,7 @@ class Junction:
             upstream.end_session(session)
         for server, uri in self._subscriptions.drop(session):
             if not (upstream := self.servers[server]).is_isolated:
-                self.tasks.spawn(self._tell(upstream, "resources/unsubscribe", uri=uri))
+                self.tasks.spawn(upstream.unsubscribe(uri))
 
     def introduced(self, session: Session) -> None:
         self.greet(session.hello())
@@ -261,18 +261,17 @@ class Junction:
         """A shared server is told the most curious client's level; each client gets its own."""
         sessions = self.sessions if upstream.session is None else {_session(upstream)}
         levels = [session.log_level for session in sessions if session.is_open]
-        if levels and upstream.offers("logging"):
-            await self._tell(upstream, "logging/setLevel", level=LOG_LEVELS[min(levels)])
-
-    async def _tell(self, upstream: Upstream, method: str, **params: str) -> None:
-        timeout = self.settings.start_timeout_ms / 1000
-        await upstream.request(method, encode.dumps(params), timeout)
+        greeting = upstream.greeting
+        if levels and greeting and greeting.era is Era.HANDSHAKE and upstream.offers("logging"):
+            params = encode.dumps({"level": LOG_LEVELS[min(levels)]})
+            timeout = self.settings.start_timeout_ms / 1000
+            await upstream.request("logging/setLevel", params, timeout)
 
     # -- the Observer of servers
 
     def changed(self, upstream: Upstream) -> None:
-        if upstream.session is not None:
-            return  # the life of what is one session's own is nobody else's news
+        if upstream.primary is not None:
+            return  # the life of a twin is nobody's news
         if upstream.state not in _SERVING:
             self._keeper.remove(upstream)
         if self._sink is not None:
@@ -280,7 +279,7 @@ class Junction:
             self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
 
     async def connected(self, upstream: Upstream) -> None:
-        if upstream.session is None:
+        if upstream.primary is None:
             await self._keeper.discover(upstream)
         await self._remind(upstream)
 
@@ -292,10 +291,10 @@ class Junction:
         """Tell a server again what it cannot remember across conversations."""
         if any(session.log_level for session in self.sessions):
             await self._tell_log_level(upstream)
-        if upstream.is_isolated and upstream.session is None:
-            return  # nobody's calls go there
-        for uri in self._subscriptions.of(upstream.key, upstream.session):
-            await self._tell(upstream, "resources/subscribe", uri=uri)
+        if upstream.session is None and (upstream.is_isolated or upstream.primary is not None):
+            return  # nobody subscribes there
+        wanted = self._subscriptions.of(upstream.key, upstream.session)
+        await asyncio.gather(*map(upstream.subscribe, wanted))
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
         if frame.method in _CHANGES:
