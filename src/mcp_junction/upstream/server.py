@@ -146,6 +146,11 @@ class Upstream:
         return self._current is not None
 
     @property
+    def is_stateless(self) -> bool:
+        """Whether it is talked to in the stateless era."""
+        return self._current is not None and self._current.era is Era.STATELESS
+
+    @property
     def is_busy(self) -> bool:
         """Whether it is being connected to, or an answer is waited for."""
         if self.link is None:
@@ -393,14 +398,14 @@ class Upstream:
 
     async def subscribe(self, uri: str) -> Outcome:
         """Have it tell us of changes to a resource, in whichever era."""
-        if self._current is not None and self._current.era is Era.STATELESS:
+        if self.is_stateless:
             return await self._listening.add(uri)
         params = encode.dumps({"uri": uri})
         return await self.request("resources/subscribe", params, self.terms.start_timeout)
 
     async def unsubscribe(self, uri: str) -> Outcome:
         """Hear no more of changes to a resource."""
-        if self._current is not None and self._current.era is Era.STATELESS:
+        if self.is_stateless:
             return await self._listening.remove(uri)
         params = encode.dumps({"uri": uri})
         return await self.request("resources/unsubscribe", params, self.terms.start_timeout)
@@ -410,9 +415,7 @@ class Upstream:
     def heard(self, frame: Frame) -> None:
         if self._is_pooled:
             return  # nobody in particular is behind it, and the server's own link hears it too
-        heard: Frame | None = frame
-        if self._current is not None and self._current.era is Era.STATELESS:
-            heard = self._listening.sort(frame)
+        heard = self._listening.sort(frame) if self.is_stateless else frame
         if heard is not None:
             self._observer.heard(self, heard)
 
