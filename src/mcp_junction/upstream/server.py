@@ -225,7 +225,7 @@ class Upstream:
                 elif self._try_otherwise():
                     continue
                 self._failed(error)
-            if not self.terms.restart:
+            if not self.terms.restart or isinstance(self.error, EraError):
                 break
             wait = backoff.delay(attempt, self.clock.now() - self._down_since, random.random)
             attempt += 1
@@ -452,7 +452,8 @@ class Upstream:
         repeated = self.error is not None and str(self.error) == str(error)
         self.error = error
         tail = error.stderr_tail.strip()
-        level = logging.DEBUG if repeated else logging.ERROR
+        is_known = repeated or isinstance(error, EraError)
+        level = logging.DEBUG if is_known else logging.ERROR
         stderr = f"\n  its stderr ends with:\n{_indented(tail)}" if tail else ""
         log.log(level, "%s%s", error, stderr)
         self._to(ServerState.ERROR)
