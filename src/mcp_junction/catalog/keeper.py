@@ -106,7 +106,7 @@ def _selected(offers: tuple[Offer, ...], selection: ToolSelection) -> tuple[Offe
         if name in chosen:
             log.warning("two tools would be called %r; %r is left out", name, offer.name)
         elif name is not None:
-            chosen[name] = Offer(name, offer.members)
+            chosen[name] = Offer(name, offer.members, offer.headers)
     return tuple(chosen.values())
 
 
