@@ -49,27 +49,36 @@ class Column:
     role: str  # "server" or "client"
     version: str
     upstream: str  # the transport to the server behind the gateway
+    era: str = "both"  # what that server speaks: the version's own era alone, or both
 
     @property
     def key(self) -> str:
-        return f"{self.role}-{self.version}-{self.upstream}"
+        both = "-both" if self.role == "server" and self.era == "both" else ""
+        return f"{self.role}-{self.version}-{self.upstream}{both}"
 
     @property
     def title(self) -> str:
         transport = {"http": "HTTP", "stdio": "stdio"}[self.upstream]
-        return f"{self.version}, {transport} upstream"
+        both = " of both eras" if self.role == "server" and self.era == "both" else ""
+        return f"{self.version}, {transport} upstream{both}"
 
 
 COLUMNS = (
-    Column("server", "2025-11-25", "http"),
-    Column("server", "2025-11-25", "stdio"),
+    Column("server", "2025-11-25", "http", "old"),
+    Column("server", "2025-11-25", "stdio", "old"),
+    Column("server", "2025-11-25", "http", "both"),
+    Column("server", "2026-07-28", "http", "new"),
+    Column("server", "2026-07-28", "stdio", "new"),
+    Column("server", "2026-07-28", "http", "both"),
     Column("client", "2025-11-25", "http"),
+    Column("client", "2026-07-28", "http"),
 )
 SECTIONS = {
     "server": (
         "As a server",
         "The suite is the client; behind the gateway is one server, "
-        "`tests/conformance/fixture.py`, which passes them all by itself.",
+        "`tests/conformance/fixture.py`, which passes them all by itself. It speaks the era of "
+        "the column's version alone, or both.",
     ),
     "client": (
         "As a client",

@@ -40,6 +40,7 @@ def test_the_page_shows_each_scenario_and_how_many_passed():
     good, bad = Row("ping", 2, 0), Row("tools-list", 1, 1, ("no",))
     page = render({column.key: [good, bad] for column in COLUMNS}, "1.2.3")
     assert "| `ping` | 2/2 | 2/2 |" in page
+    assert "| 2026-07-28, stdio upstream | 2026-07-28, HTTP upstream of both eras |" in page
     assert "| `tools-list` | **1/2 failed** | **1/2 failed** |" in page
     assert "| **passed** | **1 of 2** | **1 of 2** |" in page
 
