@@ -165,8 +165,14 @@ def spelled(client: Client, own: str, key: str = "up") -> str:
     return f"{key}{client.separator}{own}" if client.separator else own
 
 
+async def text_of(client: Client, tool: str, key: str = "up", /, **arguments: Any) -> str:
+    """The text of a call's result, an error's too. `tool` is the server's own name."""
+    result = await client.call_tool(spelled(client, tool, key), arguments)
+    return "\n".join(block.text for block in result.content if block.type == "text")
+
+
 async def said(client: Client, tool: str, key: str = "up", /, **arguments: Any) -> str:
-    """The text of a call's result, which is no error. `tool` is the server's own name."""
+    """The text of a call's result, which is no error."""
     result = await client.call_tool(spelled(client, tool, key), arguments)
     assert not result.is_error, result
     return "\n".join(block.text for block in result.content if block.type == "text")

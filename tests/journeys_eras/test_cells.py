@@ -18,6 +18,7 @@ from tests.journeys_eras.clients import (
     resource_uris,
     said,
     spelled,
+    text_of,
     tool_names,
     watching,
 )
@@ -125,18 +126,20 @@ async def test_three_kinds_of_question_in_one_call(stack, era):
 
 
 @pytest.mark.feature("elicitation")
-async def test_two_clients_are_each_asked_their_own(stack, era):
+async def test_two_clients_are_each_asked_their_own(stack, era, server_era, transport):
     async with (
         connected(era, stack.url) as (one, first),
         connected(era, stack.url) as (two, second),
     ):
         a, b = uuid.uuid4().hex[:8], uuid.uuid4().hex[:8]
         answers = await asyncio.gather(
-            said(one, "ask_user", nonce=a), said(two, "ask_user", nonce=b)
+            text_of(one, "ask_user", nonce=a), text_of(two, "ask_user", nonce=b)
         )
+        assert set(first.asked) <= {f"Who is {a}?"}
+        assert set(second.asked) <= {f"Who is {b}?"}
+        if (server_era, transport) == ("old", "stdio"):
+            return  # nothing says whose question it is; it is refused rather than guessed
         assert answers == [f"{a}: accept Ada", f"{b}: accept Ada"]
-        assert first.asked == [f"Who is {a}?"]
-        assert second.asked == [f"Who is {b}?"]
 
 
 # While a call runs
