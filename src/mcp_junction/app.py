@@ -11,11 +11,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.methods import Address
 from mcp_junction.calls.pipeline import owner_pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog
@@ -25,6 +28,8 @@ from mcp_junction.catalog.kinds import ALL, RESOURCES
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
+from mcp_junction.eras.lot import Lot
+from mcp_junction.eras.seal import Seal
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol import encode, frames, names
@@ -32,7 +37,9 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.resilience.clock import Clock, SystemClock
+from mcp_junction.sessions.listen import Listen
 from mcp_junction.sessions.session import Session
+from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.subscriptions.coalescer import Coalescer
 from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
@@ -50,6 +57,14 @@ from mcp_junction.upstream.warden import Warden
 
 log = logging.getLogger("mcp_junction.app")
 
+STATELESS_CAPABILITIES: Final = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+_SUBSCRIBE_WAIT: Final = 5.0
 _SERVING = (ServerState.CONNECTED, ServerState.DEGRADED)
 _CHANGES = frozenset(kind.changed for kind in ALL)
 
@@ -67,11 +82,13 @@ class Junction:
         canonical: Spelling = names.STDIO,
         supervised: bool = False,
         headstart: Headstart | None = None,
+        state_key: bytes | None = None,
     ) -> None:
         self.config = config
         self.settings: Settings = config.settings
         self.servers: dict[str, Upstream] = {}
         self.sessions: set[Session] = set()
+        self.listens: set[Listen] = set()
         self.tasks = TaskScope("junction")
         self.clock = clock or SystemClock()
         self._owners = TaskScope("servers")
@@ -82,7 +99,16 @@ class Junction:
         self._warden = Warden(headstart)
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
-        self._handle = owner_pipeline(self.clock, self._deadlines, self._subscriptions, self._sink)
+        parked = self.settings.parked_ms / 1000
+        self.lot = Lot(self.clock, Seal(state_key), parked, self.settings.max_parked)
+        info = {"name": self.settings.name, "version": self.settings.version}
+        self._handle = owner_pipeline(
+            self.clock,
+            self._deadlines,
+            self._subscriptions,
+            self._sink,
+            Crossing(self.lot, encode.dumps(info)),
+        )
         self._keeper = Keeper(
             self._first_catalog(),
             [definition.key for definition in config.servers],
@@ -100,6 +126,7 @@ class Junction:
 
     async def __aenter__(self) -> Junction:
         self.tasks.spawn(self._deadlines.run())
+        self.tasks.spawn(self.lot.run())
         for definition in self.config.servers:
             upstream = self.servers[definition.key] = self._upstream(definition)
             self._owners.spawn(upstream.run())
@@ -114,6 +141,7 @@ class Junction:
             coalescer.close()
         for session in self.sessions:
             session.close("Junction is ending")
+        self.lot.end(lambda _: True, "Junction is ending")
         for upstream in self.servers.values():
             upstream.stop()
         await self._owners.settle(self.settings.drain_ms / 1000)
@@ -204,9 +232,44 @@ class Junction:
         self.sessions.discard(session)
         for upstream in self.servers.values():
             upstream.end_session(session)
-        for server, uri in self._subscriptions.drop(session):
+        self._unsubscribe(session)
+
+    def _unsubscribe(self, subscriber: object) -> None:
+        """Someone is gone: servers need not tell any more what nobody else wants to hear."""
+        for server, uri in self._subscriptions.drop(subscriber):
             if not (upstream := self.servers[server]).is_isolated:
                 self.tasks.spawn(self._tell(upstream, "resources/unsubscribe", uri=uri))
+
+    # -- stateless clients
+
+    def visited(self, visitor: Visitor) -> None:
+        self.greet(visitor.hello())
+
+    def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
+        return dict(STATELESS_CAPABILITIES)
+
+    async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
+        calls = [self._watch(listen, uri) for uri in dict.fromkeys(uris)]
+        done = await asyncio.gather(*calls)
+        return [uri for uri, outcome in zip(dict.fromkeys(uris), done, strict=True) if outcome]
+
+    async def _watch(self, listen: Listen, uri: str) -> bool:
+        """Subscribe to a resource on behalf of ``listen``, like any other request of a client."""
+        params = {"uri": Raw(encode.dumps(uri))}
+        method = "resources/subscribe"
+        call = Call(listen, self.snapshot, method, Address(RESOURCES, uri), params)
+        late = asyncio.get_running_loop().call_later(_SUBSCRIBE_WAIT, call.expire, _SUBSCRIBE_WAIT)
+        try:
+            return (await call.snapshot.handle(call)).kind is outcomes.Kind.RESULT
+        finally:
+            late.cancel()
+
+    def acknowledged(self, listen: Listen) -> None:
+        self.listens.add(listen)
+
+    def listened(self, listen: Listen) -> None:
+        self.listens.discard(listen)
+        self._unsubscribe(listen)
 
     def introduced(self, session: Session) -> None:
         self.greet(session.hello())
@@ -260,9 +323,9 @@ class Junction:
     async def _tell_log_level(self, upstream: Upstream) -> None:
         """A shared server is told the most curious client's level; each client gets its own."""
         sessions = self.sessions if upstream.session is None else {_session(upstream)}
-        levels = [session.log_level for session in sessions if session.is_open]
-        if levels and upstream.offers("logging"):
-            await self._tell(upstream, "logging/setLevel", level=LOG_LEVELS[min(levels)])
+        levels = [session.log_level or 0 for session in sessions if session.is_open]
+        if levels:
+            await upstream.at_level(LOG_LEVELS[min(levels)], exactly=True)
 
     async def _tell(self, upstream: Upstream, method: str, **params: str) -> None:
         timeout = self.settings.start_timeout_ms / 1000
@@ -310,7 +373,7 @@ class Junction:
         params = frames.members(frame.params)
         uri = frames.text(params.get("uri")) or ""
         for session, name in self._subscriptions.names(upstream.key, uri).items():
-            assert isinstance(session, Session)
+            assert isinstance(session, Session | Listen)
             if upstream.session in (None, session):
                 renamed = {**params, "uri": Raw(encode.dumps(name))}
                 session.notify(frame.method, frame.params if name == uri else encode.dumps(renamed))
@@ -348,6 +411,9 @@ class Junction:
                 seen = session.listed.get(method) if session.listed else None
                 if seen is not None and seen < self._changed_at[method]:
                     session.notify(method)
+            for listen in self.listens:
+                if method in listen.announcements:
+                    listen.notify(method)
 
         return Coalescer(tell)
 

@@ -14,6 +14,7 @@ import uvicorn
 
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
+from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import ConfigError, Problem, ProblemCode, UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
@@ -21,7 +22,9 @@ from mcp_junction.listener.http.app import HttpListener, Standing
 from mcp_junction.listener.http.guard import Guard, is_loopback
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
 from mcp_junction.listener.http.registry import SessionRegistry
-from mcp_junction.policy.principal import LOCAL_OWNER, Principal
+from mcp_junction.listener.http.stateless import StatelessFront
+from mcp_junction.listener.stateless import StatelessDispatcher
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 
@@ -54,10 +57,12 @@ class Service:
             settings.session_idle_ms / 1000,
             junction.end_session,
         )
+        self._stateless = StatelessDispatcher(junction, self._calls)
         self._listener = HttpListener(
             self,
             Dispatcher(junction, self._calls),
             self._registry,
+            StatelessFront(self._stateless, self._calls),
             Guard(host, _words(settings.allowed_hosts), _words(settings.allowed_origins)),
             self._calls,
             settings.max_body_bytes,
@@ -114,6 +119,8 @@ class Service:
         await stop.wait()
         self._draining = True
         self._listener.drain()
+        self._stateless.drain()
+        self._junction.lot.end(lambda _: True, "Junction is ending")
         await self._drain()
         self._registry.close()
         server.should_exit = True
@@ -130,6 +137,11 @@ class Service:
             if self._keys.generation != known:
                 known = self._keys.generation
                 self._registry.expel(self._is_allowed)
+                self._stateless.end(self._is_allowed, "the key was revoked")
+                self._junction.lot.end(self._is_revoked, "the key was revoked")
+
+    def _is_revoked(self, bearer: Bearer) -> bool:
+        return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))
 
     def _is_allowed(self, principal: Principal) -> bool:
         if principal == LOCAL_OWNER:
@@ -144,7 +156,8 @@ class Service:
             await clock.sleep(0.05)
 
     def _running(self) -> int:
-        return sum(len(session.calls) for session in self._junction.sessions)
+        stateless = len(self._stateless.calls)
+        return stateless + sum(len(session.calls) for session in self._junction.sessions)
 
 
 class _Server(uvicorn.Server):

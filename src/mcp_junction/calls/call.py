@@ -13,9 +13,9 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode
+from mcp_junction.protocol import encode, levels
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
+from mcp_junction.protocol.versions import SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
@@ -33,6 +33,7 @@ class Wire(Protocol):
 class Caller(Wire, Protocol):
     """What a call needs of the session it belongs to. A session is a wire too."""
 
+    era: Era
     principal: Principal
     spelling: Spelling
     endpoint: Endpoint
@@ -40,6 +41,11 @@ class Caller(Wire, Protocol):
     def ask(self, method: str, params: Raw, wire: Wire) -> Awaitable[Outcome]: ...
 
     def wants_log(self, params: Raw) -> bool: ...
+
+    @property
+    def log_name(self) -> str | None:
+        """The level of log messages it has asked for, if it has."""
+        ...
 
     def hello(self) -> Hello: ...
 
@@ -54,6 +60,7 @@ class Call:
         "caller",
         "deadline",
         "flight",
+        "level",
         "method",
         "params",
         "progress_token",
@@ -82,6 +89,8 @@ class Call:
         self.flight: Flight | None = None
         self.deadline: float | None = None
         self.progress_token: Raw | None = None
+        self.level: int | None = None
+        """The least level of log messages a stateless client wants of this call; None is none."""
         self.spoke = False
         self.asking = 0
         self._ended_by: Outcome | None = None
@@ -141,8 +150,13 @@ class Call:
             self._tell("notifications/progress", encode.dumps(params))
 
     def log(self, params: Raw) -> None:
-        if self._ended_by is None and self.caller.wants_log(params):
+        if self._ended_by is None and self._wants_log(params):
             self._tell("notifications/message", params)
+
+    def _wants_log(self, params: Raw) -> bool:
+        if self.caller.era is Era.HANDSHAKE:
+            return self.caller.wants_log(params)
+        return self.level is not None and levels.passes(params, self.level)
 
     def _tell(self, method: str, params: Raw | bytes) -> None:
         self.spoke = True

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.forward import Forward
@@ -39,7 +40,8 @@ def compose(stages: Sequence[Stage], last: Handler) -> Handler:
 
 
 def owner_pipeline(
-    clock: Clock, deadlines: Deadlines, register: Register, sink: Sink | None
+    clock: Clock, deadlines: Deadlines, register: Register, sink: Sink | None, crossing: Crossing
 ) -> Handler:
     """The path of a call whose caller owns everything: no policy, no audit."""
-    return compose([Record(clock, sink), resolve, Subscribe(register)], Forward(deadlines))
+    forward = Forward(deadlines, crossing)
+    return compose([Record(clock, sink), resolve, Subscribe(register)], forward)

@@ -68,23 +68,32 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
     import asyncio
 
     from mcp_junction.app import Junction
+    from mcp_junction.catalog.endpoints import EVERYTHING
     from mcp_junction.listener.dispatch import Dispatcher
+    from mcp_junction.listener.stateless import PipeClient, StatelessDispatcher
     from mcp_junction.listener.stdio import StdioListener
+    from mcp_junction.policy.principal import LOCAL_OWNER
     from mcp_junction.tasks import TaskScope
 
     if not config.servers:
         log.warning("%s has no enabled servers: there is nothing to serve", config.source)
     async with Junction(config, headstart=headstart) as junction:
         calls = TaskScope("calls")
-        listener = StdioListener(Dispatcher(junction, calls), config.settings.max_line_bytes)
-        session = listener.session = junction.open_session(listener.send, listener.offer)
+        stateless = StatelessDispatcher(junction, calls)
+        listener = StdioListener(
+            Dispatcher(junction, calls),
+            config.settings.max_line_bytes,
+            lambda wire: PipeClient(stateless, LOCAL_OWNER, EVERYTHING, wire, calls),
+        )
+        listener.session = junction.open_session(listener.send, listener.offer)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, listener.stop)
         await listener.open(0, stdout)
         await listener.serve()
+        stateless.drain()
         await calls.settle(config.settings.drain_ms / 1000)
-        session.close("Junction is ending")
+        listener.drop("Junction is ending")
         await calls.settle(1.0)
         await calls.close()
         await listener.close()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.config.settings import Settings
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.sessions.listen import Listen
 from mcp_junction.sessions.session import Session
+from mcp_junction.sessions.visitor import Visitor
 
 
 class Backend(Protocol):
@@ -31,6 +36,30 @@ class Backend(Protocol):
 
     async def offered(self, call: Call) -> None:
         """Wait until a server offers what ``call`` is for, or until none of them can any more."""
+        ...
+
+    def spelling(self, endpoint: Endpoint) -> Spelling:
+        """How names are written at an endpoint for a client nothing is known about."""
+        ...
+
+    def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
+        """What a stateless client can have at an endpoint."""
+        ...
+
+    def visited(self, visitor: Visitor) -> None:
+        """A stateless client has made a first request that says this of it."""
+        ...
+
+    async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
+        """Have updates of these resources come to ``listen``; those that will."""
+        ...
+
+    def acknowledged(self, listen: Listen) -> None:
+        """It has been told that it is heard: changed lists may be announced to it."""
+        ...
+
+    def listened(self, listen: Listen) -> None:
+        """It is over."""
         ...
 
     def introduced(self, session: Session) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from msgspec import Raw
+
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.calls.methods import ROUTED, address
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
@@ -114,7 +116,8 @@ class Dispatcher:
         wanted = frames.text(params.get("protocolVersion"))
         if wanted is None:
             raise FrameError(INVALID_PARAMS, "protocolVersion is missing")
-        info = frames.members(params.get("clientInfo") or b"{}")
+        session.client_info = (params.get("clientInfo") or Raw(b"{}")).copy()
+        info = frames.members(session.client_info)
         settings = self._backend.settings
         session.client = frames.text(info.get("name")) or ""
         session.capabilities = {

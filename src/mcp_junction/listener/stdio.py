@@ -10,11 +10,14 @@ import asyncio
 import os
 import stat
 import threading
+from collections.abc import Callable
 
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.stateless import PipeClient
 from mcp_junction.outbox import Outbox
-from mcp_junction.protocol import frames
+from mcp_junction.protocol import envelope, frames
+from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import INVALID_REQUEST
 from mcp_junction.sessions.session import Session
@@ -23,12 +26,20 @@ _DROP_ABOVE = 8 * 1024 * 1024
 _PAUSE_ABOVE = 64 * 1024 * 1024
 _CHUNK = 1 << 16
 
+Stateless = Callable[["StdioListener"], PipeClient]
+"""Makes the client of a pipe whose first request is of the stateless era."""
+
 
 class StdioListener:
     """Reads the client's frames and writes ours. ``serve`` returns when the client is gone."""
 
-    def __init__(self, dispatcher: Dispatcher, line_limit: int) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, line_limit: int, stateless: Stateless | None = None
+    ) -> None:
         self._dispatcher = dispatcher
+        self._stateless = stateless
+        self._client: PipeClient | None = None
+        self._is_decided = stateless is None
         self._reader = LineReader(line_limit)
         self._line_limit = line_limit
         self._ended = asyncio.Event()
@@ -95,8 +106,7 @@ class StdioListener:
         """Nobody reads what we write: unlike at the end of the input, nothing needs finishing."""
         self._ended.set()
         self._nobody_reads = True
-        if self.session is not None:
-            self.session.close("the client is gone")
+        self.drop("the client is gone")
 
     def _line(self, line: bytes | Overlong) -> None:
         assert self.session is not None
@@ -109,7 +119,26 @@ class StdioListener:
         except FrameError as error:
             self.send(self._dispatcher.refused(error))
             return
-        self._dispatcher.receive(self.session, frame)
+        if not self._is_decided and frame.method and frame.id:
+            self._decide(frame)
+        if self._client is not None:
+            self._client.receive(frame)
+        else:
+            self._dispatcher.receive(self.session, frame)
+
+    def _decide(self, frame: Frame) -> None:
+        """The first request says of which era the client is; that holds for as long as it stays."""
+        assert self._stateless is not None
+        self._is_decided = True
+        if frame.method != "initialize" and envelope.is_enveloped(frame.params):
+            self._client = self._stateless(self)
+
+    def drop(self, reason: str) -> None:
+        """Whatever still runs is answered that nobody waits for it."""
+        if self._client is not None:
+            self._client.close(reason)
+        elif self.session is not None:
+            self.session.close(reason)
 
     def _too_long(self, line: Overlong) -> FrameError:
         message = f"a line of {line.size} bytes is over the limit of {self._line_limit}"

@@ -56,6 +56,15 @@ def ready(frame_id: Payload, payload: bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))
 
 
+def ready_with(frame_id: Payload, payload: bytes, tail: bytes) -> bytes:
+    """A ready result whose object goes on with ``tail``, which closes it too.
+
+    Neither has line breaks, and the payload has at least one member.
+    """
+    body = memoryview(payload)[:-1]
+    return b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', body, tail, b"}\n"))
+
+
 def one_line(payload: bytes) -> bytes:
     """A payload without line breaks, however its raw parts were written."""
     if b"\n" in payload or b"\r" in payload:

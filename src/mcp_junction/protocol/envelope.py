@@ -1,4 +1,4 @@
-"""The envelope of the stateless era: what each request says of its sender, what each result of itself.
+"""The envelope of the stateless era: what a request says of its sender, a result of itself.
 
 Requests carry version and capabilities in ``_meta``; results say of which type they are, and lists
 how long they keep. Here is how they are read, written, added and taken off, on raw members. Who is

@@ -11,22 +11,16 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.errors import FrameError
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import LATEST_HANDSHAKE, LOG_LEVELS, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import LATEST_HANDSHAKE, LOG_LEVELS, METHOD_NOT_FOUND, Era
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.hello import QUESTIONS, Hello
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
-_QUESTIONS = {
-    "sampling/createMessage": "sampling",
-    "elicitation/create": "elicitation",
-    "roots/list": "roots",
-}
-_RELAYED = frozenset(_QUESTIONS.values())
+_RELAYED = frozenset(QUESTIONS.values())
 
 _question_ids = itertools.count(1)
 
@@ -34,11 +28,14 @@ _question_ids = itertools.count(1)
 class Session:
     """One conversation with one client. It is the client's channel for what belongs to no call."""
 
+    era = Era.HANDSHAKE
+
     __slots__ = (
         "_questions",
         "calls",
         "capabilities",
         "client",
+        "client_info",
         "endpoint",
         "listed",
         "log_level",
@@ -64,9 +61,10 @@ class Session:
         self.offer = offer or send
         self.protocol_version: str | None = None
         self.client = ""
+        self.client_info = Raw(b"{}")
         self.capabilities: dict[str, Raw] = {}
         self.calls: dict[bytes, Call] = {}
-        self.log_level = 0
+        self.log_level: int | None = None
         self.listed: dict[str, int] | None = None
         """The generation of each list the client has, by what announces another one."""
         self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
@@ -82,6 +80,7 @@ class Session:
         return Hello(
             protocol_version=self.protocol_version or LATEST_HANDSHAKE,
             capabilities=msgspec.json.encode(relayed),
+            client=bytes(self.client_info),
         )
 
     # -- to the client
@@ -92,7 +91,7 @@ class Session:
 
     async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
         """Ask the client something on a server's behalf."""
-        needed = _QUESTIONS.get(method)
+        needed = QUESTIONS.get(method)
         if needed is None or needed not in self.capabilities:
             return outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}")
         question = b'"junction-%d"' % next(_question_ids)
@@ -110,11 +109,11 @@ class Session:
 
     def wants_log(self, params: Raw) -> bool:
         """Whether the client wants log messages of this one's level."""
-        try:
-            level = frames.text(frames.members(params).get("level"))
-        except FrameError:
-            return False
-        return level not in LOG_LEVELS or LOG_LEVELS.index(level) >= self.log_level
+        return levels.passes(params, self.log_level or 0)
+
+    @property
+    def log_name(self) -> str | None:
+        return None if self.log_level is None else LOG_LEVELS[self.log_level]
 
     def log(self, params: Raw) -> None:
         """Pass on a server's log message, if the client wants it."""

@@ -6,7 +6,6 @@ flights. Starting, stopping and judging a server is not its business.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -16,10 +15,10 @@ from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import BOM, Overlong
-from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, Era
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, FlightState, Passenger
+from mcp_junction.upstream.flight import Flight, FlightState, Parker, Passenger, Withdrawable
 from mcp_junction.upstream.link import Ear
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
@@ -34,7 +33,7 @@ _LARGE = 64 * 1024
 class Exchange:
     """The table of flights of one link."""
 
-    __slots__ = ("_ear", "_flights", "_open", "_questions", "_server", "_write", "noise")
+    __slots__ = ("_ear", "_flights", "_open", "_questions", "_server", "_write", "era", "noise")
 
     def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
         self._server = server
@@ -42,7 +41,8 @@ class Exchange:
         self._ear = ear
         self._flights: dict[bytes, Flight] = {}
         self._questions = TaskScope(f"questions of {server}")
-        self._open: dict[bytes, asyncio.Task[None]] = {}
+        self._open: dict[bytes, Withdrawable] = {}
+        self.era = Era.HANDSHAKE
         self.noise = 0
 
     def __len__(self) -> int:
@@ -182,17 +182,38 @@ class Exchange:
 
     def _question(self, frame: Frame, on: Flight | None) -> None:
         frame_id = bytes(frame.id)
-        if frame.method == "ping":
+        if self.era is Era.STATELESS:
+            why = f"{frame.method}: a server of this version asks nothing"
+            self._write(outcomes.failed(INVALID_REQUEST, why).frame(frame_id))
+        elif frame.method == "ping":
             self._write(encode.result(frame_id, b"{}"))
         elif len(self._questions) >= _MAX_QUESTIONS:
             busy = outcomes.failed(INTERNAL_ERROR, "too many requests of this server are open")
             self._write(busy.frame(frame_id))
         else:
-            task = self._open[frame_id] = self._questions.spawn(self._relay(frame_id, frame, on))
-            task.add_done_callback(lambda _: self._open.pop(frame_id, None))
+            self._put(frame_id, frame, *self._whose(on))
 
-    async def _relay(self, frame_id: bytes, frame: Frame, on: Flight | None) -> None:
-        passenger, is_clear = self._whose(on)
+    def _put(
+        self, frame_id: bytes, frame: Frame, passenger: Passenger | None, is_clear: bool
+    ) -> None:
+        """Put a question to whom it is for."""
+        if isinstance(passenger, Parker):
+
+            def answer(outcome: Outcome) -> None:
+                self._open.pop(frame_id, None)
+                self._write(outcome.frame(frame_id))
+
+            parked = passenger.park(frame.method, frame.params, answer)
+            if parked is not None:
+                self._open[frame_id] = parked
+            return
+        relayed = self._questions.spawn(self._relay(frame_id, frame, passenger, is_clear))
+        self._open[frame_id] = relayed
+        relayed.add_done_callback(lambda _: self._open.pop(frame_id, None))
+
+    async def _relay(
+        self, frame_id: bytes, frame: Frame, passenger: Passenger | None, is_clear: bool
+    ) -> None:
         if passenger is not None:
             answer = await passenger.ask(frame.method, frame.params)
         elif is_clear:
@@ -205,9 +226,9 @@ class Exchange:
     def _withdrawn(self, frame: Frame) -> None:
         """The server no longer wants an answer to a question of its own."""
         request_id = frames.members(frame.params).get("requestId")
-        task = self._open.get(bytes(request_id)) if request_id is not None else None
-        if task is not None:
-            task.cancel()
+        question = self._open.pop(bytes(request_id), None) if request_id is not None else None
+        if question is not None:
+            question.cancel()
 
     def _whose(self, on: Flight | None) -> tuple[Passenger | None, bool]:
         """Whom a message is for, and whether that is clear.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from msgspec import Raw
 
@@ -43,6 +43,23 @@ class Passenger(Protocol):
     def log(self, params: Raw) -> None: ...
 
     def ask(self, method: str, params: Raw) -> Awaitable[Outcome]: ...
+
+
+class Withdrawable(Protocol):
+    """A question that the server may take back."""
+
+    def cancel(self) -> object: ...
+
+
+@runtime_checkable
+class Parker(Passenger, Protocol):
+    """A passenger that takes questions without anyone waiting for the answer."""
+
+    def park(
+        self, method: str, params: Raw, answer: Callable[[Outcome], None]
+    ) -> Withdrawable | None:
+        """Take a question; None when it is answered already."""
+        ...
 
 
 class Flight:

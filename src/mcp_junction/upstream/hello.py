@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import LATEST_HANDSHAKE
+
+QUESTIONS: Final = {
+    "sampling/createMessage": "sampling",
+    "elicitation/create": "elicitation",
+    "roots/list": "roots",
+}
+"""What a server may ask a client, and the capability that takes."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -15,6 +22,8 @@ class Hello(msgspec.Struct, frozen=True):
 
     protocol_version: str = LATEST_HANDSHAKE
     capabilities: bytes = b"{}"
+    client: bytes = b"{}"
+    """Who the client says it is; only stateless servers are told, with its own requests."""
 
     def params(self, name: str, version: str) -> bytes:
         """The params of ``initialize``, under our own name."""

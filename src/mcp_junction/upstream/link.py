@@ -29,7 +29,9 @@ class Link(Protocol):
         """Tell the server that nobody waits for this flight any more, and forget it."""
         ...
 
-    def notify(self, method: str, params: Raw | bytes = b"") -> None: ...
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        """Tell the server something; one that is stateless has nothing to be told."""
+        ...
 
 
 class LastWords(msgspec.Struct, frozen=True):
@@ -45,7 +47,9 @@ class OwnedLink(Link, Protocol):
     closed: asyncio.Future[None]
 
     async def opened(self, protocol_version: str) -> None:
-        """The server has greeted us: say that the conversation is open, before anything else."""
+        """The server has greeted us: from now on talk in the era of this version.
+
+        In the handshake era this says that the conversation is open, before anything else."""
         ...
 
     async def gone(self) -> None:
@@ -67,7 +71,12 @@ class OwnedLink(Link, Protocol):
 
     @property
     def speaks_older(self) -> bool:
-        """Whether it refused our opening as a server of an older transport does."""
+        """Whether it refused our handshake as a server of an older transport does."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is waited for."""
         ...
 
 

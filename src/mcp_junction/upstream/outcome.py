@@ -26,6 +26,7 @@ class Delivery(StrEnum):
 
 class Kind(StrEnum):
     RESULT = "result"
+    SUSPENDED = "suspended"  # a result that asks the client something; the call goes on after it
     ERROR = "error"
     CANCELLED = "cancelled"
 
@@ -51,7 +52,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     def frame(self, frame_id: bytes) -> bytes:
         """The answer to a request, as a frame."""
-        if self.kind is Kind.RESULT:
+        if self.kind is Kind.RESULT or self.kind is Kind.SUSPENDED:
             return encode.result(frame_id, self.payload)
         return encode.error(frame_id, self.payload)
 

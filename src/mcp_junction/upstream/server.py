@@ -17,7 +17,9 @@ import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import JunctionError, Phase, ServerError
+from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.versions import LOG_LEVELS
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import TaskScope
@@ -97,6 +99,8 @@ class Upstream:
         self.start_seconds: float | None = None
         self.starts = 0
         self.speaks_older = False
+        self.level: str | None = None
+        """The least level of log messages it was told to send, if it was told."""
         self.settled = asyncio.Event()
         self._open = opener
         self._hello = hello
@@ -210,6 +214,7 @@ class Upstream:
         """One life of the server: from opening the link to its end."""
         began = self._clock.now()
         self.starts += 1
+        self.level = None
         self._to(ServerState.CONNECTING)
         link = self._current = await self._open(self)
         try:
@@ -333,6 +338,18 @@ class Upstream:
             flight.abandon(late, "timed out")
         return late
 
+    async def at_level(self, level: str, *, exactly: bool = False) -> None:
+        """Have it send log messages of this level and above, and no fewer than it does."""
+        if not self.offers("logging"):
+            return
+        known = self.level
+        enough = known is not None and LOG_LEVELS.index(known) <= LOG_LEVELS.index(level)
+        if known == level or (enough and not exactly):
+            return
+        self.level = level
+        params = encode.dumps({"level": level})
+        await self.request("logging/setLevel", params, self.terms.start_timeout)
+
     # -- the Ear of its link
 
     def heard(self, frame: Frame) -> None:
@@ -342,6 +359,7 @@ class Upstream:
         return self._observer.asked(self, frame)
 
     def renewed(self) -> None:
+        self.level = None
         self._observer.renewed(self)
 
     # -- what went wrong

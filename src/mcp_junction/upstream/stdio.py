@@ -22,7 +22,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
-from mcp_junction.protocol.versions import Era
+from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
@@ -123,6 +123,7 @@ class StdioLink:
         return LastWords(f"exited with code {code}", code)
 
     async def opened(self, protocol_version: str) -> None:
+        self.era = self.exchange.era = era_of(protocol_version)
         self.notify("notifications/initialized")
 
     async def gone(self) -> None:
@@ -135,6 +136,10 @@ class StdioLink:
     @property
     def speaks_older(self) -> bool:
         return False
+
+    @property
+    def is_busy(self) -> bool:
+        return len(self.exchange) > 0
 
     @property
     def stderr_tail(self) -> str:
@@ -159,7 +164,8 @@ class StdioLink:
         self.exchange.cancel(flight, reason)
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
-        self.exchange.notify(method, params)
+        if self.era is Era.HANDSHAKE:
+            self.exchange.notify(method, params)
 
     # -- the pipes
 

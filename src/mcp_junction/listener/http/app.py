@@ -18,11 +18,17 @@ from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.protocol import Exchange
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
+from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.versions import HANDSHAKE_VERSIONS, INVALID_REQUEST, SERVER_UNAVAILABLE
+from mcp_junction.protocol.versions import (
+    HANDSHAKE_VERSIONS,
+    INVALID_REQUEST,
+    SERVER_UNAVAILABLE,
+    STATELESS_VERSIONS,
+)
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 
@@ -35,6 +41,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 _JSON = (b"content-type", b"application/json")
 _NOT_SENT = {"delivery": "not_sent"}
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
+_STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 
@@ -92,6 +99,7 @@ class HttpListener:
         doors: Doors,
         dispatcher: Dispatcher,
         registry: SessionRegistry,
+        stateless: StatelessFront,
         guard: Guard,
         tasks: TaskScope,
         max_body: int,
@@ -99,6 +107,7 @@ class HttpListener:
         self._doors = doors
         self._dispatcher = dispatcher
         self._registry = registry
+        self._stateless = stateless
         self._guard = guard
         self._tasks = tasks
         self._max_body = max_body
@@ -128,7 +137,9 @@ class HttpListener:
             await _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
             return
         method = scope["method"]
-        if method == "POST":
+        if method != "POST" and headers.get(b"mcp-protocol-version") in _STATELESS:
+            await _refuse(send, 405, f"no {method} in this version", [(b"allow", b"POST")])
+        elif method == "POST":
             await self._post(scope, headers, receive, send, principal, endpoint)
         elif method == "GET":
             await self._get(scope, headers, receive, send, principal, endpoint)
@@ -182,6 +193,11 @@ class HttpListener:
             return
         if frame.method == "initialize" and frame.id:
             await self._open(frame, send, principal, endpoint)
+            return
+        if _is_stateless(headers, frame):
+            given = scope["headers"]
+            front = self._stateless
+            await front.post(given, headers, frame, send, exchange, principal, endpoint)
             return
         found = self._session(headers, principal, endpoint)
         if isinstance(found, Refusal):
@@ -296,6 +312,15 @@ class HttpListener:
         else:
             self._registry.remove(found, "the client ended the session")
             await _respond(send, 200, b"")
+
+
+def _is_stateless(headers: dict[bytes, bytes], frame: Frame) -> bool:
+    """Whether a request is of the era without sessions: it names another version than theirs, or
+    says in its own params what a session would know."""
+    version = headers.get(b"mcp-protocol-version")
+    if version is not None and version not in _VERSIONS:
+        return True
+    return b"mcp-session-id" not in headers and envelope.is_enveloped(frame.params)
 
 
 def _says_twice(given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes]) -> bool:

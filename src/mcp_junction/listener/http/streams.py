@@ -35,11 +35,12 @@ class EventStream:
 
     __slots__ = (
         "_draining", "_handed", "_kept", "_kept_bytes", "_next", "_pending", "_pending_bytes",
-        "_send", "_tasks", "detached", "ended", "number",
+        "_resumable", "_send", "_tasks", "detached", "ended", "number",
     )  # fmt: skip
 
-    def __init__(self, number: int, tasks: TaskScope) -> None:
+    def __init__(self, number: int, tasks: TaskScope, *, resumable: bool = True) -> None:
         self.number = number
+        self._resumable = resumable
         self.ended = False
         self.detached: asyncio.Future[None] | None = None
         self._tasks = tasks
@@ -74,6 +75,9 @@ class EventStream:
 
     def _push(self, frame: bytes) -> None:
         number, self._next = self._next, self._next + 1
+        if not self._resumable and self._send is not None:
+            self._queue(sse.event(frame))
+            return
         self._kept.append((number, frame))
         self._kept_bytes += len(frame)
         while len(self._kept) > KEPT_EVENTS or self._kept_bytes > KEPT_BYTES + len(frame):
@@ -83,7 +87,7 @@ class EventStream:
             self._queue(self._event(number, frame))
 
     def _event(self, number: int, frame: bytes) -> bytes:
-        return sse.event(frame, b"%d_%d" % (self.number, number))
+        return sse.event(frame, b"%d_%d" % (self.number, number) if self._resumable else b"")
 
     def _queue(self, data: bytes) -> None:
         self._pending.append(data)
@@ -134,6 +138,8 @@ class EventStream:
             if number > begin:
                 self._queue(self._event(number, frame))
         self._handed = self._next - 1
+        if not self._resumable:
+            self._kept.clear()
         self._drain_soon()
         return self.detached
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol.sse import EventReader
-from mcp_junction.protocol.versions import INTERNAL_ERROR
+from mcp_junction.protocol.versions import INTERNAL_ERROR, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.outcome import Delivery
@@ -39,7 +39,7 @@ class Posted:
         self._link = link
         self.flight = flight
         self.frame = frame
-        self.payload = link.post(frame)
+        self.payload = link.post(frame, link.headers_of(flight))
         self._session = link.session
         self._again = again
         self._status = 0
@@ -142,7 +142,8 @@ class Posted:
 
     def _resume(self, why: str) -> None:
         """The stream broke off before the answer: take it up where it was, if the server can."""
-        if self._last_id is None or self._resumes >= _MAX_RESUMES or self._link.closed.done():
+        is_lost = self._last_id is None or self._link.era is Era.STATELESS
+        if is_lost or self._resumes >= _MAX_RESUMES or self._link.closed.done():
             self._failed(why)
             return
         self._resumes += 1

@@ -1,7 +1,9 @@
-"""HttpLink: a server over streamable HTTP, handshake era. One POST an exchange, as it comes.
+"""HttpLink: a server over streamable HTTP, in either era. One POST an exchange, as it comes.
 
-What arrives on the stream of a call belongs to that call. A session the server has forgotten is
-opened again once, and the call that found out is sent again: it was refused, so it has not run.
+What arrives on the stream of a call belongs to that call. In the handshake era a session that the
+server has forgotten is opened again once, and the call that found out is sent again: it was
+refused, so it has not run. In the stateless era there is no session and no stream but those of
+requests; each request says its version and method in headers, and closing its stream cancels it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from msgspec import Raw
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol import encode
-from mcp_junction.protocol.versions import Era
+from mcp_junction.protocol.param_headers import encode_value
+from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -29,6 +32,7 @@ log = logging.getLogger("mcp_junction.upstream")
 _ACCEPT = "application/json, text/event-stream"
 _STREAM_RETRY = 1.0
 _INITIALIZED_WAIT = 5.0
+_KEPT_METHODS = 64
 
 
 class HttpLink:
@@ -50,6 +54,7 @@ class HttpLink:
         self._delete = where.head("DELETE", headers)
         self._session = b""
         self._version = b""
+        self._methods: dict[str, bytes] = {}
         self._opening: bytes = b""
         self._reopening: asyncio.Task[Outcome] | None = None
         self._standing: Standing | None = None
@@ -61,9 +66,11 @@ class HttpLink:
     # -- life
 
     async def opened(self, protocol_version: str) -> None:
-        """Say the version from now on, and listen."""
+        """Say the version from now on; in the handshake era, listen."""
         self._version = b"mcp-protocol-version: %b\r\n" % protocol_version.encode()
-        await self._say_initialized()
+        self.era = self.exchange.era = era_of(protocol_version)
+        if self.era is Era.HANDSHAKE:
+            await self._say_initialized()
 
     async def _say_initialized(self) -> None:
         """Each POST may take a way of its own: what follows must not overtake this one."""
@@ -113,8 +120,12 @@ class HttpLink:
 
     @property
     def speaks_older(self) -> bool:
-        """Whether it refused our opening as a server of the older HTTP+SSE transport does."""
+        """Whether it refused our handshake as a server of the older HTTP+SSE transport does."""
         return self.refused_with in (400, 404, 405)
+
+    @property
+    def is_busy(self) -> bool:
+        return len(self.exchange) > 0
 
     # -- the Link protocol
 
@@ -138,8 +149,8 @@ class HttpLink:
         self.pool.send(posted)
 
     def cancel(self, flight: Flight, reason: str) -> None:
-        if flight.state is FlightState.QUEUED:  # the server has not heard of it
-            self.exchange.forget(flight)
+        if flight.state is FlightState.QUEUED or self.era is Era.STATELESS:
+            self.exchange.forget(flight)  # it has not heard of it, or hears by the stream's end
         else:
             self.exchange.cancel(flight, reason)
         if isinstance(flight.carrier, Posted):
@@ -149,19 +160,34 @@ class HttpLink:
         self.exchange.notify(method, params)
 
     def _say(self, frame: bytes) -> None:
-        """Post something that has no answer."""
-        if not self.closed.done():
+        """Post something that has no answer; a stateless server takes nothing of the kind."""
+        if not self.closed.done() and self.era is Era.HANDSHAKE:
             self.pool.send(Request(self, self.post(frame)))
 
     # -- requests
 
-    def post(self, frame: bytes) -> bytes:
-        return b"%b%bcontent-length: %d\r\n\r\n%b" % (
+    def post(self, frame: bytes, headers: bytes = b"") -> bytes:
+        return b"%b%b%bcontent-length: %d\r\n\r\n%b" % (
             self._post,
             self.session_headers(),
+            headers,
             len(frame),
             frame,
         )
+
+    def headers_of(self, flight: Flight) -> bytes:
+        """What a request says in headers beside its version."""
+        if self.era is Era.HANDSHAKE:
+            return flight.headers
+        return self._method_line(flight.method) + flight.headers
+
+    def _method_line(self, method: str) -> bytes:
+        line = self._methods.get(method)
+        if line is None:
+            line = b"mcp-method: %b\r\n" % encode_value(method)
+            if len(self._methods) < _KEPT_METHODS:
+                self._methods[method] = line
+        return line
 
     def get(self, last_id: bytes | None) -> bytes:
         resume = b"last-event-id: %b\r\n" % last_id if last_id is not None else b""

@@ -94,6 +94,10 @@ class SseLink:
     def speaks_older(self) -> bool:
         return False
 
+    @property
+    def is_busy(self) -> bool:
+        return len(self.exchange) > 0
+
     # -- the Link protocol
 
     def send(self, flight: Flight) -> None:

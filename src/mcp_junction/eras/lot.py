@@ -1,0 +1,88 @@
+"""Lot: where rides wait for their clients, for a while; one sweep ends those that wait too long."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from mcp_junction.eras.ride import Ride
+from mcp_junction.eras.seal import Bearer, Seal, Ticket
+from mcp_junction.errors import StateError
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+
+SWEEP_EVERY: Final = 1.0
+
+
+class Lot:
+    """The parked rides."""
+
+    def __init__(self, clock: Clock, seal: Seal, seconds: float, limit: int) -> None:
+        self.seal = seal
+        self._clock = clock
+        self._seconds = seconds
+        self._limit = limit
+        self._rides: dict[str, Ride] = {}
+        self._some = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._rides)
+
+    def park(self, ride: Ride) -> Outcome:
+        """The answer that asks the client, and the ticket it comes back with."""
+        if len(self._rides) >= self._limit:
+            full = _ended("too many calls wait for their clients")
+            ride.abandon(full, "no room to wait")
+            return full
+        ride.round += 1
+        ride.id = ride.id or secrets.token_urlsafe(12)
+        ride.expires = self._clock.now() + self._seconds
+        self._rides[ride.id] = ride
+        self._some.set()
+        ticket = Ticket(ride.bearer, ride=ride.id, round=ride.round)
+        result = {
+            "resultType": "input_required",
+            "inputRequests": ride.asked(),
+            "requestState": self.seal.close(ticket),
+        }
+        return Outcome(Kind.SUSPENDED, encode.dumps(result))
+
+    def take(self, state: str, bearer: Bearer) -> Ride:
+        """The ride that ``state`` is the ticket of. Raises StateError."""
+        ticket = self.seal.open(state, bearer)
+        ride = self._rides.get(ticket.ride)
+        if ride is None or ride.round != ticket.round:
+            raise StateError("this requestState was used before, or has expired")
+        del self._rides[ride.id]
+        return ride
+
+    def end(self, belongs: Callable[[Bearer], bool], reason: str) -> None:
+        """End the rides of whoever is no longer expected."""
+        for ride in [ride for ride in self._rides.values() if belongs(ride.bearer)]:
+            del self._rides[ride.id]
+            ride.abandon(_ended(reason), reason)
+
+    def sweep(self) -> None:
+        now = self._clock.now()
+        late = [ride for ride in self._rides.values() if ride.expires <= now]
+        for ride in late:
+            del self._rides[ride.id]
+            ride.abandon(_ended("the client did not come back"), "the client did not come back")
+
+    async def run(self) -> None:
+        """Sweep while there is anything to sweep."""
+        while True:
+            await self._some.wait()
+            await self._clock.sleep(SWEEP_EVERY)
+            self.sweep()
+            if not self._rides:
+                self._some.clear()
+
+
+def _ended(reason: str) -> Outcome:
+    return outcomes.failed(SERVER_UNAVAILABLE, reason, Delivery.UNKNOWN)

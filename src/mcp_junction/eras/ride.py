@@ -1,0 +1,154 @@
+"""Ride: a call of a stateless client on a flight to a server of the handshake era.
+
+Such a server asks its questions in the middle of a call, and such a client can be asked only by
+ending the exchange. So the flight stays in the air without anyone waiting: its ride keeps what the
+server asked, and the client's next request takes it up again. A parked ride has no task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from msgspec import Raw
+
+from mcp_junction.eras.seal import Bearer
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.versions import METHOD_NOT_FOUND
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.outcome import Outcome
+
+MAX_QUESTIONS: Final = 32
+
+
+class Traveller(Protocol):
+    """The call that waits for a ride at the moment."""
+
+    def progress(self, params: dict[str, Raw]) -> None: ...
+
+    def log(self, params: Raw) -> None: ...
+
+
+class Question:
+    """Something the server wants to know, and the way to tell it."""
+
+    __slots__ = ("_key", "_ride", "answer", "method", "params")
+
+    def __init__(
+        self, ride: Ride, key: str, method: str, params: Raw, answer: Callable[[Outcome], None]
+    ) -> None:
+        self._ride = ride
+        self._key = key
+        self.method = method
+        self.params = params
+        self.answer = answer
+
+    def cancel(self) -> None:
+        """The server no longer wants to know."""
+        self._ride.questions.pop(self._key, None)
+
+
+class Ride:
+    """A Passenger that outlives the request it came with."""
+
+    __slots__ = (
+        "_capabilities", "_count", "_news", "_session", "bearer", "expires", "flight", "id",
+        "questions", "round", "traveller",
+    )  # fmt: skip
+
+    def __init__(self, bearer: Bearer, session: object, capabilities: frozenset[str]) -> None:
+        self.bearer = bearer
+        self.id = ""
+        self.round = 0
+        self.expires = 0.0
+        self.flight: Flight | None = None
+        self.traveller: Traveller | None = None
+        self.questions: dict[str, Question] = {}
+        self._session = session
+        self._capabilities = capabilities
+        self._count = 0
+        self._news: asyncio.Future[None] | None = None
+
+    @property
+    def session(self) -> object:
+        return self._session
+
+    # -- the Passenger of its flight
+
+    def progress(self, params: dict[str, Raw]) -> None:
+        if self.traveller is not None:
+            self.traveller.progress(params)
+
+    def log(self, params: Raw) -> None:
+        if self.traveller is not None:
+            self.traveller.log(params)
+
+    async def ask(self, method: str, params: Raw) -> Outcome:
+        """Links put questions to a ride by ``park``; this is for one that waits."""
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.park(method, params, answer.set_result)
+        return await answer
+
+    def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
+        """Take a question of the server's; None when it is answered already."""
+        if method not in self._capabilities:
+            answer(outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}"))
+            return None
+        if len(self.questions) >= MAX_QUESTIONS:
+            answer(outcomes.failed(METHOD_NOT_FOUND, "too many questions are open"))
+            return None
+        self._count += 1
+        key = f"q{self._count}"
+        found = self.questions[key] = Question(self, key, method, params.copy(), answer)
+        self._stir()
+        return found
+
+    # -- the call that waits for it
+
+    async def news(self, traveller: Traveller) -> Outcome | None:
+        """Wait until the flight has ended, with its outcome, or there is a question: None."""
+        assert self.flight is not None
+        self.traveller = traveller
+        landed = self.flight.future
+        try:
+            while not (landed.done() or self.questions):
+                self._news = asyncio.get_running_loop().create_future()
+                landed.add_done_callback(self._landed)
+                try:
+                    await self._news
+                finally:
+                    landed.remove_done_callback(self._landed)
+            if not landed.done():
+                await asyncio.sleep(0)  # questions that come together are asked together
+        finally:
+            self.traveller = self._news = None
+        return landed.result() if landed.done() else None
+
+    def answered(self, responses: dict[str, Raw]) -> None:
+        """Hand the client's answers to the server. What it left out is asked again."""
+        for key, raw in responses.items():
+            question = self.questions.pop(key, None)
+            if question is not None:
+                question.answer(outcomes.result(raw))
+
+    def asked(self) -> dict[str, Raw]:
+        """The questions as a result carries them."""
+        return {
+            key: Raw(encode.dumps({"method": q.method, "params": q.params or Raw(b"{}")}))
+            for key, q in self.questions.items()
+        }
+
+    def abandon(self, outcome: Outcome, reason: str) -> None:
+        """Nobody will come back: end the call at the server too."""
+        self.questions.clear()
+        if self.flight is not None:
+            self.flight.abandon(outcome, reason)
+
+    def _landed(self, _: object) -> None:
+        self._stir()
+
+    def _stir(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)

@@ -1,0 +1,98 @@
+"""Seal: what a client of the stateless era is given to bring back, readable to us alone.
+
+A ticket says whose question it was, for which server and tool, and until when it is good. Altered,
+foreign or expired ones are refused, and nothing in them can be read or made by anyone else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mcp_junction.errors import StateError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_BYTES: Final = 32
+_NONCE: Final = 12
+_MAX_CHARS: Final = 256 * 1024
+
+
+class Bearer(msgspec.Struct, frozen=True, array_like=True):
+    """Who may use a ticket, and for what."""
+
+    principal: str
+    role: str
+    endpoint: str
+    server: str
+    name: str
+    method: str
+
+
+class Ticket(msgspec.Struct, frozen=True, array_like=True):
+    """What is sealed: a ride that waits, or the state of a stateless server itself."""
+
+    bearer: Bearer
+    expires: float = 0.0
+    ride: str = ""
+    round: int = 0
+    inner: str | None = None
+
+
+class Seal:
+    """Seals and opens tickets with one key."""
+
+    def __init__(
+        self,
+        key: bytes | None = None,
+        replica: str | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key or secrets.token_bytes(KEY_BYTES)
+        self._replica = replica or secrets.token_hex(3)
+        self._now = now
+        self._made: AESGCM | None = None
+
+    def close(self, ticket: Ticket) -> str:
+        """The sealed ticket, as text that survives any client."""
+        nonce = secrets.token_bytes(_NONCE)
+        sealed = self._cipher.encrypt(nonce, msgspec.json.encode(ticket), self._replica.encode())
+        return f"{self._replica}.{base64.urlsafe_b64encode(nonce + sealed).decode('ascii')}"
+
+    def open(self, state: str, bearer: Bearer) -> Ticket:
+        """The ticket that was sealed. Raises StateError when it is not good for ``bearer``."""
+        ticket = self._read(state)
+        if ticket.bearer != bearer:
+            raise StateError("this requestState was given for something else")
+        if ticket.expires and ticket.expires < self._now():
+            raise StateError("this requestState has expired; make the call again without it")
+        return ticket
+
+    def _read(self, state: str) -> Ticket:
+        from cryptography.exceptions import InvalidTag
+
+        replica, _, body = state.partition(".")
+        try:
+            data = base64.urlsafe_b64decode(body.encode("ascii")) if len(body) < _MAX_CHARS else b""
+            if base64.urlsafe_b64encode(data).decode("ascii") != body:
+                raise ValueError("written in another way than ours")
+            plain = self._cipher.decrypt(data[:_NONCE], data[_NONCE:], replica.encode())
+            return msgspec.json.decode(plain, type=Ticket)
+        except (InvalidTag, binascii.Error, ValueError, msgspec.MsgspecError):
+            raise StateError("this requestState is not one of ours") from None
+
+    @property
+    def _cipher(self) -> AESGCM:
+        if self._made is None:
+            # Imported where it is used: most clients are never asked anything.
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+            self._made = AESGCM(self._key)
+        return self._made

@@ -1,0 +1,184 @@
+"""StatelessFront: requests of the stateless era over HTTP, each an exchange of its own.
+
+The answer is one write of JSON, or a stream when the call speaks before it ends. There are no
+sessions, and nothing can be taken up again: closing the stream is how a client cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.listener.http.protocol import Exchange
+from mcp_junction.listener.http.streams import EventStream
+from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import frames, param_headers
+from mcp_junction.protocol.envelope import Envelope
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STATELESS_VERSIONS
+from mcp_junction.sessions.listen import Listen
+from mcp_junction.tasks import TaskScope
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+_OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_ROUTING: Final = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
+_STREAM: Final = b"text/event-stream"
+
+
+class StatelessFront:
+    """The part of the listener for clients that open no session."""
+
+    def __init__(self, dispatcher: StatelessDispatcher, tasks: TaskScope) -> None:
+        self._dispatcher = dispatcher
+        self._tasks = tasks
+
+    async def post(
+        self,
+        given: list[tuple[bytes, bytes]],
+        headers: dict[bytes, bytes],
+        frame: Frame,
+        send: Send,
+        exchange: Exchange | None,
+        principal: Principal,
+        endpoint: Endpoint,
+    ) -> None:
+        if not frame.id or not frame.method:
+            await self._unanswered(headers, frame, send)
+            return
+        early = _refused_early(given, headers, frame)
+        if early is not None:
+            await respond(send, early)
+            return
+        flow = Flow(send, self._tasks, headers.get(b"accept", b""))
+        begun = None if exchange is None else partial(self._begun, exchange, flow)
+        check = partial(mismatch, headers)
+        answer = self._dispatcher.answer(principal, endpoint, frame, flow, check, begun)
+        reply = answer if isinstance(answer, Reply) else await answer
+        if flow.stream is not None:
+            await flow.finish(reply.frame if reply is not None else None)
+        elif exchange is not None and reply is not None and reply.status == 200:
+            exchange.respond(_OK, reply.frame)
+        elif reply is not None:
+            await respond(send, reply)
+        else:  # cancelled: whoever asked is gone
+            await respond(send, Reply(b"", 202))
+
+    def _begun(self, exchange: Exchange, flow: Flow, what: Call | Listen) -> None:
+        """From now on it ends when the client closes the stream."""
+        exchange.when_gone = partial(self._gone, flow, what)
+
+    def _gone(self, flow: Flow, what: Call | Listen) -> None:
+        if isinstance(what, Listen):
+            self._dispatcher.unlisten(what)
+        else:
+            what.cancel("the client closed the stream")
+        flow.gone()
+
+    async def _unanswered(self, headers: dict[bytes, bytes], frame: Frame, send: Send) -> None:
+        """A notification is taken and has no effect: the era knows none over HTTP."""
+        version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+        if not frame.method:
+            words = "the body must be a single request or notification"
+            await respond(send, refusal(b"null", INVALID_REQUEST, words))
+        elif version not in STATELESS_VERSIONS:
+            await respond(send, unsupported(b"null", version))
+        else:
+            await respond(send, Reply(b"", 202))
+
+
+class Flow:
+    """The way back for one request: nothing until the call speaks, then a stream."""
+
+    __slots__ = ("_attaching", "_send", "_tasks", "_wants_stream", "stream")
+
+    def __init__(self, send: Send, tasks: TaskScope, accept: bytes) -> None:
+        self._send = send
+        self._tasks = tasks
+        self._wants_stream = not accept or _STREAM in accept or b"*/*" in accept
+        self._attaching: asyncio.Task[asyncio.Future[None]] | None = None
+        self.stream: EventStream | None = None
+
+    def send(self, frame: bytes) -> None:
+        self._begun().send(frame)
+
+    def offer(self, frame: bytes) -> None:
+        if self._wants_stream:
+            self._begun().offer(frame)
+
+    def _begun(self) -> EventStream:
+        if self.stream is None:
+            self.stream = EventStream(0, self._tasks, resumable=False)
+            attach = self.stream.attach(self._send, after=0, prime=False)
+            self._attaching = self._tasks.spawn(attach)
+        return self.stream
+
+    async def finish(self, frame: bytes | None) -> None:
+        """Send the answer as the last event, and end the stream."""
+        assert self.stream is not None
+        assert self._attaching is not None
+        if frame is not None:
+            self.stream.send(frame)
+        self.stream.end()
+        await (await self._attaching)
+
+    def gone(self) -> None:
+        """The client has closed the stream."""
+        if self.stream is not None:
+            self.stream.detach()
+
+
+def _refused_early(
+    given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], frame: Frame
+) -> Reply | None:
+    """What is wrong with a request before it is even read."""
+    if len(given) != len(headers):
+        names = [name for name, _ in given]
+        twice = next((name for name in _ROUTING if names.count(name) > 1), None)
+        if twice is not None:
+            words = f"the {twice.decode()} header appears more than once"
+            return refusal(bytes(frame.id), HEADER_MISMATCH, words)
+    if frame.method == "subscriptions/listen":
+        accept = headers.get(b"accept", b"")
+        if accept and _STREAM not in accept and b"*/*" not in accept:
+            words = "the answer to this is a stream: accept text/event-stream"
+            return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
+    return None
+
+
+def mismatch(
+    headers: dict[bytes, bytes], frame: Frame, params: dict[str, Raw], said: Envelope
+) -> str | None:
+    """What of a request its headers say differently. Intermediaries go by them."""
+    version = headers.get(b"mcp-protocol-version")
+    if version is None or bytes(said.version) != b'"%b"' % version:
+        return "the MCP-Protocol-Version header is not the version in params._meta"
+    if headers.get(b"mcp-method") != frame.method.encode("utf-8", "surrogatepass"):
+        return "the Mcp-Method header is not the method of the body"
+    key = _NAMED.get(frame.method)
+    if key is None:
+        return None
+    name = frames.text(params.get(key))
+    if name is not None and _said(headers.get(b"mcp-name")) != name:
+        return f"the Mcp-Name header is not params.{key}"
+    return None
+
+
+def _said(value: bytes | None) -> str | None:
+    return None if value is None else param_headers.decode_value(value)
+
+
+async def respond(send: Send, reply: Reply) -> None:
+    headers = [(b"content-length", b"%d" % len(reply.frame))]
+    if reply.frame:
+        headers.append((b"content-type", b"application/json"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.frame})

@@ -1,0 +1,409 @@
+"""StatelessDispatcher: what each method of a stateless-era client leads to.
+
+Every request says everything about its sender; what it says is checked here, and against the HTTP
+headers that repeat it where there are any. Lists are answered inline, a routed request becomes a
+Call, ``subscriptions/listen`` stays. Which kind of wire the answer goes on it does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.methods import address
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
+from mcp_junction.errors import CursorError, FrameError
+from mcp_junction.listener.backend import Backend
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.envelope import Envelope
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.merge import MergedList
+from mcp_junction.protocol.names import spelling_for
+from mcp_junction.protocol.versions import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LOG_LEVELS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    PARSE_ERROR,
+    SERVER_UNAVAILABLE,
+    STATELESS_VERSIONS,
+    UNSUPPORTED_VERSION,
+)
+from mcp_junction.sessions.listen import Listen, Wanted
+from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.tasks import TaskScope
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Outcome
+
+_LISTS: Final = {kind.list_method: kind for kind in (TOOLS, PROMPTS, RESOURCES, TEMPLATES)}
+_ROUTED: Final = frozenset(("tools/call", "prompts/get", "resources/read", "completion/complete"))
+_STATUS: Final = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+_MAX_VISITORS: Final = 4096
+_MAX_WATCHED: Final = 1000
+
+
+class Reply(NamedTuple):
+    """An answer, and the HTTP status that goes with it."""
+
+    frame: bytes
+    status: int = 200
+
+
+Answer = Reply | Coroutine[Any, Any, Reply | None]
+Check = Callable[[Frame, dict[str, Raw], Envelope], str | None]
+"""Whether what repeats a request, such as HTTP headers, agrees with it; else what does not."""
+
+
+class _Code(msgspec.Struct):
+    code: int = 0
+
+
+class StatelessDispatcher:
+    """Takes requests that stand for themselves."""
+
+    def __init__(self, backend: Backend, tasks: TaskScope) -> None:
+        self._backend = backend
+        self._tasks = tasks
+        self._visitors: dict[tuple[Principal, str, bytes, bytes], Visitor] = {}
+        self.calls: set[Call] = set()
+        self.listens: dict[Listen, asyncio.Future[None]] = {}
+        info = {"name": backend.settings.name, "version": backend.settings.version}
+        self._server_info = encode.dumps(info)
+
+    # -- a request
+
+    def answer(
+        self,
+        principal: Principal,
+        endpoint: Endpoint,
+        frame: Frame,
+        wire: Wire,
+        check: Check | None = None,
+        begun: Callable[[Call | Listen], None] | None = None,
+    ) -> Answer:
+        """The answer to a request, or the coroutine of it; whatever is wrong is answered.
+
+        ``begun`` is given what can be ended by the client before it is over.
+        """
+        frame_id = bytes(frame.id)
+        try:
+            params = frames.members_once(frame.params)
+            said = envelope.read(params.get("_meta"))
+            mismatch = check(frame, params, said) if check is not None else None
+            if mismatch is not None:
+                return refusal(frame_id, HEADER_MISMATCH, mismatch)
+            version = frames.text(said.version)
+            if version is None:
+                raise FrameError(INVALID_PARAMS, "the protocol version must be a string")
+            if version not in STATELESS_VERSIONS:
+                return unsupported(frame_id, version)
+            visitor = self._visitor(principal, endpoint, said)
+            if frame.method in _ROUTED:
+                return self._routed(visitor, frame_id, frame, params, said, wire, begun)
+            return self._own(visitor, frame_id, frame, params, wire, begun)
+        except FrameError as error:
+            return refusal(frame_id, error.code, f"{frame.method}: {error}")
+
+    def _own(
+        self,
+        visitor: Visitor,
+        frame_id: bytes,
+        frame: Frame,
+        params: dict[str, Raw],
+        wire: Wire,
+        begun: Callable[[Call | Listen], None] | None,
+    ) -> Answer:
+        if frame.method in _LISTS:
+            return self._list(visitor, frame_id, _LISTS[frame.method], params)
+        if frame.method == "server/discover":
+            return self._discover(visitor, frame_id)
+        if frame.method == "subscriptions/listen":
+            return self._listen(visitor, frame_id, params, wire, begun)
+        return refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
+
+    def _visitor(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
+        key = (principal, endpoint.name, bytes(said.capabilities), bytes(said.client))
+        found = self._visitors.get(key)
+        if found is None:
+            if len(self._visitors) >= _MAX_VISITORS:
+                self._visitors.clear()  # they are only remembered, not needed
+            found = self._visitors[key] = self._introduced(principal, endpoint, said)
+        return found
+
+    def _introduced(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
+        try:
+            capabilities = frames.members(said.capabilities)
+            info = frames.members(said.client)
+        except FrameError:
+            words = "clientCapabilities and clientInfo must be objects"
+            raise FrameError(INVALID_PARAMS, words) from None
+        spelling = self._backend.spelling(endpoint)
+        if self._backend.settings.separator is None:
+            spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
+        visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy())
+        self._backend.visited(visitor)
+        return visitor
+
+    # -- what we answer ourselves
+
+    def _discover(self, visitor: Visitor, frame_id: bytes) -> Answer:
+        if self._backend.is_settled:
+            return self._discovered(visitor, frame_id)
+        return self._when_settled(self._discovered, visitor, frame_id)
+
+    def _discovered(self, visitor: Visitor, frame_id: bytes) -> Reply:
+        found: dict[str, Any] = {
+            "supportedVersions": STATELESS_VERSIONS,
+            "capabilities": self._backend.capabilities(visitor.endpoint),
+        }
+        payload = encode.dumps(found)
+        return Reply(encode.ready_with(frame_id, payload, self._tail(visitor)))
+
+    def _list(
+        self, visitor: Visitor, frame_id: bytes, kind: Kind, params: dict[str, Raw]
+    ) -> Answer:
+        cursor = frames.text(params.get("cursor"))
+        if self._backend.is_settled:
+            return self._page(visitor, frame_id, kind, cursor)
+        return self._when_settled(self._page, visitor, frame_id, kind, cursor)
+
+    async def _when_settled(self, then: Callable[..., Reply], *given: Any) -> Reply:
+        await self._backend.settled()
+        return then(*given)
+
+    def _page(self, visitor: Visitor, frame_id: bytes, kind: Kind, cursor: str | None) -> Reply:
+        try:
+            page = self._items(visitor, kind).page(cursor)
+        except CursorError as error:
+            return refusal(frame_id, INVALID_PARAMS, str(error))
+        return Reply(encode.ready_with(frame_id, page, self._tail(visitor)))
+
+    def _items(self, visitor: Visitor, kind: Kind) -> MergedList:
+        catalog = self._backend.snapshot.catalog
+        if kind is RESOURCES:
+            return catalog.resources(visitor.endpoint).items
+        if kind is TEMPLATES:
+            return catalog.resources(visitor.endpoint).templates
+        return catalog.view(visitor.spelling, kind, visitor.endpoint).items
+
+    def _tail(self, visitor: Visitor) -> bytes:
+        """What ends every result of ours: its type, how long it keeps and for whom, who says it."""
+        settings = self._backend.settings
+        scope = b"private" if settings.separator is None else b"public"
+        return (
+            b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":'
+            b'{"io.modelcontextprotocol/serverInfo":%b}}'
+        ) % (settings.list_ttl_ms, scope, self._server_info)
+
+    # -- calls
+
+    def _routed(
+        self,
+        visitor: Visitor,
+        frame_id: bytes,
+        frame: Frame,
+        params: dict[str, Raw],
+        said: Envelope,
+        wire: Wire,
+        begun: Callable[[Call | Listen], None] | None,
+    ) -> Answer:
+        target = address(frame.method, params)
+        call = Call(visitor, self._backend.snapshot, frame.method, target, params, wire)
+        if said.progress_token:
+            call.progress_token = said.progress_token
+        if said.log_level is not None:
+            if said.log_level not in LOG_LEVELS:
+                raise FrameError(INVALID_PARAMS, f"logLevel is one of {', '.join(LOG_LEVELS)}")
+            call.level = LOG_LEVELS.index(said.log_level)
+        if begun is not None:
+            begun(call)
+        return self._run(frame_id, call)
+
+    async def _run(self, frame_id: bytes, call: Call) -> Reply | None:
+        self.calls.add(call)
+        try:
+            if not self._backend.is_settled:
+                await self._backend.offered(call)
+                call.snapshot = self._backend.snapshot
+            outcome = await call.snapshot.handle(call)
+        finally:
+            self.calls.discard(call)
+        if outcome.kind is outcomes.Kind.CANCELLED:
+            return None
+        return Reply(outcome.frame(frame_id), _status(outcome))
+
+    # -- listening
+
+    async def _listen(
+        self,
+        visitor: Visitor,
+        frame_id: bytes,
+        params: dict[str, Raw],
+        wire: Wire,
+        begun: Callable[[Call | Listen], None] | None,
+    ) -> Reply | None:
+        try:
+            wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
+        except msgspec.MsgspecError as error:
+            return refusal(frame_id, INVALID_PARAMS, f"notifications: {error}")
+        if len(wanted.resource_subscriptions) > _MAX_WATCHED:
+            return refusal(frame_id, INVALID_PARAMS, f"at most {_MAX_WATCHED} resources at once")
+        listen = Listen(visitor, frame_id, wanted, wire)
+        ended = self.listens[listen] = asyncio.get_running_loop().create_future()
+        if begun is not None:
+            begun(listen)
+        try:
+            uris = await self._backend.listening(listen, wanted.resource_subscriptions)
+            honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
+            listen.acknowledge(honoured)
+            self._backend.acknowledged(listen)
+            await ended
+        finally:
+            del self.listens[listen]
+            self._backend.listened(listen)
+        return Reply(listen.result())
+
+    def unlisten(self, listen: Listen) -> None:
+        """Nobody hears any more, or we are to say no more."""
+        ended = self.listens.get(listen)
+        if ended is not None and not ended.done():
+            ended.set_result(None)
+
+    # -- the end
+
+    def drain(self) -> None:
+        """End every listen as the protocol has it; calls finish."""
+        for listen in list(self.listens):
+            self.unlisten(listen)
+
+    def end(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:
+        """End what runs for whoever is no longer let in."""
+        for call in [call for call in self.calls if not is_allowed(call.caller.principal)]:
+            call.drop(reason)
+        for listen in [listen for listen in self.listens if not is_allowed(listen.principal)]:
+            self.unlisten(listen)
+
+
+def refusal(
+    frame_id: bytes, code: int, message: str, data: Mapping[str, Any] | None = None
+) -> Reply:
+    payload = encode.error_object(code, message, dict(data) if data is not None else None)
+    return Reply(encode.error(frame_id, payload), _STATUS.get(code, 200))
+
+
+def unsupported(frame_id: bytes, version: str) -> Reply:
+    """The answer to a version we do not speak, with those we do."""
+    data = {"supported": STATELESS_VERSIONS, "requested": version[:100]}
+    return refusal(frame_id, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+
+
+def ending(frame_id: bytes) -> Reply:
+    """The answer to a request that comes too late."""
+    payload = encode.error_object(
+        SERVER_UNAVAILABLE, "Junction is ending", {"delivery": "not_sent"}
+    )
+    return Reply(encode.error(frame_id, payload), 503)
+
+
+def _status(outcome: Outcome) -> int:
+    if outcome.kind is not outcomes.Kind.ERROR:
+        return 200
+    try:
+        code = msgspec.json.decode(outcome.payload, type=_Code).code
+    except msgspec.MsgspecError:
+        return 200
+    return _STATUS.get(code, 200)
+
+
+class PipeClient:
+    """A stateless client on a single wire: its calls and listens, by the ids it gave them."""
+
+    def __init__(
+        self,
+        dispatcher: StatelessDispatcher,
+        principal: Principal,
+        endpoint: Endpoint,
+        wire: Wire,
+        tasks: TaskScope,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._principal = principal
+        self._endpoint = endpoint
+        self._wire = wire
+        self._tasks = tasks
+        self._running: dict[bytes, Call | Listen] = {}
+
+    def receive(self, frame: Frame) -> None:
+        """Take one frame, and answer on the wire."""
+        if not frame.id:
+            self._notified(frame)
+            return
+        if not frame.method:
+            return  # the answer to nothing: this era asks no questions that way
+        frame_id = bytes(frame.id)
+        if frame.method == "initialize":
+            version = frames.text(frames.members(frame.params).get("protocolVersion")) or ""
+            answer: Answer = unsupported(frame_id, version)
+        elif frame_id in self._running:
+            words = "a request with this id is still running"
+            answer = refusal(frame_id, INVALID_REQUEST, words)
+        else:
+            answer = self._dispatcher.answer(
+                self._principal, self._endpoint, frame, self._wire, begun=self._begun(frame_id)
+            )
+        if isinstance(answer, Reply):
+            self._wire.send(answer.frame)
+        else:
+            self._tasks.spawn(self._later(frame_id, answer))
+
+    def _begun(self, frame_id: bytes) -> Callable[[Call | Listen], None]:
+        def begun(what: Call | Listen) -> None:
+            self._running[frame_id] = what
+
+        return begun
+
+    async def _later(self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | None]) -> None:
+        try:
+            reply = await coming
+        finally:
+            self._running.pop(frame_id, None)
+        if reply is not None:
+            self._wire.send(reply.frame)
+
+    def _notified(self, frame: Frame) -> None:
+        if frame.method != "notifications/cancelled":
+            return
+        try:
+            params = frames.members(frame.params)
+        except FrameError:
+            return
+        running = self._running.get(bytes(params.get("requestId", b"")))
+        if isinstance(running, Listen):
+            self._dispatcher.unlisten(running)
+        elif running is not None:
+            running.cancel(frames.text(params.get("reason")) or "cancelled by the client")
+
+    def close(self, reason: str) -> None:
+        """Nobody waits any more."""
+        for running in list(self._running.values()):
+            if isinstance(running, Listen):
+                self._dispatcher.unlisten(running)
+            else:
+                running.drop(reason)

@@ -1,0 +1,242 @@
+"""Headers that repeat parts of a call, in the stateless era over HTTP: ``Mcp-Name``, ``Mcp-Param-*``.
+
+A tool's input schema marks with ``x-mcp-header`` which arguments a caller repeats as headers. Here
+is how the marks are found and judged, how the headers are written, and how those of a caller are
+held against its arguments. A schema is only looked into, never applied, and no ``$ref`` is followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import frames
+
+MARK: Final = "x-mcp-header"
+MARK_BYTES: Final = MARK.encode()
+_TYPES: Final = ("string", "integer", "boolean")
+_WRAPPED = re.compile(r"=\?base64\?(.*)\?=")
+_PLAIN = re.compile(r"[\x20-\x7e]*")
+_PLAIN_JSON = re.compile(rb'"(?!=\?)[!#-\[\]-~](?:[ !#-\[\]-~]*[!#-\[\]-~])?"')
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+
+# Where a JSON Schema holds further schemas, other than under ``properties``.
+_ONE: Final = frozenset(
+    "items contains unevaluatedItems additionalProperties propertyNames unevaluatedProperties"
+    " not if then else contentSchema".split()
+)
+_SEVERAL: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_NAMED: Final = frozenset(("patternProperties", "dependentSchemas", "$defs", "definitions"))
+
+_Path = tuple[str, ...]
+
+
+class ParamHeader(msgspec.Struct, frozen=True):
+    """An argument that is repeated as a header."""
+
+    path: _Path
+    token: str
+    type: str
+
+    @property
+    def name(self) -> bytes:
+        """The header's name, in lower case."""
+        return b"mcp-param-%b" % self.token.lower().encode()
+
+
+# -- the values of headers
+
+
+def encode_value(text: str) -> bytes:
+    """A text as the value of a header: as it is, or wrapped when a header would not keep it."""
+    if _PLAIN.fullmatch(text) and text == text.strip() and not _WRAPPED.fullmatch(text):
+        return text.encode()
+    return b"=?base64?%b?=" % base64.b64encode(text.encode("utf-8", "replace"))
+
+
+def decode_value(value: bytes) -> str | None:
+    """The text that a header's value stands for; None when it is wrapped badly."""
+    text = value.decode("latin-1")
+    found = _WRAPPED.fullmatch(text)
+    if found is None:
+        return text
+    try:
+        inner = base64.b64decode(found[1], validate=True)
+        canonical = base64.b64encode(inner).decode() == found[1]
+        return inner.decode("utf-8") if canonical else None
+    except (binascii.Error, ValueError):
+        return None
+
+
+def name_line(raw_name: Raw | bytes) -> bytes:
+    """The header line for a name or an address that is JSON already."""
+    raw = bytes(raw_name)
+    if _PLAIN_JSON.fullmatch(raw):
+        return b"mcp-name: %b\r\n" % raw[1:-1]
+    return b"mcp-name: %b\r\n" % encode_value(frames.text(raw_name) or "")
+
+
+# -- the marks of a schema
+
+
+def find(schema: Raw | bytes) -> tuple[ParamHeader, ...]:
+    """The arguments that a schema marks; none when a mark makes no sense."""
+    marked, fault = _read(schema)
+    return marked if fault is None else ()
+
+
+def fault(schema: Raw | bytes) -> str | None:
+    """What is wrong with the marks of a schema, if anything is."""
+    return _read(schema)[1]
+
+
+def _read(schema: Raw | bytes) -> tuple[tuple[ParamHeader, ...], str | None]:
+    if MARK_BYTES not in bytes(schema):
+        return (), None
+    try:
+        root = msgspec.json.decode(schema)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return (), f"the schema cannot be read: {error}"
+    found: dict[str, ParamHeader] = {}
+    for path, part in _positions(root):
+        if MARK in part:
+            wrong = _judge(path, part, found)
+            if wrong is not None:
+                return (), wrong
+            assert path is not None
+            header = ParamHeader(path, part[MARK], part["type"])
+            found[header.token.lower()] = header
+    return tuple(found.values()), None
+
+
+def _judge(path: _Path | None, part: dict[str, Any], found: dict[str, ParamHeader]) -> str | None:
+    if not path:
+        return f"{MARK} stands where no chain of properties leads"
+    where, token, kind = ".".join(path), part[MARK], part.get("type")
+    if not isinstance(token, str):
+        return f"{where!r}: {MARK} is not a string"
+    if not _TOKEN.fullmatch(token):
+        return f"{where!r}: {MARK} {token!r} cannot be part of a header's name"
+    if kind not in _TYPES:
+        return f"{where!r}: {MARK} is only for strings, integers and booleans"
+    if token.lower() in found:
+        other = ".".join(found[token.lower()].path)
+        return f"{where!r}: {MARK} {token!r} is that of {other!r} too"
+    return None
+
+
+def _positions(root: Any) -> Iterator[tuple[_Path | None, dict[str, Any]]]:
+    """Every schema within a schema, with the chain of properties to it: None off such a chain."""
+    waiting: list[tuple[_Path | None, Any]] = [((), root)]
+    while waiting:
+        path, part = waiting.pop()
+        if isinstance(part, dict):
+            yield path, part
+            for word, value in part.items():
+                waiting += _within(path, word, value)
+
+
+def _within(path: _Path | None, word: str, value: Any) -> list[tuple[_Path | None, Any]]:
+    if word == "properties" and isinstance(value, dict):
+        return [(None if path is None else (*path, key), part) for key, part in value.items()]
+    if word in _ONE:
+        return [(None, value)]
+    if word in _SEVERAL and isinstance(value, list):
+        return [(None, part) for part in value]
+    if word in _NAMED and isinstance(value, dict):
+        return [(None, part) for part in value.values()]
+    return []
+
+
+# -- the headers of a call
+
+
+def headers_for(marked: tuple[ParamHeader, ...], arguments: Raw | bytes) -> bytes:
+    """The header lines that repeat what is marked of the arguments."""
+    lines = b""
+    for header in marked:
+        text = _text(_at(arguments, header.path))
+        if text is not None:
+            lines += b"%b: %b\r\n" % (header.name, encode_value(text))
+    return lines
+
+
+def mismatch(
+    marked: tuple[ParamHeader, ...], arguments: Raw | bytes, headers: dict[bytes, bytes]
+) -> str | None:
+    """How a caller's headers (names in lower case) contradict its arguments, if they do."""
+    for header in marked:
+        raw = _at(arguments, header.path)
+        text, value = _text(raw), headers.get(header.name)
+        if text is None and value is None:
+            continue
+        wrong = _contradiction(header, raw, text, value)
+        if wrong is not None:
+            return f"the header {header.name.decode()} {wrong} ({'.'.join(header.path)})"
+    return None
+
+
+def _contradiction(
+    header: ParamHeader, raw: bytes, text: str | None, value: bytes | None
+) -> str | None:
+    if value is None:
+        return "is missing, and the argument is there"
+    if text is None:
+        return "is there, and the argument is not"
+    said = decode_value(value)
+    if said is None:
+        return "is not well-formed base64"
+    if said == text or (header.type == "integer" and _same_number(said, raw)):
+        return None
+    return "does not say what the argument says"
+
+
+def _same_number(said: str, raw: bytes) -> bool:
+    """Whether a header's plain decimal is the whole number that the argument is."""
+    whole, _, fraction = said.partition(".")
+    if raw[:1] not in b"-0123456789" or not _DECIMAL.fullmatch(said) or fraction.strip("0"):
+        return False
+    try:
+        number: int | float = int(raw) if _is_whole(raw) else float(raw)
+        return int(whole) == number
+    except (ValueError, OverflowError):
+        return False
+
+
+def _is_whole(raw: bytes) -> bool:
+    return not any(mark in raw for mark in b".eE")
+
+
+def _at(arguments: Raw | bytes, path: _Path) -> bytes:
+    """The JSON of an argument; empty when it is not there, or null."""
+    found: Raw | bytes = arguments
+    try:
+        for key in path:
+            found = frames.members(found)[key]
+    except (FrameError, KeyError):
+        return b""
+    raw = bytes(found)
+    return b"" if raw == b"null" else raw
+
+
+def _text(raw: bytes) -> str | None:
+    """An argument as a header's text; None when it has none."""
+    first = raw[:1]
+    if first == b'"':
+        return frames.text(Raw(raw))
+    if first in (b"", b"{", b"["):
+        return None
+    if first in (b"t", b"f"):
+        return raw.decode()
+    try:
+        return str(int(raw)) if _is_whole(raw) else str(float(raw))
+    except ValueError:
+        return None

@@ -1,0 +1,79 @@
+"""Listen: one ``subscriptions/listen`` of a stateless client: what it wants to hear, until it ends.
+
+It is the caller of the subscriptions made for it, and is told what changes like a session is. Each
+thing it is told carries its id.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.call import Wire
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.versions import SUBSCRIPTION_KEY
+from mcp_junction.sessions.visitor import Visitor
+
+_MAX_EARLY: Final = 64
+
+
+class Wanted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a client asks to be told about."""
+
+    tools_list_changed: bool = False
+    prompts_list_changed: bool = False
+    resources_list_changed: bool = False
+    resource_subscriptions: tuple[str, ...] = ()
+
+    def announcements(self) -> frozenset[str]:
+        """The notifications of changed lists among them."""
+        chosen = {
+            "notifications/tools/list_changed": self.tools_list_changed,
+            "notifications/prompts/list_changed": self.prompts_list_changed,
+            "notifications/resources/list_changed": self.resources_list_changed,
+        }
+        return frozenset(method for method, wanted in chosen.items() if wanted)
+
+
+class Listen(Visitor):
+    """A visitor that stays."""
+
+    __slots__ = ("_early", "_meta", "_wire", "announcements", "id")
+
+    def __init__(self, visitor: Visitor, frame_id: bytes, wanted: Wanted, wire: Wire) -> None:
+        super().__init__(
+            visitor.principal, visitor.endpoint, visitor.spelling, {}, visitor.client_info
+        )
+        self.id = frame_id
+        self.announcements = wanted.announcements()
+        self._wire = wire
+        self._early: list[bytes] | None = []
+        self._meta = {SUBSCRIPTION_KEY: Raw(frame_id)}
+
+    def acknowledge(self, honoured: Wanted) -> None:
+        """Say what it will be told about; nothing comes before that."""
+        params = {"notifications": honoured, "_meta": self._meta}
+        frame = encode.notification(
+            "notifications/subscriptions/acknowledged", encode.dumps(params)
+        )
+        self._wire.send(frame)
+        early, self._early = self._early or (), None
+        for frame in early:
+            self._wire.send(frame)
+
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        members = frames.members(params)
+        meta = {**frames.members(members.get("_meta") or b""), **self._meta}
+        members["_meta"] = Raw(encode.dumps(meta))
+        frame = encode.notification(method, encode.dumps(members))
+        if self._early is None:
+            self._wire.send(frame)
+        elif len(self._early) < _MAX_EARLY:
+            self._early.append(frame)
+
+    def result(self) -> bytes:
+        """The answer that ends it on our side."""
+        payload = {"resultType": "complete", "_meta": self._meta}
+        return encode.result(self.id, encode.dumps(payload))
