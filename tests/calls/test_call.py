@@ -64,7 +64,7 @@ async def test_a_call_cancelled_between_the_stages_is_never_sent():
     call = world.call()
     call.route = world.snapshot.catalog.view(world.session.spelling).find("one:echo")
     call.cancel("changed my mind")
-    assert (await Forward(world.deadlines)(call)).kind is Kind.CANCELLED
+    assert (await Forward(world.deadlines, world.crossing)(call)).kind is Kind.CANCELLED
     assert one.wire.flights == []
 
 

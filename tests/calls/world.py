@@ -15,7 +15,7 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.clock import FakeClock
-from mcp_junction.testing.link import FakeUpstream, catalog_of
+from mcp_junction.testing.link import FakeUpstream, catalog_of, crossing
 from mcp_junction.testing.sink import MemorySink
 from mcp_junction.upstream.outcome import Outcome
 
@@ -33,7 +33,10 @@ class World:
         self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
         self.tasks = TaskScope("calls")
         self.register = Subscriptions()
-        handle = owner_pipeline(self.clock, self.deadlines, self.register, self.sink)
+        self.crossing = crossing(self.clock)
+        handle = owner_pipeline(
+            self.clock, self.deadlines, self.register, self.sink, self.crossing
+        )
         self.snapshot = Snapshot(catalog_of(*upstreams), handle)
 
     def call(self, name: str = "one:echo", **members: Any) -> Call:

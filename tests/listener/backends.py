@@ -19,7 +19,7 @@ from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.sessions.session import Session
 from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.link import FakeUpstream, catalog_of
+from mcp_junction.testing.link import FakeUpstream, catalog_of, crossing
 
 BOUND = 5.0
 
@@ -30,7 +30,9 @@ class FakeBackend:
     def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
-        self._handle = owner_pipeline(clock, Deadlines(clock), Subscriptions(), None)
+        self._handle = owner_pipeline(
+            clock, Deadlines(clock), Subscriptions(), None, crossing(clock)
+        )
         self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
         self.is_settled = settled
         self.sessions: list[Session] = []

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Raw
 
+from mcp_junction.calls.crossing import Crossing
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.eras.lot import Lot
+from mcp_junction.eras.seal import Seal
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
@@ -216,3 +219,8 @@ class DeafObserver:
 
     async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
         return outcomes.failed(METHOD_NOT_FOUND, "nobody to ask")
+
+
+def crossing(clock: Clock, seconds: float = 600.0) -> Crossing:
+    """The crossing between eras, with a lot of its own."""
+    return Crossing(Lot(clock, Seal(), seconds, 1000), b'{"name":"test","version":"0"}')
