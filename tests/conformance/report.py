@@ -3,9 +3,10 @@
     python tests/conformance/report.py --check    compare the page with the last run's results
     python tests/conformance/report.py --write    make the page from them
 
-`test_conformance.py` leaves the results in `.reports/conformance/`, one file per column. Only facts
-of the run are on the page: no dates, no paths, no ports, so that the same results make the same
-page. This runs nothing itself.
+`test_conformance.py` leaves the results in `.reports/conformance/`, one file per column; the tests
+of the four cells leave theirs in `cells/` there, one file per test. Only facts of the run are on
+the page: no dates, no paths, no ports, so that the same results make the same page. This runs
+nothing itself.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(".reports/conformance")
+CELL_RESULTS = RESULTS / "cells"
 PAGE = Path("docs/conformance.md")
 PINS = Path("tests/peers/package.json")
 SUITE = "@modelcontextprotocol/conformance"
@@ -49,27 +51,36 @@ class Column:
     role: str  # "server" or "client"
     version: str
     upstream: str  # the transport to the server behind the gateway
+    era: str = "both"  # what that server speaks: the version's own era alone, or both
 
     @property
     def key(self) -> str:
-        return f"{self.role}-{self.version}-{self.upstream}"
+        both = "-both" if self.role == "server" and self.era == "both" else ""
+        return f"{self.role}-{self.version}-{self.upstream}{both}"
 
     @property
     def title(self) -> str:
         transport = {"http": "HTTP", "stdio": "stdio"}[self.upstream]
-        return f"{self.version}, {transport} upstream"
+        both = " of both eras" if self.role == "server" and self.era == "both" else ""
+        return f"{self.version}, {transport} upstream{both}"
 
 
 COLUMNS = (
-    Column("server", "2025-11-25", "http"),
-    Column("server", "2025-11-25", "stdio"),
+    Column("server", "2025-11-25", "http", "old"),
+    Column("server", "2025-11-25", "stdio", "old"),
+    Column("server", "2025-11-25", "http", "both"),
+    Column("server", "2026-07-28", "http", "new"),
+    Column("server", "2026-07-28", "stdio", "new"),
+    Column("server", "2026-07-28", "http", "both"),
     Column("client", "2025-11-25", "http"),
+    Column("client", "2026-07-28", "http"),
 )
 SECTIONS = {
     "server": (
         "As a server",
         "The suite is the client; behind the gateway is one server, "
-        "`tests/conformance/fixture.py`, which passes them all by itself.",
+        "`tests/conformance/fixture.py`, which passes them all by itself. It speaks the era of "
+        "the column's version alone, or both.",
     ),
     "client": (
         "As a client",
@@ -79,6 +90,41 @@ SECTIONS = {
 }
 
 Results = Mapping[str, Sequence[Row]]  # by the key of a column
+
+FEATURES = (
+    "elicitation",
+    "sampling",
+    "roots",
+    "progress",
+    "cancellation",
+    "logging",
+    "list_changed",
+    "subscriptions",
+    "completions",
+    "pagination",
+)
+# The client's era and the server's, in the order of the columns.
+CELLS = {
+    ("old", "old"): "old → old",
+    ("new", "new"): "new → new",
+    ("old", "new"): "old client → new server",
+    ("new", "old"): "new client → old server",
+}
+IMPOSSIBLE: Mapping[tuple[str, str, str], str] = {}  # feature, client, server: the reason
+LEFT_OUT = (
+    "An older server over stdio does not say to which call a question belongs. While calls of "
+    "two clients are under way there, its question is refused rather than put to the wrong one.",
+    "A server of the older era may ask outside any call. A client of 2026-07-28 can only be asked "
+    "in the answer to a call of its own, so such a question is refused.",
+    "Only `tools/call`, `prompts/get` and `resources/read` may be answered with a question in "
+    "2026-07-28; what an older server asks during any other request is refused for a new client.",
+    "Logs that an older server sends outside any call have no request that asked for them, so a "
+    "client of 2026-07-28 never gets them.",
+    "2026-07-28 has no event ids: an old client can resume its stream to the gateway, but a call "
+    "whose stream to a new server broke is lost.",
+    "2026-07-28 has no `notifications/roots/list_changed`: a server of that era asks again.",
+)
+Cells = Mapping[tuple[str, str, str], Sequence[bool]]  # feature, client, server: what was found
 
 
 # The results of a run
@@ -102,10 +148,31 @@ def load(root: Path) -> dict[str, list[Row]]:
     return found
 
 
+def load_cells(root: Path) -> dict[tuple[str, str, str], list[bool]]:
+    """What each test of the four cells found."""
+    found: dict[tuple[str, str, str], list[bool]] = {}
+    for path in sorted((root / CELL_RESULTS).glob("*.json")):
+        row = json.loads(path.read_text("utf-8"))
+        for feature in row["features"]:
+            key = feature, row["client"], row["server"]
+            found.setdefault(key, []).append(row["passed"])
+    return found
+
+
+def missing_cells(cells: Cells) -> list[str]:
+    """The cells with neither a result nor a reason."""
+    return [
+        f"{feature}, {title}"
+        for feature in FEATURES
+        for (client, server), title in CELLS.items()
+        if (feature, client, server) not in {**cells, **IMPOSSIBLE}
+    ]
+
+
 # The page
 
 
-def render(results: Results, pinned: str) -> str:
+def render(results: Results, cells: Cells, pinned: str) -> str:
     lines = [
         "<!-- Made by `python tests/conformance/report.py --write` from a run of the tests. -->",
         "# Conformance",
@@ -117,6 +184,7 @@ def render(results: Results, pinned: str) -> str:
     for role, (title, explanation) in SECTIONS.items():
         columns = [column for column in COLUMNS if column.role == role]
         lines += ["", f"## {title}", "", explanation, "", *_table(columns, results)]
+    lines += ["", "## Four cells", "", *_cells(cells)]
     return "\n".join(lines) + "\n"
 
 
@@ -133,6 +201,33 @@ def _table(columns: Sequence[Column], results: Results) -> list[str]:
             for name in names
         ),
         _line("**passed**", *(_total(rows.values()) for rows in by_column)),
+    ]
+
+
+def _cells(found: Cells) -> list[str]:
+    def cell(feature: str, client: str, server: str) -> str:
+        key = feature, client, server
+        if key in IMPOSSIBLE:
+            return IMPOSSIBLE[key]
+        counted = f"{sum(found[key])}/{len(found[key])}"
+        return counted if all(found[key]) else f"**{counted} failed**"
+
+    return [
+        "A client of either era in front of a server of either era alone, the older being "
+        "2025-11-25 and the newer 2026-07-28. The clients are those of the official Python SDK and "
+        "of the TypeScript SDK, 1.x and 2.x; the gateway is asked over HTTP and over stdio, and so "
+        "is the server, `tests/journeys_eras/server.py`. A cell has the journeys that passed.",
+        "",
+        _line("feature", *CELLS.values()),
+        _line(*["---"] * (len(CELLS) + 1)),
+        *(
+            _line(feature, *(cell(feature, client, server) for client, server in CELLS))
+            for feature in FEATURES
+        ),
+        "",
+        "What the protocol itself leaves out between the eras:",
+        "",
+        *(f"- {words}" for words in LEFT_OUT),
     ]
 
 
@@ -161,12 +256,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
     options = parser.parse_args(arguments)
     results = load(options.root)
+    cells = load_cells(options.root)
     missing = [column.key for column in COLUMNS if column.key not in results]
+    missing += missing_cells(cells)
     if missing:
         # Without the suite, or after a part of the tests, there is nothing to go by.
         print(f"conformance: {PAGE} not compared: no results of {', '.join(missing)}")
         return 1 if options.write else 0
-    page = render(results, pinned_version(options.root))
+    page = render(results, cells, pinned_version(options.root))
     return _write(options.root, page) if options.write else _check(options.root, page)
 
 

@@ -38,12 +38,12 @@ def problems(rows: Iterable[Row]) -> str:
 
 
 @contextmanager
-def upstream(transport: str) -> Iterator[dict[str, object]]:
+def upstream(column: Column) -> Iterator[dict[str, object]]:
     """An `mcpServers` entry for the fixture, which runs as long as it must."""
-    if transport == "stdio":
-        yield fixture_entry()
+    if column.upstream == "stdio":
+        yield fixture_entry(column.era)
     else:
-        with fixture() as url:
+        with fixture(column.era) as url:
             yield {"url": url, "type": "http"}
 
 
@@ -64,7 +64,7 @@ def test_every_server_scenario_passes_through_the_gateway(
     column: Column, suite: Suite, tmp_path: Path, pytestconfig: pytest.Config
 ):
     config = tmp_path / "config.json"
-    with upstream(column.upstream) as entry:
+    with upstream(column) as entry:
         config.write_text(json.dumps({"mcpServers": {"fixture": entry}}))
         with gateway(config) as url:
             rows = suite.against_server(url, column.version, tmp_path / "results")
@@ -83,9 +83,14 @@ def test_every_client_scenario_passes_through_the_gateway(
     assert len(rows) == SCENARIOS[column.role, column.version]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_fixture_passes_without_the_gateway(version: str, suite: Suite, tmp_path: Path):
-    with fixture() as url:
+@pytest.mark.parametrize(
+    ("version", "era"),
+    [("2025-11-25", "old"), ("2025-11-25", "both"), ("2026-07-28", "new"), ("2026-07-28", "both")],
+)
+def test_the_fixture_passes_without_the_gateway(
+    version: str, era: str, suite: Suite, tmp_path: Path
+):
+    with fixture(era) as url:
         rows = suite.against_server(url, version, tmp_path)
     assert not problems(rows), problems(rows)
     assert len(rows) == SCENARIOS["server", version]

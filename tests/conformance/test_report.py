@@ -1,9 +1,22 @@
-"""What is read from the suite's results, and the page made of it."""
+"""What is read from the suite's results and those of the four cells, and the page made of it."""
 
+import json
 from pathlib import Path
 
 import pytest
-from tests.conformance.report import COLUMNS, PAGE, PINS, Row, main, render, save
+from tests.conformance.report import (
+    CELL_RESULTS,
+    CELLS,
+    COLUMNS,
+    FEATURES,
+    PAGE,
+    PINS,
+    Row,
+    load_cells,
+    main,
+    render,
+    save,
+)
 from tests.conformance.suite import read_checks, row_of
 
 PIN = '{"dependencies": {"@modelcontextprotocol/conformance": "1.2.3"}}'
@@ -36,12 +49,36 @@ def test_a_scenario_without_a_result_failed(tmp_path: Path):
     assert row_of("ping-pong", tmp_path, "server-", "").ok
 
 
+def save_cell(root: Path, name: str, features: list[str], passed: bool, *eras: str) -> None:
+    client, server = eras
+    row = {"client": client, "server": server, "features": features, "passed": passed}
+    (root / CELL_RESULTS).mkdir(parents=True, exist_ok=True)
+    (root / CELL_RESULTS / f"{name}.json").write_text(json.dumps(row))
+
+
+def save_all_cells(root: Path) -> None:
+    for number, (client, server) in enumerate(CELLS):
+        save_cell(root, f"all-{number}", list(FEATURES), True, client, server)
+
+
 def test_the_page_shows_each_scenario_and_how_many_passed():
     good, bad = Row("ping", 2, 0), Row("tools-list", 1, 1, ("no",))
-    page = render({column.key: [good, bad] for column in COLUMNS}, "1.2.3")
+    cells = {(feature, *eras): [True] for feature in FEATURES for eras in CELLS}
+    page = render({column.key: [good, bad] for column in COLUMNS}, cells, "1.2.3")
     assert "| `ping` | 2/2 | 2/2 |" in page
+    assert "| 2026-07-28, stdio upstream | 2026-07-28, HTTP upstream of both eras |" in page
     assert "| `tools-list` | **1/2 failed** | **1/2 failed** |" in page
     assert "| **passed** | **1 of 2** | **1 of 2** |" in page
+
+
+def test_the_page_counts_the_journeys_of_each_cell(tmp_path: Path):
+    save_all_cells(tmp_path)
+    save_cell(tmp_path, "more", ["roots"], True, "old", "new")
+    save_cell(tmp_path, "bad", ["roots", "logging"], False, "new", "old")
+    page = render({column.key: [] for column in COLUMNS}, load_cells(tmp_path), "1.2.3")
+    assert "| feature | old → old | new → new | old client → new server |" in page
+    assert "| roots | 1/1 | 1/1 | 2/2 | **1/2 failed** |" in page
+    assert "| logging | 1/1 | 1/1 | 1/1 | **1/2 failed** |" in page
 
 
 def test_a_page_that_is_not_what_the_run_found_is_noticed(
@@ -56,6 +93,9 @@ def test_a_page_that_is_not_what_the_run_found_is_noticed(
 
     for column in COLUMNS:
         save(tmp_path, column, [Row("ping", 2, 0)])
+    assert main(["--write", *root]) == 1, "no journey of the four cells was run"
+    assert "elicitation, new client → old server" in capsys.readouterr().out
+    save_all_cells(tmp_path)
     assert main(["--check", *root]) == 1
     assert main(["--write", *root]) == 0
     assert main(["--check", *root]) == 0
