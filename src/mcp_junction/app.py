@@ -365,7 +365,7 @@ class Junction:
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
         if frame.method in _CHANGES:
-            self._keeper.announce(self.servers[upstream.key])
+            self._keeper.announce(self.servers[upstream.key], frame.method)
         elif frame.method == "notifications/message":
             self._log(upstream, frame)
         elif frame.method == "notifications/resources/updated":
