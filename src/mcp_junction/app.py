@@ -297,7 +297,11 @@ class Junction:
         if upstream.session is None and (upstream.is_isolated or upstream.primary is not None):
             return  # nobody subscribes there
         wanted = self._subscriptions.of(upstream.key, upstream.session)
-        await asyncio.gather(*map(upstream.subscribe, wanted))
+        if upstream.is_stateless:  # all together are one request
+            await asyncio.gather(*map(upstream.subscribe, wanted))
+            return
+        for uri in wanted:
+            await upstream.subscribe(uri)
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
         if frame.method in _CHANGES:
