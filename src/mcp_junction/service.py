@@ -18,6 +18,7 @@ from mcp_junction.errors import ConfigError, Problem, ProblemCode, UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.app import HttpListener, Standing
+from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
 from mcp_junction.listener.http.registry import SessionRegistry
@@ -101,7 +102,7 @@ class Service:
     async def serve(self, host: str, port: int, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then finish what is running."""
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
-        server = _server(self._listener, host, port, protocol)
+        server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())
         sweeping = self._junction.tasks.spawn(self._registry.run())
         watching = self._junction.tasks.spawn(self._watch_keys())
@@ -121,6 +122,11 @@ class Service:
         watching.cancel()
         await asyncio.wait({serving}, timeout=5)
         await self._calls.close()
+
+    def _app(self) -> App:
+        """The listener, behind what believes trusted proxies where there are any."""
+        proxies = self._junction.settings.trusted_proxies
+        return Forwarded(self._listener, proxies) if proxies else self._listener
 
     async def _watch_keys(self) -> None:
         """A revocation ends what its key had open, too."""
@@ -165,7 +171,7 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-def _server(app: HttpListener, host: str, port: int, protocol: type[HttpProtocol]) -> _Server:
+def _server(app: App, host: str, port: int, protocol: type[HttpProtocol]) -> _Server:
     config = uvicorn.Config(
         app,
         host=host,

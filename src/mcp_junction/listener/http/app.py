@@ -115,6 +115,7 @@ class HttpListener:
         if not self._guard.admits(
             headers.get(b"host", b""), headers.get(b"origin", b"")
         ) or _says_twice(scope["headers"], headers):
+            _log_refused(scope, 403)
             await _refuse(send, 403, "this Host or Origin is not let in")
             return
         path: str = scope["path"]
@@ -124,6 +125,7 @@ class HttpListener:
             return
         principal = self._doors.principal(headers.get(b"authorization", b""))
         if principal is None:
+            _log_refused(scope, 401)
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
             await _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
             return
@@ -304,6 +306,12 @@ def _says_twice(given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes]) -
         return False
     names = [name for name, _ in given]
     return names.count(b"host") > 1 or names.count(b"origin") > 1
+
+
+def _log_refused(scope: Scope, status: int) -> None:
+    """Who was not let in. Not what was asked for: it may hold what nobody should read."""
+    client = scope.get("client") or ("an unknown client",)
+    log.info("%d for %s by %s", status, client[0], scope["scheme"])
 
 
 async def _respond(
