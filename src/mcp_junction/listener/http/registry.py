@@ -111,12 +111,13 @@ class Reply:
             self._attaching = self._tasks.spawn(attach)
         return self.stream
 
-    async def finish(self, frame: bytes | None) -> None:
-        """Send the answer as the last event, and end the stream."""
+    async def finish(self, *answers: bytes | None) -> None:
+        """Send the answer as the last event (those to a batch as the last ones), and end."""
         assert self.stream is not None
         assert self._attaching is not None
-        if frame is not None:
-            self.stream.send(frame)
+        for answer in answers:
+            if answer is not None:
+                self.stream.send(answer)
         self.stream.end()
         await (await self._attaching)
 
