@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
-from mcp_junction.listener.http.protocol import Exchange
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.policy.principal import Principal
