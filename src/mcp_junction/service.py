@@ -70,14 +70,20 @@ class Service:
         found = {"/mcp": EVERYTHING}
         found.update({f"/mcp/{key}": one_server(key) for key in servers})
         problems: list[Problem] = []
-        for name, entries in self._junction.config.endpoints.items():
+        config = self._junction.config
+        for name, entries in config.endpoints.items():
+            place = f"$.junction.endpoints.{name}"
             try:
-                found[f"/mcp/{name}"] = named_set(name, entries, servers)
+                chosen = named_set(name, entries, {*servers, *config.disabled})
             except ValueError as error:
-                place = f"$.junction.endpoints.{name}"
                 problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
+                continue
+            found[f"/mcp/{name}"] = chosen
+            for entry, pattern in zip(entries, chosen.patterns or (), strict=True):
+                if not any(pattern.admits_server(key) for key in servers):
+                    log.warning("%s: %r names a disabled server only", place, entry)
         if problems:
-            raise ConfigError(self._junction.config.source, problems)
+            raise ConfigError(config.source, problems)
         return found
 
     # -- the Doors
