@@ -62,6 +62,7 @@ class Exchange:
                 self.keep_alive = False
                 self.complete = True
             self._protocol.finished(self)
+            del self._scope["exchange"]  # no circle is left for the collector to find
 
     @property
     def body(self) -> bytes | None:

@@ -75,11 +75,17 @@ class HttpSession:
         self.session.close(reason)
         for stream in (self.streams or {}).values():
             stream.end()
+        # Its channel knows us, and so nobody but the collector would find out that all is over.
+        self.session.send = self.session.offer = _nowhere
 
     def _streams(self) -> dict[int, EventStream]:
         if self.streams is None:
             self.streams = {}
         return self.streams
+
+
+def _nowhere(frame: bytes) -> None:
+    """What is said to a client that has gone."""
 
 
 class Reply:
