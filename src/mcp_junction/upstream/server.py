@@ -226,7 +226,7 @@ class Upstream:
         self.starts += 1
         self.level = None
         self._to(ServerState.CONNECTING)
-        link = self._current = await self._open(self)
+        link = self._current = await self._open_in_time()
         try:
             hello = await self._told_who_calls(link)
             if hello is None:
@@ -240,6 +240,15 @@ class Upstream:
                 raise await self._diagnosis(link, Phase.RUNTIME, "while it was running")
         finally:
             await self._leave(link)
+
+    async def _open_in_time(self) -> OwnedLink:
+        """A link of its own, in time: whoever must start the program may be stuck."""
+        limit = self.terms.start_timeout
+        try:
+            return await asyncio.wait_for(self._open(self), limit)
+        except TimeoutError:
+            message = f"was not started within {limit:g} s"
+            raise ServerError(self.key, Phase.STARTUP, message) from None
 
     def _up(self, link: OwnedLink) -> None:
         self._twins.forget_verdicts()
