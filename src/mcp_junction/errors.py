@@ -4,6 +4,7 @@
     ├── ConfigError        a config file that cannot be used; carries every Problem found
     ├── FrameError         bytes that are not an acceptable frame; carries a JSON-RPC code
     ├── CursorError        a list cursor that is not ours, or no longer means anything
+    ├── RefusedError       an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
     └── UsageError         a command was called with something it cannot work with
 
@@ -69,6 +70,10 @@ class FrameError(JunctionError):
 
 class CursorError(JunctionError):
     """A list cursor that is not ours, or that no longer means anything."""
+
+
+class RefusedError(JunctionError):
+    """An address that the rules do not let us connect to; says why, never the address."""
 
 
 class Phase(StrEnum):

@@ -17,6 +17,8 @@ from mcp_junction.config.selection import ToolSelection
 from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
+PINS = ("off", "warn", "strict")
+PIN_DEFAULT = "warn"
 
 _TRANSPORTS = {
     "stdio": "stdio",
@@ -43,6 +45,9 @@ class ServerDefinition(msgspec.Struct, frozen=True):
     restart: bool | None = None
     isolation: str = "shared"
     tools: ToolSelection | None = None
+    allow_private: bool = False
+    allow_http: bool = False
+    pin: str = PIN_DEFAULT
 
     def __repr__(self) -> str:
         """Without what may hold a secret: env, headers, args and url."""
@@ -83,8 +88,14 @@ class EntryReader:
             transport=transport,
             timeout_ms=self._number(_first_with("timeout", everything), "timeout"),
             restart=self._restart(_first_with("restart", own)),
-            isolation=self._isolation(_first_with("isolation", own)),
+            isolation=self._choice(
+                _first_with("isolation", own), "isolation", ISOLATIONS, ISOLATIONS[0]
+            ),
             tools=self._selection(_first_with("tools", own)),
+            # Who writes the file is who runs the program: nothing to protect, unless they say so.
+            allow_private=self._flag(_first_with("allow_private", own), "allow_private", True),
+            allow_http=self._flag(_first_with("allow_http", own), "allow_http", True),
+            pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
         )
         return None if self.problems else definition
@@ -181,12 +192,12 @@ class EntryReader:
     def _restart(self, options: Options) -> bool | None:
         return self._flag(options, "restart") if "restart" in options.values else None
 
-    def _isolation(self, options: Options) -> str:
-        value = options.values.get("isolation", ISOLATIONS[0])
-        if value not in ISOLATIONS:
-            words = " or ".join(ISOLATIONS)
-            self._wrong(child_path(options.path, "isolation"), f"must be {words}")
-            return ISOLATIONS[0]
+    def _choice(self, options: Options, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = options.values.get(name, default)
+        if value not in choices:
+            words = " or ".join((", ".join(choices[:-1]), choices[-1]))
+            self._wrong(child_path(options.path, name), f"must be {words}")
+            return default
         return str(value)
 
     def _selection(self, options: Options) -> ToolSelection | None:
@@ -203,8 +214,8 @@ class EntryReader:
             self._wrong(path, "allow and deny are arrays of names, rename an object of names")
             return None
 
-    def _flag(self, options: Options, name: str) -> bool:
-        value = options.values.get(name, False)
+    def _flag(self, options: Options, name: str, default: bool = False) -> bool:
+        value = options.values.get(name, default)
         if not isinstance(value, bool):
             self._wrong(child_path(options.path, name), "must be true or false")
             return False

@@ -17,6 +17,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.exchanges import Posted, Request, Standing
 from mcp_junction.upstream.http.headers import lowered
 from mcp_junction.upstream.http.pool import Pool, target
@@ -33,7 +34,9 @@ _INITIALIZED_WAIT = 5.0
 class HttpLink:
     """One session with one remote server."""
 
-    def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
+    def __init__(
+        self, definition: ServerDefinition, ear: Ear, limit: int, dialer: Dialer | None = None
+    ) -> None:
         self.server = definition.key
         self.limit = limit
         self.exchange = Exchange(definition.key, self._say, ear)
@@ -41,7 +44,7 @@ class HttpLink:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = TaskScope(f"link to {definition.key}")
         where = target(definition.url)
-        self.pool = Pool(where, self.tasks)
+        self.pool = Pool(where, self.tasks, dialer or dialer_for(definition))
         headers = {"accept": _ACCEPT, **lowered(definition.headers)}
         self._post = where.head("POST", {"content-type": "application/json", **headers})
         self._get = where.head("GET", headers)

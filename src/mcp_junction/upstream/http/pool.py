@@ -8,15 +8,14 @@ the other side is just closing may or may not have run, and nobody could tell.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from typing import Final
-from urllib.parse import urlsplit
 
-import msgspec
-
+from mcp_junction.config.urls import Place, read_url
+from mcp_junction.errors import RefusedError
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.connection import Connection, Exchange
+from mcp_junction.upstream.http.dialer import Dialer
 
 MAX_CONNECTIONS: Final = 256
 MAX_WAITING: Final = 10_000
@@ -25,18 +24,8 @@ CONNECT_AGAIN: Final = 0.25
 STALE_AFTER: Final = 3.0
 
 
-class Target(msgspec.Struct, frozen=True):
-    """Where a url points."""
-
-    host: str
-    port: int
-    path: str
-    tls: bool
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+class Target(Place, frozen=True):
+    """Where a url points, and how a request to it begins."""
 
     def head(self, method: str, headers: dict[str, str]) -> bytes:
         """The request line and fixed headers; the caller adds its own and the blank line."""
@@ -47,23 +36,16 @@ class Target(msgspec.Struct, frozen=True):
 
 def target(url: str) -> Target:
     """Raises ValueError when the url makes no sense."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("the url must begin with http:// or https:// and name a host")
-    tls = parts.scheme == "https"
-    path = parts.path or "/"
-    if parts.query:
-        path = f"{path}?{parts.query}"
-    if any(ord(char) <= 32 or ord(char) > 126 for char in path):
-        raise ValueError("the url holds characters that must be percent-encoded")
-    return Target(parts.hostname, parts.port or (443 if tls else 80), path, tls)
+    place = read_url(url)
+    return Target(place.host, place.port, place.path, place.tls)
 
 
 class Pool:
     """Connections to one host and port."""
 
-    def __init__(self, where: Target, tasks: TaskScope) -> None:
+    def __init__(self, where: Target, tasks: TaskScope, dialer: Dialer | None = None) -> None:
         self._where = where
+        self._dialer = dialer or Dialer()
         self._tasks = tasks
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -72,7 +54,6 @@ class Pool:
         self._closed = False
         self._failing_since: float | None = None
         self._loop = asyncio.get_running_loop()
-        self._tls: ssl.SSLContext | None = None
 
     @property
     def is_full(self) -> bool:
@@ -141,13 +122,10 @@ class Pool:
     async def _open(self) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self._freed, self._gone),
-                    self._where.host,
-                    self._where.port,
-                    ssl=self._context() if self._where.tls else None,
+                connection = await self._dialer.dial(
+                    self._where, lambda: Connection(self._freed, self._gone)
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, RefusedError) as error:
             self._opening -= 1
             self._could_not(error)
             return
@@ -155,13 +133,7 @@ class Pool:
         self._all.add(connection)
         self._freed(connection)
 
-    def _context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
-        return self._tls
-
-    def _could_not(self, error: OSError | TimeoutError) -> None:
+    def _could_not(self, error: OSError | TimeoutError | RefusedError) -> None:
         """No connection can be made: what waits for one will not be sent, unless one comes free."""
         if self._failing_since is None:
             self._failing_since = self._loop.time()
@@ -196,7 +168,9 @@ class Pool:
             self._grow()
 
 
-def _words(error: OSError) -> str:
+def _words(error: OSError | RefusedError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
+    if isinstance(error, RefusedError):
+        return str(error)
     return error.strerror or str(error) or type(error).__name__

@@ -22,6 +22,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.headers import lowered
 from mcp_junction.upstream.http.pool import Pool, target
 from mcp_junction.upstream.link import Ear, LastWords
@@ -36,15 +37,18 @@ _INITIALIZED_WAIT = 5.0
 class SseLink:
     """One stream from one server, and the address to post to."""
 
-    def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
+    def __init__(
+        self, definition: ServerDefinition, ear: Ear, limit: int, dialer: Dialer | None = None
+    ) -> None:
         self.server = definition.key
         self.exchange = Exchange(definition.key, self._write, ear)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskScope(f"link to {definition.key}")
         self._url = definition.url
         self._headers = lowered(definition.headers)
-        self._pool = Pool(target(definition.url), self._tasks)
-        self._posts = Pool(target(definition.url), self._tasks)
+        dialer = dialer or dialer_for(definition)
+        self._pool = Pool(target(definition.url), self._tasks, dialer)
+        self._posts = Pool(target(definition.url), self._tasks, dialer)
         self._stream = _Stream(self, limit)
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.why = ""
@@ -146,7 +150,7 @@ class SseLink:
         except ValueError as error:
             self.lost(f"its stream names an address to post to that makes no sense: {error}")
             return
-        if (ours.host, ours.port, ours.tls) != (theirs.host, theirs.port, theirs.tls):
+        if ours.origin != theirs.origin:
             self.lost("its stream names an address of another origin to post to")
         elif not self._endpoint.done():
             headers = {"content-type": "application/json", **self._headers}
