@@ -40,6 +40,12 @@ class Settings(msgspec.Struct, frozen=True):
     require_key: bool = False
     allowed_hosts: str = ""
     allowed_origins: str = ""
+    stdio_allow: str = ""
+    max_calls_per_server: int = 10_000
+    max_queue_per_server: int = 10_000
+    max_bytes_per_server: int = 64 * 1024 * 1024
+    health_interval_ms: int = 30_000
+    health_timeout_ms: int = 5_000
 
 
 def layered(
