@@ -13,7 +13,9 @@ import msgspec
 
 from mcp_junction.config.document import child_path
 from mcp_junction.config.expand import expand
+from mcp_junction.config.limits import GENEROUS, Limits, limits_of
 from mcp_junction.config.selection import ToolSelection
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
@@ -48,6 +50,7 @@ class ServerDefinition(msgspec.Struct, frozen=True):
     allow_private: bool = False
     allow_http: bool = False
     pin: str = PIN_DEFAULT
+    limits: Limits = GENEROUS
 
     def __repr__(self) -> str:
         """Without what may hold a secret: env, headers, args and url."""
@@ -70,7 +73,7 @@ class EntryReader:
         self.variables = variables
         self.problems: list[Problem] = []
 
-    def read(self, entry: Any, extra: Options, *, stdio_only: bool) -> ServerDefinition | None:
+    def read(self, entry: Any, extra: Options, settings: Settings) -> ServerDefinition | None:
         """The definition, or None when the entry is disabled or has problems."""
         if not isinstance(entry, dict):
             self._wrong(self.path, "must be an object with a command or a url")
@@ -82,7 +85,7 @@ class EntryReader:
         everything = [*own, Options(entry, self.path)]
         if True in [self._flag(options, "disabled") for options in everything]:
             return None
-        transport = self._transport(entry, stdio_only=stdio_only)
+        transport = self._transport(entry, stdio_only=settings.stdio_only)
         definition = ServerDefinition(
             key=self.key,
             transport=transport,
@@ -95,6 +98,7 @@ class EntryReader:
             # Who writes the file is who runs the program: nothing to protect, unless they say so.
             allow_private=self._flag(_first_with("allow_private", own), "allow_private", True),
             allow_http=self._flag(_first_with("allow_http", own), "allow_http", True),
+            limits=self._limits(_first_with("limits", own), settings),
             pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
         )
@@ -199,6 +203,17 @@ class EntryReader:
             self._wrong(child_path(options.path, name), f"must be {words}")
             return default
         return str(value)
+
+    def _limits(self, options: Options, settings: Settings) -> Limits:
+        values = options.values.get("limits") or {}
+        known = Limits.__struct_fields__
+        if not isinstance(values, dict) or not all(
+            name in known and type(value) is int and value >= 0 for name, value in values.items()
+        ):
+            words = f"must be an object of whole numbers: {', '.join(known)}"
+            self._wrong(child_path(options.path, "limits"), words)
+            return GENEROUS
+        return limits_of(settings, **values)
 
     def _selection(self, options: Options) -> ToolSelection | None:
         value = options.values.get("tools")

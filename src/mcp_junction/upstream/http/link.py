@@ -44,7 +44,8 @@ class HttpLink:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = TaskScope(f"link to {definition.key}")
         where = target(definition.url)
-        self.pool = Pool(where, self.tasks, dialer or dialer_for(definition))
+        self._limits = definition.limits
+        self.pool = Pool(where, self.tasks, dialer or dialer_for(definition), self._limits)
         headers = {"accept": _ACCEPT, **lowered(definition.headers)}
         self._post = where.head("POST", {"content-type": "application/json", **headers})
         self._get = where.head("GET", headers)
@@ -123,6 +124,9 @@ class HttpLink:
         if self.closed.done() or self.pool.is_full:
             why = "too many requests wait" if self.pool.is_full else "the link is closed"
             flight.end(outcomes.unavailable(self.server, why))
+            return
+        if len(self.exchange) >= self._limits.calls and flight.passenger is not None:
+            flight.end(outcomes.overloaded(self.server, len(self.exchange)))
             return
         flight.link = self
         self.exchange.register(flight)

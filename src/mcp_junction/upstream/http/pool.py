@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.urls import Place, read_url
 from mcp_junction.errors import RefusedError
 from mcp_junction.tasks import TaskScope
@@ -18,7 +19,6 @@ from mcp_junction.upstream.http.connection import Connection, Exchange
 from mcp_junction.upstream.http.dialer import Dialer
 
 MAX_CONNECTIONS: Final = 256
-MAX_WAITING: Final = 10_000
 CONNECT_TIMEOUT: Final = 5.0
 CONNECT_AGAIN: Final = 0.25
 STALE_AFTER: Final = 3.0
@@ -43,7 +43,13 @@ def target(url: str) -> Target:
 class Pool:
     """Connections to one host and port."""
 
-    def __init__(self, where: Target, tasks: TaskScope, dialer: Dialer | None = None) -> None:
+    def __init__(
+        self,
+        where: Target,
+        tasks: TaskScope,
+        dialer: Dialer | None = None,
+        limits: Limits = GENEROUS,
+    ) -> None:
         self._where = where
         self._dialer = dialer or Dialer()
         self._tasks = tasks
@@ -51,6 +57,8 @@ class Pool:
         self._all: set[Connection] = set()
         self._opening = 0
         self._waiting: deque[Exchange] = deque()
+        self._waiting_bytes = 0
+        self._limits = limits
         self._closed = False
         self._failing_since: float | None = None
         self._loop = asyncio.get_running_loop()
@@ -58,7 +66,7 @@ class Pool:
     @property
     def is_full(self) -> bool:
         """Whether as much waits for a connection as may."""
-        return len(self._waiting) >= MAX_WAITING
+        return len(self._waiting) >= self._limits.queue or self._waiting_bytes > self._limits.bytes
 
     def send(self, exchange: Exchange) -> None:
         """Start an exchange now, or as soon as there is a connection for it."""
@@ -69,12 +77,14 @@ class Pool:
             exchange.lost("the link is closed")
         else:
             self._waiting.append(exchange)
+            self._waiting_bytes += len(exchange.payload)
             self._grow()
 
     def drop(self, exchange: Exchange) -> None:
         """Give an exchange up: it is not told anything more."""
         if exchange in self._waiting:
             self._waiting.remove(exchange)
+            self._waiting_bytes -= len(exchange.payload)
             return
         for connection in self._all:
             if connection.carries(exchange):
@@ -83,7 +93,7 @@ class Pool:
 
     def close(self) -> None:
         self._closed = True
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         for exchange in waiting:
             exchange.lost("the link is closed")
         for connection in list(self._all):
@@ -144,7 +154,7 @@ class Pool:
             return
         self._failing_since = None
         words = "no connection within 5 s" if isinstance(error, TimeoutError) else _words(error)
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         for exchange in waiting:
             exchange.lost(words)
 
@@ -153,7 +163,9 @@ class Pool:
         if self._closed:
             connection.abort()
         elif self._waiting:
-            connection.start(self._waiting.popleft())
+            waiting = self._waiting.popleft()
+            self._waiting_bytes -= len(waiting.payload)
+            connection.start(waiting)
             if self._waiting:
                 self._grow()
         else:

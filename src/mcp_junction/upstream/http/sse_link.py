@@ -48,7 +48,8 @@ class SseLink:
         self._headers = lowered(definition.headers)
         dialer = dialer or dialer_for(definition)
         self._pool = Pool(target(definition.url), self._tasks, dialer)
-        self._posts = Pool(target(definition.url), self._tasks, dialer)
+        self._limits = definition.limits
+        self._posts = Pool(target(definition.url), self._tasks, dialer, self._limits)
         self._stream = _Stream(self, limit)
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.why = ""
@@ -103,6 +104,9 @@ class SseLink:
         if self.closed.done() or not self._endpoint.done() or self._posts.is_full:
             why = "too many requests wait" if self._posts.is_full else "its stream is closed"
             flight.end(outcomes.unavailable(self.server, why))
+            return
+        if len(self.exchange) >= self._limits.calls and flight.passenger is not None:
+            flight.end(outcomes.overloaded(self.server, len(self.exchange)))
             return
         flight.link = self
         self.exchange.register(flight)
