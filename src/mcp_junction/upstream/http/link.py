@@ -11,6 +11,7 @@ import logging
 
 from msgspec import Raw
 
+from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol import encode
 from mcp_junction.tasks import TaskScope
@@ -19,7 +20,6 @@ from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.exchanges import Posted, Request, Standing
-from mcp_junction.upstream.http.headers import lowered
 from mcp_junction.upstream.http.pool import Pool, target
 from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.outcome import Kind, Outcome

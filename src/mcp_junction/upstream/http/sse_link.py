@@ -13,6 +13,7 @@ from urllib.parse import urljoin
 
 from msgspec import Raw
 
+from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
@@ -23,7 +24,6 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
-from mcp_junction.upstream.http.headers import lowered
 from mcp_junction.upstream.http.pool import Pool, target
 from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.outcome import Delivery, Outcome
