@@ -160,6 +160,8 @@ def test_names_that_are_none(name):
         (HTTP, "connection_config", {}, "$.connection_config.url"),
         (HTTP, "connection_config.url", "https://x/", "$.connection_config"),
         (HTTP, "health_check_url", "nowhere", "$.health_check_url"),
+        (HTTP, "health_check_url", "${URL}", "$.health_check_url"),
+        (HTTP, "health_check_url", "https://${HOST}/", "$.health_check_url"),
         (HTTP, "health_check_url", 5, "$.health_check_url"),
         (HTTP, "description", "Zero\u200bwidth", "$.description"),
         (HTTP, "description", "x" * 40_000, "$.description"),

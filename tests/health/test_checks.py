@@ -3,8 +3,8 @@
 import pytest
 from tests.http.origin import Origin, Visit
 
-from mcp_junction.health.checks import by_ping, by_url, of_status
-from mcp_junction.health.verdict import ProbeKind
+from mcp_junction.health.checks import by_ping, by_url, of_call, of_status
+from mcp_junction.health.verdict import CallKind, ProbeKind
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
@@ -73,3 +73,22 @@ async def test_no_answer_to_ping_is_told_apart_from_no_link():
     upstream = FakeUpstream("s")
     upstream.go_down()
     assert (await by_ping(upstream)()).kind is ProbeKind.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [
+        (outcomes.result(b'{"isError":true}'), CallKind.GOOD),
+        (outcomes.refused(b'{"code":-32602,"message":"wrong"}'), CallKind.GOOD),
+        (outcomes.refused(b'{"code":-32000,"message":"its own"}'), CallKind.GOOD),
+        (outcomes.unavailable("s", "down"), CallKind.FAILED),
+        (outcomes.link_lost("s", Delivery.UNKNOWN, "cut"), CallKind.FAILED),
+        (outcomes.timed_out("s", Delivery.UNKNOWN, 5), CallKind.FAILED),
+        (outcomes.failed(-32603, "x", Delivery.UNKNOWN, http_status=503), CallKind.FAILED),
+        (outcomes.failed(-32603, "x", Delivery.UNKNOWN, http_status=404), CallKind.NEUTRAL),
+        (outcomes.overloaded("s", 3), CallKind.NEUTRAL),
+        (outcomes.cancelled("enough", Delivery.UNKNOWN), CallKind.NEUTRAL),
+    ],
+)
+def test_the_end_of_a_call_counts_as_the_breaker_counts(outcome, kind):
+    assert of_call(outcome) is kind

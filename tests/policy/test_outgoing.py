@@ -1,11 +1,14 @@
 """Where Junction may connect to."""
 
 import ipaddress
+import socket
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.policy.corpus import V4, V6, World, spellings, urls
 
-from mcp_junction.config.urls import read_url
+from mcp_junction.config.urls import literal, read_url
 from mcp_junction.errors import RefusedError
 from mcp_junction.policy.outgoing import (
     STRICT,
@@ -83,6 +86,28 @@ def test_of_several_addresses_only_the_good_ones_are_left():
 def test_an_address_has_one_spelling(host):
     with pytest.raises(ValueError, match="four decimal numbers"):
         read_url(f"https://{host}/")
+
+
+@given(st.text("0123456789abcdefxX.", min_size=1, max_size=20))
+def test_no_name_is_an_address_to_someone_else(host):
+    try:
+        place = read_url(f"https://{host}/")
+    except ValueError:
+        return
+    if literal(place.host) is None:
+        with pytest.raises(OSError, match="illegal IP"):
+            socket.inet_aton(place.host)
+
+
+@given(st.integers(0, 2**128 - 1))
+def test_every_address_has_a_verdict_and_wrapping_opens_nothing(number):
+    assert judge(ipaddress.IPv6Address(number)).reach in Reach
+    inner = ipaddress.IPv4Address(number & 0xFFFFFFFF)
+    open_inside = refusal(HTTPS, inner, STRICT) is None
+    for prefix in ("::ffff:0:0", "::", "::ffff:0:0:0", "64:ff9b::"):
+        wrapped = ipaddress.IPv6Address(int(ipaddress.IPv6Address(prefix)) | int(inner))
+        if int(wrapped) > 1 and refusal(HTTPS, wrapped, STRICT) is None:
+            assert open_inside
 
 
 @pytest.mark.parametrize(

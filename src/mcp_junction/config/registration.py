@@ -195,7 +195,7 @@ class _Checked:
         if not 0 <= made.timeout_ms <= _LONGEST_TIMEOUT:
             self._wrong("$.timeout_ms", "must be milliseconds: 0 (none) up to a day")
         if made.health_check_url is not None:
-            self._url(made.health_check_url, "$.health_check_url")
+            self._url(made.health_check_url, "$.health_check_url", filled=True)
 
     def _process(self, config: ConnectionConfig) -> None:
         self._foreign(config, ("url", "base_url", "headers"), "STDIO")
@@ -238,12 +238,14 @@ class _Checked:
                 path = f"$.connection_config.{name}"
                 self._wrong(path, f"does not belong to a server by {transport}")
 
-    def _url(self, url: str, path: str) -> None:
+    def _url(self, url: str, path: str, *, filled: bool = False) -> None:
+        """``filled`` is one without variables: a dollar sign in it is just that."""
+        if url.startswith("$") and not filled:
+            return  # what it is will be seen when it is replaced
         try:
-            read_url(_supposed(url) if "$" in url else url)
+            read_url(url if filled else _supposed(url))
         except ValueError as error:
-            if not url.startswith("$"):  # else what it is will be seen when it is replaced
-                self._wrong(path, str(error))
+            self._wrong(path, str(error))
 
     def _readable(self, text: str, path: str) -> None:
         """No text may hide something, or say something that cannot be said."""

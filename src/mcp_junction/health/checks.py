@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from mcp_junction.errors import RefusedError
-from mcp_junction.health.verdict import Probed, ProbeKind
+from mcp_junction.health.verdict import CallKind, Probed, ProbeKind
 from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE
 from mcp_junction.upstream.outcome import Kind, Outcome
 
@@ -30,8 +30,13 @@ class Asks(Protocol):
     async def request(self, method: str, params: bytes, timeout: float) -> Outcome: ...
 
 
-class _Code(msgspec.Struct):
-    code: int
+class _Data(msgspec.Struct, frozen=True):
+    http_status: int = 0
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: int = 0
+    data: _Data = _Data()
 
 
 def by_url(url: str, dialer: Dialer) -> Probe:
@@ -79,7 +84,7 @@ def of_outcome(outcome: Outcome) -> Probed:
         return Probed(ProbeKind.GOOD)
     if outcome.delivery is None:
         return Probed(ProbeKind.GOOD)  # it does not know ping, and said so
-    code = _code(outcome)
+    code = _error(outcome).code
     if code == CALL_TIMEOUT:
         return Probed(ProbeKind.TIMEOUT, detail="it did not answer ping in time")
     if code in (SERVER_UNAVAILABLE, LINK_LOST):
@@ -87,8 +92,23 @@ def of_outcome(outcome: Outcome) -> Probed:
     return Probed(ProbeKind.SERVER_ERROR, detail="its answer to ping makes no sense")
 
 
-def _code(outcome: Outcome) -> int:
+def of_call(outcome: Outcome) -> CallKind:
+    """What the end of a call says of its server, by R-BREAKER's count.
+
+    A deadline that the client itself set short is for the caller to leave out.
+    """
+    if outcome.kind is Kind.RESULT or (outcome.kind is Kind.ERROR and outcome.delivery is None):
+        return CallKind.GOOD  # it has answered, if only with an error of the tool's own
+    if outcome.kind is Kind.CANCELLED:
+        return CallKind.NEUTRAL
+    error = _error(outcome)
+    if error.code in (SERVER_UNAVAILABLE, LINK_LOST, CALL_TIMEOUT) or error.data.http_status >= 500:
+        return CallKind.FAILED
+    return CallKind.NEUTRAL
+
+
+def _error(outcome: Outcome) -> _Error:
     try:
-        return msgspec.json.decode(outcome.payload, type=_Code).code
+        return msgspec.json.decode(outcome.payload, type=_Error)
     except msgspec.MsgspecError:
-        return 0
+        return _Error()
