@@ -68,6 +68,7 @@ def test_private_places_can_be_allowed(address):
 @pytest.mark.parametrize(
     "address",
     ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1",
+     "fe80::a9fe:a9fe%eth0",
      "fd00:ec2::254", "224.0.0.1", "255.255.255.255", "ff02::1", "64:ff9b::127.0.0.1", "0.1.2.3"],
 )  # fmt: skip
 def test_some_places_cannot_be_allowed(address):

@@ -58,6 +58,8 @@ _EMOJI_STYLE: Final = "\ufe0f"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*[A-Za-z0-9]")
 _TITLED: Final = re.compile(r"[_.:/\d-]|[a-z][A-Z]")
 _QUOTED: Final = re.compile(r"[`'\"“‘]([A-Za-z0-9]+)[`'\"”’]")
+_DESCRIPTION: Final = re.compile(rb'"(?:description|title)":"((?:[^"\\]|\\.)*+)"')
+_BREAK: Final = re.compile(rb"\\[bfnrt]")
 _LOOKS_LIKE: Final = str.maketrans(
     {
         **dict(zip("аеорсухіјѕһԁԛԝгкмнтвзпєѵ", "aeopcyxijshdqwrkmhtb3nev", strict=True)),
@@ -140,17 +142,17 @@ class _Crowd:
 
     def named(self, tool: Tool) -> list[Flag]:
         """Tools of other servers that its description speaks of."""
-        described = _described(tool.definition)
+        described = _descriptions(tool.definition)
         words = _NAME.findall(described)
-        found: set[str] = set()
+        found = {}
         for word in self._known.intersection(words):
             if _TITLED.search(word) or _is_a_name(word, words, described):
                 other = self._foreign(tool.pair, word)
                 if other is not None:
-                    found.add(self._separator.join(other))
+                    found[self._separator.join(other)] = _place(word, tool.definition)
         return [
-            Flag(Reason.REFERS_TO, "its description names another server's tool", "/description", o)
-            for o in sorted(found)
+            Flag(Reason.REFERS_TO, "it speaks of another server's tool", found[other], other)
+            for other in sorted(found)
         ]
 
     def _foreign(self, pair: Pair, word: str) -> Pair | None:
@@ -170,19 +172,23 @@ def _is_a_name(word: str, words: list[str], text: str) -> bool:
     return word in beside
 
 
-class _Described(msgspec.Struct):
-    description: Any = ""
-
-
-_described_in = msgspec.json.Decoder(_Described).decode
-
-
-def _described(definition: Definition) -> str:
-    try:
-        described = _described_in(definition.text).description
-    except msgspec.ValidationError:  # no object: a definition that could not be read
+def _descriptions(definition: Definition) -> str:
+    """Everything that describes the tool or a part of its schemas, as one text."""
+    if not definition.is_plain:
         return definition.text.decode()
-    return described if isinstance(described, str) else ""
+    texts = b"\n".join(_DESCRIPTION.findall(definition.text))
+    if b"\\" in texts:
+        texts = _BREAK.sub(b" ", texts).replace(b'\\"', b'"')
+    return texts.decode()
+
+
+def _place(word: str, definition: Definition) -> str:
+    """Where a word stands: in the tool's own description, or somewhere below."""
+    try:
+        own = _decode(definition.text).get("description", "")
+    except AttributeError:  # it could not be read, and is kept as one string
+        return ""
+    return "/description" if word in str(own) else "/inputSchema"
 
 
 def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -125,6 +125,8 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 def judge(address: Address) -> Judged:
     """What an address is, seen through whatever it is wrapped in."""
+    if isinstance(address, IPv6Address) and address.scope_id is not None:
+        address = IPv6Address(int(address))
     if address in _METADATA:
         return Judged(Reach.NEVER, "an address of a cloud's metadata service")
     if isinstance(address, IPv4Address):
