@@ -205,4 +205,4 @@ def test_ten_thousand_tools_cost_little():
         return time.process_time() - began
 
     bound = 0.5 if sys.gettrace() is None else 2.0  # counting lines costs more than the lines
-    assert min(once() for _ in range(3)) < bound
+    assert min(once() for _ in range(5)) < bound

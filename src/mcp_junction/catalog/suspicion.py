@@ -59,6 +59,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]*[A-Za-z0-9]")
 _TITLED: Final = re.compile(r"[_.:/\d-]|[a-z][A-Z]")
 _QUOTED: Final = re.compile(r"[`'\"“‘]([A-Za-z0-9]+)[`'\"”’]")
 _DESCRIPTION: Final = re.compile(rb'"(?:description|title)":"((?:[^"\\]|\\.)*+)"')
+_TO_WORDS: Final = bytes(
+    byte if byte >= 0x80 or chr(byte).isalnum() or chr(byte) in "_.:/-" else 0x20
+    for byte in range(256)
+)
 _BREAK: Final = re.compile(rb"\\[bfnrt]")
 _LOOKS_LIKE: Final = str.maketrans(
     {
@@ -130,6 +134,7 @@ class _Crowd:
             for joint in {separator, ":", ".", "__", "/"}
         }
         self._known = {*self._owners, *self._spelled}
+        self._written = {name.encode("utf-8", "replace") for name in self._known}
 
     def imitated(self, pair: Pair) -> list[Flag]:
         first = self._first[skeleton(pair.name)]
@@ -141,7 +146,9 @@ class _Crowd:
         return [Flag(Reason.LOOKALIKE_NAME, "looks like an earlier server's", "/name", other)]
 
     def named(self, tool: Tool) -> list[Flag]:
-        """Tools of other servers that its description speaks of."""
+        """Tools of other servers that its descriptions speak of."""
+        if not self._may_name(tool):
+            return []
         described = _descriptions(tool.definition)
         words = _NAME.findall(described)
         found = {}
@@ -154,6 +161,14 @@ class _Crowd:
             Flag(Reason.REFERS_TO, "it speaks of another server's tool", found[other], other)
             for other in sorted(found)
         ]
+
+    def _may_name(self, tool: Tool) -> bool:
+        """Whether another server's name is anywhere in it: mostly not, and this is quickly seen."""
+        text = tool.definition.text.replace(b"\\n", b" ").replace(b"\\t", b" ")
+        words = text.translate(_TO_WORDS).replace(b". ", b"  ").replace(b": ", b"  ").split()
+        return any(
+            self._foreign(tool.pair, word.decode()) for word in self._written.intersection(words)
+        )
 
     def _foreign(self, pair: Pair, word: str) -> Pair | None:
         spelled = self._spelled.get(word)
