@@ -5,6 +5,7 @@
     ├── FrameError         bytes that are not an acceptable frame; carries a JSON-RPC code
     ├── CursorError        a list cursor that is not ours, or no longer means anything
     ├── StateError         a requestState that is not ours, not the caller's, or no longer good
+    ├── RefusedError       an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
     │   └── EraError       it does not speak the era of the protocol that is wanted of it
     └── UsageError         a command was called with something it cannot work with
@@ -75,6 +76,10 @@ class CursorError(JunctionError):
 
 class StateError(JunctionError):
     """A requestState that is not ours, not the caller's, or no longer good."""
+
+
+class RefusedError(JunctionError):
+    """An address that the rules do not let us connect to; says why, never the address."""
 
 
 class Phase(StrEnum):

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.http.origin import BOUND, Handler, Origin, Visit
 
+from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import DEFAULT_LIMIT
@@ -94,8 +95,10 @@ async def failure(link_or_flight: Any) -> dict[str, Any]:
     return json.loads(bytes(outcome.payload))
 
 
-def definition(url: str, transport: str = "http", **headers: str) -> ServerDefinition:
-    return ServerDefinition("far", transport, url=url, headers=headers)
+def definition(
+    url: str, transport: str = "http", limits: Limits = GENEROUS, **headers: str
+) -> ServerDefinition:
+    return ServerDefinition("far", transport, url=url, headers=headers, limits=limits)
 
 
 def opening(calls: Handler, session: str | None = "s1") -> Handler:
@@ -118,10 +121,10 @@ def opening(calls: Handler, session: str | None = "s1") -> Handler:
 
 @asynccontextmanager
 async def http_link(
-    url: str, *, limit: int = DEFAULT_LIMIT, ears: Ears | None = None, **headers: str
+    url: str, *, limit: int = DEFAULT_LIMIT, ears: Ears | None = None, **more: Any
 ) -> AsyncIterator[HttpLink]:
     """A link whose conversation is open."""
-    link = HttpLink(definition(url, **headers), ears or Ears(), limit)
+    link = HttpLink(definition(url, **more), ears or Ears(), limit)
     try:
         flight = Flight("initialize")
         flight.params = Hello().params("test", "1")
@@ -141,8 +144,10 @@ async def linked(calls: Handler, **how: Any) -> AsyncIterator[tuple[Origin, Http
 
 
 @asynccontextmanager
-async def sse_link(origin: Origin, ears: Ears | None = None) -> AsyncIterator[SseLink]:
-    link = SseLink(definition(origin.url, "sse"), ears or Ears(), DEFAULT_LIMIT)
+async def sse_link(
+    origin: Origin, ears: Ears | None = None, limits: Limits = GENEROUS
+) -> AsyncIterator[SseLink]:
+    link = SseLink(definition(origin.url, "sse", limits), ears or Ears(), DEFAULT_LIMIT)
     try:
         await link.start()
         yield link

@@ -19,6 +19,7 @@ from tests.http.links import (
 )
 from tests.http.origin import BOUND, Origin, Visit
 
+from mcp_junction.config.limits import Limits
 from mcp_junction.protocol.lines import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.http.link import HttpLink
@@ -246,9 +247,8 @@ async def test_a_call_whose_connection_is_cut_may_have_run():
 
 
 async def test_too_many_calls_at_once_are_refused_and_the_others_go_on(monkeypatch):
-    monkeypatch.setattr("mcp_junction.upstream.http.pool.MAX_WAITING", 3)
     monkeypatch.setattr("mcp_junction.upstream.http.pool.MAX_CONNECTIONS", 1)
-    async with linked(plainly) as (_, link):
+    async with linked(plainly, limits=Limits(queue=3)) as (_, link):
         flights = [fly(link) for _ in range(8)]
         codes = [json.loads(bytes((await landed(f)).payload)).get("code") for f in flights]
         sent = codes.count(None)

@@ -145,6 +145,7 @@ class TlsPeer(HttpPeer):
         self._tls = context
 
 
+@pytest.mark.req("NFR-SEC2")
 async def test_a_certificate_that_nobody_vouches_for_is_refused(serving, tmp_path):
     async with TlsPeer(self_signed(tmp_path)) as peer:
         gateway = await serving({"far": {"url": peer.url, "headers": {"x-key": "t0ps3cret"}}})
@@ -162,6 +163,7 @@ async def test_a_certificate_that_is_vouched_for_is_accepted(serving, tmp_path, 
         assert await client.told("far.steps", count=2) == "done"
 
 
+@pytest.mark.req("NFR-SEC2")
 async def test_a_version_of_tls_that_is_too_old_is_refused(serving, tmp_path, monkeypatch):
     context = self_signed(tmp_path)
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):

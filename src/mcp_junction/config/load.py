@@ -100,7 +100,7 @@ def _servers(
     for key, entry in entries.items():
         reader = EntryReader(key, child_path(root, key), variables)
         extra = Options(extras.get(key, {}), child_path(_EXTRAS, key))
-        definition = reader.read(entry, extra, stdio_only=settings.stdio_only)
+        definition = reader.read(entry, extra, settings)
         problems += reader.problems
         if definition is not None:
             servers.append(definition)

@@ -13,10 +13,14 @@ import msgspec
 
 from mcp_junction.config.document import child_path
 from mcp_junction.config.expand import expand
+from mcp_junction.config.limits import GENEROUS, Limits, limits_of
 from mcp_junction.config.selection import ToolSelection
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
+PINS = ("off", "warn", "strict")
+PIN_DEFAULT = "warn"
 
 _TRANSPORTS = {
     "stdio": "stdio",
@@ -43,6 +47,10 @@ class ServerDefinition(msgspec.Struct, frozen=True):
     restart: bool | None = None
     isolation: str = "shared"
     tools: ToolSelection | None = None
+    allow_private: bool = False
+    allow_http: bool = False
+    pin: str = PIN_DEFAULT
+    limits: Limits = GENEROUS
 
     def __repr__(self) -> str:
         """Without what may hold a secret: env, headers, args and url."""
@@ -65,7 +73,7 @@ class EntryReader:
         self.variables = variables
         self.problems: list[Problem] = []
 
-    def read(self, entry: Any, extra: Options, *, stdio_only: bool) -> ServerDefinition | None:
+    def read(self, entry: Any, extra: Options, settings: Settings) -> ServerDefinition | None:
         """The definition, or None when the entry is disabled or has problems."""
         if not isinstance(entry, dict):
             self._wrong(self.path, "must be an object with a command or a url")
@@ -77,14 +85,21 @@ class EntryReader:
         everything = [*own, Options(entry, self.path)]
         if True in [self._flag(options, "disabled") for options in everything]:
             return None
-        transport = self._transport(entry, stdio_only=stdio_only)
+        transport = self._transport(entry, stdio_only=settings.stdio_only)
         definition = ServerDefinition(
             key=self.key,
             transport=transport,
             timeout_ms=self._number(_first_with("timeout", everything), "timeout"),
             restart=self._restart(_first_with("restart", own)),
-            isolation=self._isolation(_first_with("isolation", own)),
+            isolation=self._choice(
+                _first_with("isolation", own), "isolation", ISOLATIONS, ISOLATIONS[0]
+            ),
             tools=self._selection(_first_with("tools", own)),
+            # Who writes the file is who runs the program: nothing to protect, unless they say so.
+            allow_private=self._flag(_first_with("allow_private", own), "allow_private", True),
+            allow_http=self._flag(_first_with("allow_http", own), "allow_http", True),
+            limits=self._limits(_first_with("limits", own), settings),
+            pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
         )
         return None if self.problems else definition
@@ -181,13 +196,24 @@ class EntryReader:
     def _restart(self, options: Options) -> bool | None:
         return self._flag(options, "restart") if "restart" in options.values else None
 
-    def _isolation(self, options: Options) -> str:
-        value = options.values.get("isolation", ISOLATIONS[0])
-        if value not in ISOLATIONS:
-            words = " or ".join(ISOLATIONS)
-            self._wrong(child_path(options.path, "isolation"), f"must be {words}")
-            return ISOLATIONS[0]
+    def _choice(self, options: Options, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = options.values.get(name, default)
+        if value not in choices:
+            words = " or ".join((", ".join(choices[:-1]), choices[-1]))
+            self._wrong(child_path(options.path, name), f"must be {words}")
+            return default
         return str(value)
+
+    def _limits(self, options: Options, settings: Settings) -> Limits:
+        values = options.values.get("limits") or {}
+        known = Limits.__struct_fields__
+        if not isinstance(values, dict) or not all(
+            name in known and type(value) is int and value >= 0 for name, value in values.items()
+        ):
+            words = f"must be an object of whole numbers: {', '.join(known)}"
+            self._wrong(child_path(options.path, "limits"), words)
+            return GENEROUS
+        return limits_of(settings, **values)
 
     def _selection(self, options: Options) -> ToolSelection | None:
         value = options.values.get("tools")
@@ -203,8 +229,8 @@ class EntryReader:
             self._wrong(path, "allow and deny are arrays of names, rename an object of names")
             return None
 
-    def _flag(self, options: Options, name: str) -> bool:
-        value = options.values.get(name, False)
+    def _flag(self, options: Options, name: str, default: bool = False) -> bool:
+        value = options.values.get(name, default)
         if not isinstance(value, bool):
             self._wrong(child_path(options.path, name), "must be true or false")
             return False

@@ -44,6 +44,12 @@ class Settings(msgspec.Struct, frozen=True):
     allowed_hosts: str = ""
     allowed_origins: str = ""
     trusted_proxies: tuple[str, ...] = ()
+    stdio_allow: str = ""
+    max_calls_per_server: int = 10_000
+    max_queue_per_server: int = 10_000
+    max_bytes_per_server: int = 64 * 1024 * 1024
+    health_interval_ms: int = 30_000
+    health_timeout_ms: int = 5_000
 
 
 def layered(

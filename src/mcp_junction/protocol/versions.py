@@ -49,6 +49,7 @@ UNSUPPORTED_VERSION: Final = -32022
 # Junction's own, in the range the protocol leaves to implementations.
 SERVER_UNAVAILABLE: Final = -32000
 CALL_TIMEOUT: Final = -32001
+RATE_LIMITED: Final = -32003
 LINK_LOST: Final = -32005
 
 # What servers of the handshake era say of an address they do not know.

@@ -13,7 +13,12 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol import encode
-from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE
+from mcp_junction.protocol.versions import (
+    CALL_TIMEOUT,
+    LINK_LOST,
+    RATE_LIMITED,
+    SERVER_UNAVAILABLE,
+)
 
 
 class Delivery(StrEnum):
@@ -92,6 +97,12 @@ def unavailable(server: str, why: str) -> Outcome:
         Delivery.NOT_SENT,
         server=server,
     )
+
+
+def overloaded(server: str, calls: int) -> Outcome:
+    """It has as much to do as it may have."""
+    message = f"server {server!r} has {calls} calls under way, as many as it may have; try later"
+    return failed(RATE_LIMITED, message, Delivery.NOT_SENT, server=server)
 
 
 def link_lost(server: str, delivery: Delivery, why: str) -> Outcome:

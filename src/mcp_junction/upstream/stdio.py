@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from mcp_junction.config.limits import GENEROUS
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
@@ -34,7 +35,6 @@ if sys.platform == "linux":
 
 _PIPE_BYTES = 256 * 1024
 _STDERR_TAIL = 8 * 1024
-_MAX_UNREAD = 64 * 1024 * 1024
 _LINES_A_TURN = 128
 _LONG_TURN = 0.002
 _DRAIN = 1.0
@@ -58,6 +58,7 @@ class StdioLink:
         self._backlog: Iterator[bytes | Overlong] = iter(())
         self._pipes: list[asyncio.BaseTransport] = []
         self._ward: Ward | None = None
+        self._limits = GENEROUS
 
     # -- life
 
@@ -65,6 +66,7 @@ class StdioLink:
         self, definition: ServerDefinition, env: dict[str, str], warden: Warden
     ) -> None:
         """Start the process and take its pipes. Raises ServerError."""
+        self._limits = definition.limits
         try:
             self._ward, pipes = await warden.start(definition, env)
         except OSError as error:
@@ -154,8 +156,10 @@ class StdioLink:
     def send(self, flight: Flight) -> None:
         if self._stdin is None or self._stdin.is_closing or self._has_ended:
             flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
-        elif self._stdin.unsent > _MAX_UNREAD:
+        elif self._stdin.unsent > self._limits.bytes:
             flight.end(outcomes.unavailable(self.server, "it does not read its input"))
+        elif len(self.exchange) >= self._limits.calls and flight.passenger is not None:
+            flight.end(outcomes.overloaded(self.server, len(self.exchange)))
         else:
             flight.link = self
             self.exchange.send(flight)
@@ -172,7 +176,7 @@ class StdioLink:
     def _write(self, frame: bytes) -> None:
         # Calls are refused before it comes to the limit; nothing else that a server does not read
         # is worth memory without end.
-        if self._stdin is not None and self._stdin.unsent <= _MAX_UNREAD:
+        if self._stdin is not None and self._stdin.unsent <= self._limits.bytes:
             self._stdin.send(frame)
 
     def _stdout_data(self, data: bytes) -> None:

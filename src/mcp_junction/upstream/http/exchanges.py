@@ -183,8 +183,9 @@ class Posted:
         delivery = Delivery.UNKNOWN if self._status >= 400 else Delivery.EXECUTED
         if self._status == 429 or (self._status == 404 and self._session):
             delivery = Delivery.NOT_SENT  # refused before it ran
+        status = {"http_status": self._status} if self._status >= 400 else {}
         outcome = outcomes.failed(
-            INTERNAL_ERROR, f"server {server!r}: {why}", delivery, server=server
+            INTERNAL_ERROR, f"server {server!r}: {why}", delivery, server=server, **status
         )
         self._link.exchange.drop(self.flight, outcome)
         self._link.pool.drop(self)  # whatever else it would send

@@ -13,6 +13,7 @@ import logging
 
 from msgspec import Raw
 
+from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
@@ -21,8 +22,8 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.exchanges import Posted, Request, Standing
-from mcp_junction.upstream.http.headers import lowered
 from mcp_junction.upstream.http.pool import Pool, target
 from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.outcome import Kind, Outcome
@@ -38,7 +39,9 @@ _KEPT_METHODS = 64
 class HttpLink:
     """One session with one remote server."""
 
-    def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
+    def __init__(
+        self, definition: ServerDefinition, ear: Ear, limit: int, dialer: Dialer | None = None
+    ) -> None:
         self.server = definition.key
         self.era = Era.HANDSHAKE
         self.limit = limit
@@ -47,7 +50,8 @@ class HttpLink:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = TaskScope(f"link to {definition.key}")
         where = target(definition.url)
-        self.pool = Pool(where, self.tasks)
+        self._limits = definition.limits
+        self.pool = Pool(where, self.tasks, dialer or dialer_for(definition), self._limits)
         headers = {"accept": _ACCEPT, **lowered(definition.headers)}
         self._post = where.head("POST", {"content-type": "application/json", **headers})
         self._get = where.head("GET", headers)
@@ -133,6 +137,9 @@ class HttpLink:
         if self.closed.done() or self.pool.is_full:
             why = "too many requests wait" if self.pool.is_full else "the link is closed"
             flight.end(outcomes.unavailable(self.server, why))
+            return
+        if len(self.exchange) >= self._limits.calls and flight.passenger is not None:
+            flight.end(outcomes.overloaded(self.server, len(self.exchange)))
             return
         flight.link = self
         self.exchange.register(flight)

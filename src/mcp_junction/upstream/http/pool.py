@@ -8,35 +8,24 @@ the other side is just closing may or may not have run, and nobody could tell.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from typing import Final
-from urllib.parse import urlsplit
 
-import msgspec
-
+from mcp_junction.config.limits import GENEROUS, Limits
+from mcp_junction.config.urls import Place, read_url
+from mcp_junction.errors import RefusedError
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.connection import Connection, Exchange
+from mcp_junction.upstream.http.dialer import Dialer
 
 MAX_CONNECTIONS: Final = 256
-MAX_WAITING: Final = 10_000
 CONNECT_TIMEOUT: Final = 5.0
 CONNECT_AGAIN: Final = 0.25
 STALE_AFTER: Final = 3.0
 
 
-class Target(msgspec.Struct, frozen=True):
-    """Where a url points."""
-
-    host: str
-    port: int
-    path: str
-    tls: bool
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+class Target(Place, frozen=True):
+    """Where a url points, and how a request to it begins."""
 
     def head(self, method: str, headers: dict[str, str]) -> bytes:
         """The request line and fixed headers; the caller adds its own and the blank line."""
@@ -47,37 +36,37 @@ class Target(msgspec.Struct, frozen=True):
 
 def target(url: str) -> Target:
     """Raises ValueError when the url makes no sense."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("the url must begin with http:// or https:// and name a host")
-    tls = parts.scheme == "https"
-    path = parts.path or "/"
-    if parts.query:
-        path = f"{path}?{parts.query}"
-    if any(ord(char) <= 32 or ord(char) > 126 for char in path):
-        raise ValueError("the url holds characters that must be percent-encoded")
-    return Target(parts.hostname, parts.port or (443 if tls else 80), path, tls)
+    place = read_url(url)
+    return Target(place.host, place.port, place.path, place.tls)
 
 
 class Pool:
     """Connections to one host and port."""
 
-    def __init__(self, where: Target, tasks: TaskScope) -> None:
+    def __init__(
+        self,
+        where: Target,
+        tasks: TaskScope,
+        dialer: Dialer | None = None,
+        limits: Limits = GENEROUS,
+    ) -> None:
         self._where = where
+        self._dialer = dialer or Dialer()
         self._tasks = tasks
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._opening = 0
         self._waiting: deque[Exchange] = deque()
+        self._waiting_bytes = 0
+        self._limits = limits
         self._closed = False
         self._failing_since: float | None = None
         self._loop = asyncio.get_running_loop()
-        self._tls: ssl.SSLContext | None = None
 
     @property
     def is_full(self) -> bool:
         """Whether as much waits for a connection as may."""
-        return len(self._waiting) >= MAX_WAITING
+        return len(self._waiting) >= self._limits.queue or self._waiting_bytes > self._limits.bytes
 
     def send(self, exchange: Exchange) -> None:
         """Start an exchange now, or as soon as there is a connection for it."""
@@ -88,12 +77,14 @@ class Pool:
             exchange.lost("the link is closed")
         else:
             self._waiting.append(exchange)
+            self._waiting_bytes += len(exchange.payload)
             self._grow()
 
     def drop(self, exchange: Exchange) -> None:
         """Give an exchange up: it is not told anything more."""
         if exchange in self._waiting:
             self._waiting.remove(exchange)
+            self._waiting_bytes -= len(exchange.payload)
             return
         for connection in self._all:
             if connection.carries(exchange):
@@ -102,7 +93,7 @@ class Pool:
 
     def close(self) -> None:
         self._closed = True
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         for exchange in waiting:
             exchange.lost("the link is closed")
         for connection in list(self._all):
@@ -141,13 +132,10 @@ class Pool:
     async def _open(self) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self._freed, self._gone),
-                    self._where.host,
-                    self._where.port,
-                    ssl=self._context() if self._where.tls else None,
+                connection = await self._dialer.dial(
+                    self._where, lambda: Connection(self._freed, self._gone)
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, RefusedError) as error:
             self._opening -= 1
             self._could_not(error)
             return
@@ -155,13 +143,7 @@ class Pool:
         self._all.add(connection)
         self._freed(connection)
 
-    def _context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
-        return self._tls
-
-    def _could_not(self, error: OSError | TimeoutError) -> None:
+    def _could_not(self, error: OSError | TimeoutError | RefusedError) -> None:
         """No connection can be made: what waits for one will not be sent, unless one comes free."""
         if self._failing_since is None:
             self._failing_since = self._loop.time()
@@ -172,7 +154,7 @@ class Pool:
             return
         self._failing_since = None
         words = "no connection within 5 s" if isinstance(error, TimeoutError) else _words(error)
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         for exchange in waiting:
             exchange.lost(words)
 
@@ -181,7 +163,9 @@ class Pool:
         if self._closed:
             connection.abort()
         elif self._waiting:
-            connection.start(self._waiting.popleft())
+            waiting = self._waiting.popleft()
+            self._waiting_bytes -= len(waiting.payload)
+            connection.start(waiting)
             if self._waiting:
                 self._grow()
         else:
@@ -196,7 +180,9 @@ class Pool:
             self._grow()
 
 
-def _words(error: OSError) -> str:
+def _words(error: OSError | RefusedError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
+    if isinstance(error, RefusedError):
+        return str(error)
     return error.strerror or str(error) or type(error).__name__

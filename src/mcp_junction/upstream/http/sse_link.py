@@ -13,6 +13,7 @@ from urllib.parse import urljoin
 
 from msgspec import Raw
 
+from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
@@ -22,7 +23,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
-from mcp_junction.upstream.http.headers import lowered
+from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.pool import Pool, target
 from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.outcome import Delivery, Outcome
@@ -36,7 +37,9 @@ _INITIALIZED_WAIT = 5.0
 class SseLink:
     """One stream from one server, and the address to post to."""
 
-    def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
+    def __init__(
+        self, definition: ServerDefinition, ear: Ear, limit: int, dialer: Dialer | None = None
+    ) -> None:
         self.server = definition.key
         self.era = Era.HANDSHAKE
         self.exchange = Exchange(definition.key, self._write, ear)
@@ -44,8 +47,10 @@ class SseLink:
         self._tasks = TaskScope(f"link to {definition.key}")
         self._url = definition.url
         self._headers = lowered(definition.headers)
-        self._pool = Pool(target(definition.url), self._tasks)
-        self._posts = Pool(target(definition.url), self._tasks)
+        dialer = dialer or dialer_for(definition)
+        self._pool = Pool(target(definition.url), self._tasks, dialer)
+        self._limits = definition.limits
+        self._posts = Pool(target(definition.url), self._tasks, dialer, self._limits)
         self._stream = _Stream(self, limit)
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.why = ""
@@ -109,6 +114,9 @@ class SseLink:
             why = "too many requests wait" if self._posts.is_full else "its stream is closed"
             flight.end(outcomes.unavailable(self.server, why))
             return
+        if len(self.exchange) >= self._limits.calls and flight.passenger is not None:
+            flight.end(outcomes.overloaded(self.server, len(self.exchange)))
+            return
         flight.link = self
         self.exchange.register(flight)
         frame = encode.request(flight.wire_id, flight.method, flight.params)
@@ -155,7 +163,7 @@ class SseLink:
         except ValueError as error:
             self.lost(f"its stream names an address to post to that makes no sense: {error}")
             return
-        if (ours.host, ours.port, ours.tls) != (theirs.host, theirs.port, theirs.tls):
+        if ours.origin != theirs.origin:
             self.lost("its stream names an address of another origin to post to")
         elif not self._endpoint.done():
             headers = {"content-type": "application/json", **self._headers}

@@ -1,0 +1,311 @@
+"""Registration: a server as it is registered at run time, checked to the last character.
+
+Stricter than the config file, whose author runs the program anyway: unknown fields are refused, and
+so is what reads as something else than it is. Everything that is wrong is reported together, each
+with its place, and no value is quoted: it may be a secret. ``${VAR}`` stays as it is written; it is
+replaced when the server is connected (``definition_of``). Whether an address or program is allowed
+is policy (``policy/outgoing.py``, ``policy/programs.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from mcp_junction.config.document import child_path
+from mcp_junction.config.expand import expand
+from mcp_junction.config.headers import lowered
+from mcp_junction.config.limits import limits_of
+from mcp_junction.config.servers import ISOLATIONS, PIN_DEFAULT, PINS, ServerDefinition
+from mcp_junction.config.settings import DEFAULTS, Settings
+from mcp_junction.config.urls import read_url
+from mcp_junction.errors import Problem, ProblemCode
+
+TRANSPORTS: Final = ("STDIO", "SSE", "HTTP")
+CHANGEABLE: Final = (
+    "name", "description", "connection_config", "health_check_url", "enabled", "isolation", "pin",
+    "trust_annotations", "allow_private", "allow_http", "timeout_ms",
+)  # fmt: skip
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_OUR_SECRETS: Final = re.compile(r"\$\{?(env:)?(JUNCTION_|MCP_CREDENTIAL_KEY|MCP_JUNCTION_)")
+_REFERENCE: Final = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*"
+_MANY: Final = 1_000
+_LONG: Final = 32_768
+_LONGEST_TIMEOUT: Final = 24 * 3600 * 1000
+
+
+class ConnectionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to reach a server; which of it is needed depends on the transport."""
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    url: str | None = None
+    base_url: str | None = None
+    headers: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Without what may hold a secret."""
+        return "ConnectionConfig(…)"
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """A server as an administrator registers it."""
+
+    name: str
+    transport_type: str
+    connection_config: ConnectionConfig
+    description: str = ""
+    auto_connect: bool = True
+    health_check_url: str | None = None
+    enabled: bool = True
+    isolation: str = ISOLATIONS[0]
+    pin: str = PIN_DEFAULT
+    trust_annotations: bool = False
+    allow_private: bool = False
+    allow_http: bool = False
+    timeout_ms: int = 0
+
+
+def parse_body(body: bytes) -> tuple[Any, list[Problem]]:
+    """The JSON of a request, read in the one way that leaves no doubt."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(made := dict(pairs)) != len(pairs):
+            raise ValueError("a key is given twice")
+        return made
+
+    def never(_: str) -> NoReturn:
+        raise ValueError("a number makes no sense")
+
+    try:
+        return json.loads(body, object_pairs_hook=once, parse_constant=never), []
+    except (ValueError, RecursionError) as error:
+        words = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        if isinstance(error, UnicodeDecodeError):
+            words = "it is not UTF-8"
+        return None, [Problem(ProblemCode.INVALID_JSON, "$", f"is not usable JSON: {words}")]
+
+
+def read_registration(body: Any) -> tuple[Registration | None, list[Problem]]:
+    """A registration from a decoded body, or everything that is wrong with it."""
+    problems = _unknown(body, Registration.__struct_fields__, "$")
+    if isinstance(body, dict):
+        fields = ConnectionConfig.__struct_fields__
+        problems += _unknown(body.get("connection_config", {}), fields, "$.connection_config")
+    if problems:
+        return None, problems
+    try:
+        made = msgspec.convert(body, Registration)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at `")
+        return None, [_problem(place.rstrip("`") or "$", f"is not right: {words}")]
+    made = msgspec.structs.replace(made, transport_type=made.transport_type.upper())
+    problems = _Checked(made).problems
+    return (None, problems) if problems else (made, [])
+
+
+def read_change(current: Registration, body: Any) -> tuple[Registration | None, list[Problem]]:
+    """The registration after a change of some of its fields."""
+    if not isinstance(body, dict):
+        return None, [_problem("$", "must be an object")]
+    problems = _unknown(body, CHANGEABLE, "$")
+    if problems:
+        return None, problems
+    return read_registration({**msgspec.to_builtins(current), **body})
+
+
+def definition_of(
+    registration: Registration, variables: Mapping[str, str], settings: Settings = DEFAULTS
+) -> tuple[ServerDefinition | None, list[Problem]]:
+    """How to connect now: with variables replaced, or which of them are not set."""
+    missing: list[Problem] = []
+    config, root = registration.connection_config, "$.connection_config"
+
+    def filled(text: str, path: str) -> str:
+        found, names = expand(text, variables)
+        missing.extend(
+            Problem(
+                ProblemCode.MISSING_ENV_VAR,
+                path,
+                f"the environment variable {name or '${}'} is not set",
+                name,
+            )
+            for name in names
+        )
+        return found
+
+    def each(values: Mapping[str, str], name: str) -> dict[str, str]:
+        path = child_path(root, name)
+        return {key: filled(value, child_path(path, key)) for key, value in values.items()}
+
+    url = "base_url" if config.url is None else "url"
+    definition = ServerDefinition(
+        key=registration.name,
+        transport=registration.transport_type.lower(),
+        command=filled(config.command or "", f"{root}.command"),
+        args=tuple(filled(arg, f"{root}.args[{n}]") for n, arg in enumerate(config.args)),
+        env=each(config.env, "env"),
+        cwd=None if config.cwd is None else filled(config.cwd, f"{root}.cwd"),
+        url=filled(getattr(config, url) or "", f"{root}.{url}"),
+        headers=each(config.headers, "headers"),
+        timeout_ms=registration.timeout_ms,
+        restart=True,
+        isolation=registration.isolation,
+        allow_private=registration.allow_private,
+        allow_http=registration.allow_http,
+        pin=registration.pin,
+        limits=limits_of(settings),
+    )
+    return (None, missing) if missing else (definition, [])
+
+
+class _Checked:
+    """Everything that is wrong with a registration whose types are right."""
+
+    def __init__(self, registration: Registration) -> None:
+        self.problems: list[Problem] = []
+        self._general(registration)
+        config = registration.connection_config
+        for name, text in _every_text(registration):
+            self._readable(text, name)
+        if registration.transport_type == "STDIO":
+            self._process(config)
+        elif registration.transport_type in TRANSPORTS:
+            self._remote(config, registration.transport_type)
+
+    def _general(self, made: Registration) -> None:
+        if not _NAME.fullmatch(made.name):
+            words = "must be a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'"
+            self._wrong("$.name", words)
+        if made.transport_type not in TRANSPORTS:
+            self._wrong("$.transport_type", f"must be one of {', '.join(TRANSPORTS)}")
+        if made.isolation not in ISOLATIONS:
+            self._wrong("$.isolation", f"must be one of {', '.join(ISOLATIONS)}")
+        if made.pin not in PINS:
+            self._wrong("$.pin", f"must be one of {', '.join(PINS)}")
+        if not 0 <= made.timeout_ms <= _LONGEST_TIMEOUT:
+            self._wrong("$.timeout_ms", "must be milliseconds: 0 (none) up to a day")
+        if made.health_check_url is not None:
+            self._url(made.health_check_url, "$.health_check_url", filled=True)
+
+    def _process(self, config: ConnectionConfig) -> None:
+        self._foreign(config, ("url", "base_url", "headers"), "STDIO")
+        if not config.command or not config.command.strip():
+            self._wrong("$.connection_config.command", "is missing: name the program to run")
+        elif ".." in PurePath(config.command).parts:
+            self._wrong("$.connection_config.command", "must not go up with '..'")
+        cwd = config.cwd
+        if cwd is not None and not _is_full(cwd):
+            self._wrong("$.connection_config.cwd", "must be a full path without '..'")
+        for name in config.env:
+            if not _VARIABLE.fullmatch(name):
+                path = child_path("$.connection_config.env", name)
+                self._wrong(path, "is not a usable name of a variable")
+        if len(config.args) > _MANY or len(config.env) > _MANY:
+            self._wrong("$.connection_config", f"has more than {_MANY} arguments or variables")
+
+    def _remote(self, config: ConnectionConfig, transport: str) -> None:
+        self._foreign(config, ("command", "args", "env", "cwd"), transport)
+        given = {name: getattr(config, name) for name in ("url", "base_url")}
+        if transport == "SSE":
+            self._foreign(config, ("base_url",), transport)
+        if transport == "HTTP" and None not in given.values():
+            self._wrong("$.connection_config", "has both a url and a base_url; keep one")
+        if not any(given.values()):
+            self._wrong("$.connection_config.url", "is missing: give the address of the server")
+        for name, url in given.items():
+            if url:
+                self._url(url, f"$.connection_config.{name}")
+        for name, value in config.headers.items():
+            try:
+                lowered({name: "" if "$" in value else value})
+            except ValueError:
+                path = child_path("$.connection_config.headers", name)
+                self._wrong(path, "is Junction's own to set, or cannot be sent")
+
+    def _foreign(self, config: ConnectionConfig, names: Iterable[str], transport: str) -> None:
+        for name in names:
+            if getattr(config, name):
+                path = f"$.connection_config.{name}"
+                self._wrong(path, f"does not belong to a server by {transport}")
+
+    def _url(self, url: str, path: str, *, filled: bool = False) -> None:
+        """``filled`` is one without variables: a dollar sign in it is just that."""
+        if url.startswith("$") and not filled:
+            return  # what it is will be seen when it is replaced
+        try:
+            read_url(url if filled else _supposed(url))
+        except ValueError as error:
+            self._wrong(path, str(error))
+
+    def _readable(self, text: str, path: str) -> None:
+        """No text may hide something, or say something that cannot be said."""
+        loose = path.startswith(("$.connection_config.args", "$.connection_config.env"))
+        if any(_is_hidden(char, loose) for char in text):
+            self._wrong(path, "must not contain control characters or invisible ones")
+        if len(text) > _LONG:
+            self._wrong(path, f"is longer than {_LONG} characters")
+        if _OUR_SECRETS.search(text):
+            self._wrong(path, "must not use Junction's own variables")
+
+    def _wrong(self, path: str, message: str) -> None:
+        self.problems.append(_problem(path, message))
+
+
+def _every_text(made: Registration) -> Iterable[tuple[str, str]]:
+    """Every free text in a registration, with its place."""
+    config, root = made.connection_config, "$.connection_config"
+    yield "$.description", made.description
+    yield "$.health_check_url", made.health_check_url or ""
+    for name in ("command", "cwd", "url", "base_url"):
+        yield f"{root}.{name}", getattr(config, name) or ""
+    for number, arg in enumerate(config.args):
+        yield f"{root}.args[{number}]", arg
+    for name, values in (("env", config.env), ("headers", config.headers)):
+        for key, value in values.items():
+            yield child_path(f"{root}.{name}", key), value
+
+
+def _is_full(path: str) -> bool:
+    pure = PurePath(path)
+    return ".." not in pure.parts and (pure.is_absolute() or path.startswith("$"))
+
+
+def _supposed(url: str) -> str:
+    """A url with something ordinary in the place of its variables."""
+    url = re.sub(rf":({_REFERENCE})(?=[/?#]|$)", ":80", url)
+    return re.sub(_REFERENCE, "x", url)
+
+
+def _is_hidden(char: str, loose: bool) -> bool:
+    if " " <= char <= "~":
+        return False
+    category = unicodedata.category(char)
+    if category in ("Cs", "Cn") or char == "\0":
+        return True
+    if char in "\t\n":
+        return False
+    return not loose and category in ("Cc", "Cf", "Co", "Zl", "Zp")
+
+
+def _unknown(body: Any, known: Iterable[str], path: str) -> list[Problem]:
+    if not isinstance(body, dict):
+        return [_problem(path, "must be an object")]
+    return [
+        _problem(child_path(path, str(key)[:64]), "is not a field that is known here")
+        for key in body
+        if key not in known
+    ]
+
+
+def _problem(path: str, message: str) -> Problem:
+    return Problem(ProblemCode.INVALID_SCHEMA, path, message)

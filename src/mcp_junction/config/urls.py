@@ -1,0 +1,100 @@
+"""Outgoing URLs, read strictly: one way to spell a place, so that all who look see the same.
+
+Programs disagree on what ``http://0x7f.1``, ``http://a@b`` or ``http://１２７.0.0.1`` mean, and an
+attacker lives on such disagreement. What has two readings is refused. Whether a place may be
+connected to is not decided here: see ``policy/outgoing.py``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+MAX_LENGTH: Final = 8_192
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a url points."""
+
+    host: str
+    port: int
+    path: str
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> tuple[str, int, bool]:
+        return self.host, self.port, self.tls
+
+
+def read_url(url: str) -> Place:
+    """Raises ValueError that says what is wrong, without quoting the url: it may hold a secret."""
+    if len(url) > MAX_LENGTH:
+        raise ValueError("the url is too long")
+    if any(char <= " " or char > "~" for char in url):
+        raise ValueError("the url holds characters that must be percent-encoded")
+    if "\\" in url:
+        raise ValueError("the url holds a backslash")
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        raise ValueError("the url names a host that makes no sense") from None
+    if parts.scheme not in ("http", "https") or not host or not parts.netloc:
+        raise ValueError("the url must begin with http:// or https:// and name a host")
+    if "@" in parts.netloc:
+        raise ValueError("the url holds a user name or password; put credentials into headers")
+    tls = parts.scheme == "https"
+    path = parts.path or "/"
+    if parts.query:
+        path = f"{path}?{parts.query}"
+    return Place(_host(host, parts), _port(parts, tls), path, tls)
+
+
+def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is, when it is not a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _port(parts: SplitResult, tls: bool) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("the url names a port that does not exist")
+    return port or (443 if tls else 80)
+
+
+def _host(host: str, parts: SplitResult) -> str:
+    """The host as it is looked up. Raises ValueError for all but the plain spellings."""
+    if "[" in parts.netloc:
+        address = literal(host)
+        if not isinstance(address, ipaddress.IPv6Address) or address.scope_id is not None:
+            raise ValueError("the url names an IPv6 address that makes no sense")
+        return str(address)
+    if "%" in host:
+        raise ValueError("the url percent-encodes its host")
+    labels = host.split(".")
+    if _NUMBER.fullmatch(labels[-1] or labels[-2 if len(labels) > 1 else -1]):
+        if not _QUAD.fullmatch(host) or literal(host) is None:
+            raise ValueError("the url's address must be four decimal numbers, like 192.0.2.1")
+        return host
+    name = labels[:-1] if not labels[-1] else labels  # one dot at the end is the root's
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in name):
+        raise ValueError("the url names a host that cannot exist")
+    return host

@@ -1,0 +1,226 @@
+"""Where Junction may connect to on behalf of a server: addresses in, an answer and its reason out.
+
+Applied to what a name resolved to, on every new connection, and the connection is made to the very
+address that was judged (``upstream/http/dialer.py``): a name that changes its mind gains nothing.
+Loopback is open, since most servers live there; the rest of what is not the public internet needs
+``allow_private``. Some addresses are no place for a server at all, and no permission opens them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Final
+
+import msgspec
+
+from mcp_junction.config.urls import Place, literal, read_url
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """What the operator allows for one server."""
+
+    allow_private: bool = False
+    allow_http: bool = False
+
+
+STRICT: Final = Permissions()
+
+
+class Reach(StrEnum):
+    """What kind of place an address is."""
+
+    LOOPBACK = "loopback"
+    PUBLIC = "public"
+    PRIVATE = "private"
+    NEVER = "never"
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """An address, and what it is in words."""
+
+    reach: Reach
+    what: str
+
+
+_LOOPBACK = Judged(Reach.LOOPBACK, "a loopback address")
+_PUBLIC = Judged(Reach.PUBLIC, "a public address")
+_METADATA = frozenset(
+    map(
+        ip_address,
+        [
+            "169.254.169.254",  # most clouds
+            "169.254.170.2",  # containers' credentials
+            "169.254.170.23",
+            "169.254.169.253",
+            "169.254.0.23",
+            "100.100.100.200",
+            "192.0.0.192",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd20:ce::254",
+            "fe80::a9fe:a9fe",
+        ],
+    )
+)
+
+
+def _table(reach: Reach, **kinds: str) -> list[tuple[Network, Judged]]:
+    return [
+        (ip_network(network), Judged(reach, kind.replace("_", " ")))
+        for kind, networks in kinds.items()
+        for network in networks.split()
+    ]
+
+
+_V4: Final = (
+    *_table(
+        Reach.PRIVATE,
+        the_unspecified_address="0.0.0.0/32",
+        a_private_address="10.0.0.0/8 172.16.0.0/12 192.168.0.0/16",
+        a_link_local_address="169.254.0.0/16",
+        an_address_shared_behind_a_carrier="100.64.0.0/10",
+        a_special_purpose_address="192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 198.18.0.0/15 "
+        "198.51.100.0/24 203.0.113.0/24",
+    ),
+    *_table(
+        Reach.NEVER,
+        an_address_of_no_host="0.0.0.0/8",
+        a_multicast_address="224.0.0.0/4",
+        a_reserved_address="240.0.0.0/4",
+    ),
+)
+_V6: Final = (
+    *_table(
+        Reach.PRIVATE,
+        the_unspecified_address="::/128",
+        a_private_address="fc00::/7",
+        a_link_local_address="fe80::/10 fec0::/10",
+        a_tunnel_address="2002::/16 2001::/32",
+        a_special_purpose_address="64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 3fff::/20 "
+        "5f00::/16",
+    ),
+    *_table(Reach.NEVER, a_multicast_address="ff00::/8"),
+)
+_GLOBAL_V6: Final = IPv6Network("2000::/3")
+# Where the last four bytes are an IPv4 address: mapped, compatible, translated, NAT64.
+_WITH_V4: Final = tuple(
+    IPv6Network(net) for net in ("::ffff:0:0/96", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96")
+)
+_MAPPED: Final = _WITH_V4[0]
+_ISATAP: Final = (0x00005EFE, 0x02005EFE)
+
+
+def judge(address: Address) -> Judged:
+    """What an address is, seen through whatever it is wrapped in."""
+    if isinstance(address, IPv6Address) and address.scope_id is not None:
+        address = IPv6Address(int(address))
+    if address in _METADATA:
+        return Judged(Reach.NEVER, "an address of a cloud's metadata service")
+    if isinstance(address, IPv4Address):
+        return _LOOPBACK if address.is_loopback else _among(address, _V4) or _PUBLIC
+    if address == IPv6Address("::1"):
+        return _LOOPBACK
+    if int(address) == 0:
+        return _among(address, _V6) or _PUBLIC
+    inner = _inside(address)
+    if inner is not None:
+        return _wrapped(address, inner)
+    found = _among(address, _V6)
+    if found is None and address not in _GLOBAL_V6:
+        return Judged(Reach.NEVER, "a reserved address")
+    return found or _PUBLIC
+
+
+def refusal(place: Place, address: Address, permissions: Permissions) -> str | None:
+    """Why this address may not be connected to for this place; None when it may."""
+    judged = judge(address)
+    if judged.reach is Reach.NEVER:
+        return f"it is at {judged.what}, and no server may be there"
+    if judged.reach is Reach.PRIVATE and not permissions.allow_private:
+        return f"it is at {judged.what}; allow_private would allow that for this server"
+    if judged.reach is not Reach.LOOPBACK and not place.tls and not permissions.allow_http:
+        return "plain http is for loopback only; use https, or allow_http for this server"
+    return None
+
+
+def permitted(
+    place: Place, addresses: Iterable[str], permissions: Permissions
+) -> tuple[list[str], str]:
+    """Those of the addresses that may be connected to; and, when there is none, why."""
+    good: list[str] = []
+    why = "its name has no address"
+    for text in addresses:
+        try:
+            words = refusal(place, ip_address(text), permissions)
+        except ValueError:
+            words = "its name has an address that makes no sense"
+        if words is None:
+            good.append(text)
+        else:
+            why = words
+    return good, "" if good else why
+
+
+def url_refusal(url: str, permissions: Permissions = STRICT) -> str | None:
+    """What can be said against a url before any name is resolved; None when nothing can.
+
+    For the moment a url is given to us. It is no leave to connect: that is asked anew each time.
+    """
+    try:
+        place = read_url(url)
+    except ValueError as error:
+        return str(error)
+    address = literal(place.host)
+    if address is not None:
+        return refusal(place, address, permissions)
+    here = place.host.removesuffix(".") == "localhost" or place.host.endswith(".localhost")
+    if not place.tls and not permissions.allow_http and not here:
+        return "plain http is for loopback only; use https, or allow_http for this server"
+    return None
+
+
+def _among(address: Address, table: tuple[tuple[Network, Judged], ...]) -> Judged | None:
+    return next((judged for network, judged in table if address in network), None)
+
+
+def _inside(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 address carries, if its kind carries one."""
+    number = int(address)
+    if any(address in network for network in _WITH_V4):
+        return IPv4Address(number & 0xFFFFFFFF)
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    if (number >> 32) & 0xFFFFFFFF in _ISATAP:
+        return IPv4Address(number & 0xFFFFFFFF)
+    return None
+
+
+def _wrapped(address: IPv6Address, inner: IPv4Address) -> Judged:
+    """A wrapper opens nothing that its content does not, and a tunnel is never public."""
+    judged = judge(inner)
+    if address in _MAPPED or judged.reach is Reach.NEVER:
+        return judged
+    if judged.reach is Reach.LOOPBACK:
+        return Judged(Reach.NEVER, "a loopback address in disguise")
+    outer = _among(address, _V6)
+    if outer is not None:
+        return outer
+    is_nat64 = address in _WITH_V4[3]
+    if is_nat64 or judged.reach is Reach.PRIVATE:
+        return judged
+    return Judged(Reach.PRIVATE, "a tunnel address")

@@ -1,0 +1,99 @@
+"""Which programs may be run for a registered server: facts in, a reason to refuse out.
+
+Registering a stdio server is running a program, so it is the admin's alone. An operator can narrow
+it further with a list of programs (``stdio_allow``): then nothing else runs, nor may a server's
+environment bend what does. Servers of the config file are not asked about: whoever writes it runs
+us already.
+
+An allowed interpreter or package runner (``python``, ``npx``) can still be told to run anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Final
+
+import msgspec
+
+from mcp_junction.config.servers import ServerDefinition
+
+_SHELLS: Final = {
+    "sh", "ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh", "busybox", "cmd",
+    "powershell", "pwsh",
+}  # fmt: skip
+_OURS: Final = "MCP_JUNCTION_"
+# What makes a program load or run something else before itself, or be another program.
+_BENDING: Final = re.compile(
+    r"PATH|LD_.*|DYLD_.*|BASH_ENV|ENV|IFS|PYTHON.*|NODE_.*|NPM_CONFIG_.*|UV_.*|PIP_.*|PERL5.*|RUBY.*"
+    r"|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|GCONV_PATH|DOTNET_.*|GIT_.*",
+    re.IGNORECASE,
+)
+
+
+class AllowList(msgspec.Struct, frozen=True):
+    """Programs that may be run: by bare name as found on PATH, or by full path."""
+
+    entries: frozenset[str] = frozenset()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no list, and so no limit."""
+        return not self.entries
+
+    def admits(self, command: str, executable: str) -> bool:
+        """Whether a command may run, given the file that it was found to be."""
+        return executable in self.entries or (_is_bare(command) and command in self.entries)
+
+
+def allow_list(setting: str) -> AllowList:
+    """The list from its setting: names and paths, separated by commas."""
+    return AllowList(frozenset(filter(None, (entry.strip() for entry in setting.split(",")))))
+
+
+def refusal(definition: ServerDefinition, allow: AllowList, executable: str) -> str | None:
+    """Why a program may not be run; None when it may. ``executable`` is what the command is."""
+    if not allow.is_open and not allow.admits(definition.command, executable):
+        return "its command is not among those that stdio_allow names"
+    names = {_stem(definition.command), _stem(executable)}
+    if allow.is_open and names & _SHELLS:
+        return "its command is a shell; name the program itself, or the shell in stdio_allow"
+    return (
+        _odd_command(definition.command)
+        or _odd_folder(definition.cwd)
+        or _odd_environment(definition.env, strict=not allow.is_open)
+    )
+
+
+def _odd_command(command: str) -> str | None:
+    if not _is_bare(command) and not PurePath(command).is_absolute():
+        return "its command must be a name to be found on PATH, or a full path"
+    if ".." in PurePath(command).parts:
+        return "its command must not go up with '..'"
+    return None
+
+
+def _odd_folder(cwd: str | None) -> str | None:
+    if cwd is None:
+        return None
+    if not PurePath(cwd).is_absolute() or ".." in PurePath(cwd).parts:
+        return "its cwd must be a full path without '..'"
+    return None
+
+
+def _odd_environment(env: Mapping[str, str], *, strict: bool) -> str | None:
+    for name in env:
+        if name.upper().startswith(_OURS):
+            return f"its env must not set {_OURS}… variables: they are Junction's own"
+        if strict and _BENDING.fullmatch(name):
+            return f"its env must not set {name} while stdio_allow limits what may run"
+    return None
+
+
+def _is_bare(command: str) -> bool:
+    return "/" not in command and "\\" not in command
+
+
+def _stem(command: str) -> str:
+    return re.split(r"[/\\]", command)[-1].lower().removesuffix(".exe")
