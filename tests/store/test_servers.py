@@ -146,7 +146,6 @@ async def test_other_processes_see_what_changed_by_its_generation(opener):
     assert await theirs.servers.all() == []
 
 
-@pytest.mark.req("NFR-SEC1")
 async def test_a_secret_is_not_in_the_database_and_opens_only_in_its_row(store, opener, dump):
     one = await store.servers.add(server("one"))
     await store.servers.add(server("two"))
@@ -164,7 +163,6 @@ async def test_a_secret_is_not_in_the_database_and_opens_only_in_its_row(store, 
         await store.servers.get("one")
 
 
-@pytest.mark.req("NFR-SEC1")
 async def test_connections_are_sealed_anew_with_a_new_key(store, opener):
     await store.servers.add(server("one"))
     old, new = bytes(range(32)), bytes(range(1, 33))

@@ -13,7 +13,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
@@ -140,8 +141,23 @@ class AuditLog:
         self._wake.set()
         return await waiter
 
+    @asynccontextmanager
+    async def act(self, actor: str, role: str, action: str, **more: Any) -> AsyncIterator[None]:
+        """Around an administrative act: durable before it begins, and how it ended.
+
+        Raises StoreUnavailable before anything was done.
+        """
+        closes = await self.intent(self.entry("intent", actor, action, role=role, **more))
+        outcome = "error"
+        try:
+            yield
+            outcome = "success"
+        finally:
+            ended = {"role": role, "outcome": outcome, "closes": closes, **more}
+            self.record(self.entry("outcome", actor, action, **ended))
+
     async def stored(self, entry: Entry) -> None:
-        """Record an administrative act and wait until it is durable. Raises StoreUnavailable."""
+        """Record an entry and wait until it is durable. Raises StoreUnavailable."""
         await self.intent(entry)
 
     def entry(self, kind: str, actor: str, action: str, **more: Any) -> Entry:

@@ -99,7 +99,7 @@ class _Walk:
     def _beginning(self, first: SealedRow) -> bytes:
         """What the first row that is left must follow; also finds the key of this chain."""
         before = first.row.seq - 1
-        self.last = before if before in self._anchors else 0
+        self.last = max((seq for seq in self._anchors if seq <= before), default=0)
         for key in self._keys:
             start = bytes.fromhex(self._anchors.get(before, "")) or genesis(key, self._writer)
             if follows(key, start, first):

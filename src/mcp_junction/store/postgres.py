@@ -1,7 +1,8 @@
 """PostgresDatabase: a pool of asyncpg connections. Imported only when a store's URL asks for it.
 
-A write that need not be durable is committed without waiting for the server's disk. Reads are tried
-once more when their connection turns out to be dead; writes never are, because nobody knows.
+Every write is durable here: the server may crash while we live, and rows that it forgot would look
+like rows that somebody took out. Reads are tried once more when their connection turns out to be
+dead; writes never are, because nobody knows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mcp_junction.store.database import Batch, Compute, Dialect, Load, Query, Ro
 T = TypeVar("T")
 
 CONNECTIONS: Final = 8
+LOCK_MS: Final = 2_000
 _ACQUIRE: Final = 2.0
 _COMMAND: Final = 5.0
 _CLOSE: Final = 5.0
@@ -55,7 +57,12 @@ class PostgresDatabase:
         """Connect, and bring the schema up to date."""
         try:
             pool = await asyncpg.create_pool(
-                url, min_size=1, max_size=CONNECTIONS, timeout=_COMMAND, command_timeout=_COMMAND
+                url,
+                min_size=1,
+                max_size=CONNECTIONS,
+                timeout=_COMMAND,
+                command_timeout=_COMMAND,
+                server_settings={"lock_timeout": f"{LOCK_MS}"},
             )
         except _REFUSED as error:
             raise UsageError(
@@ -85,8 +92,6 @@ class PostgresDatabase:
     async def write(self, script: Script[T], *, durable: bool = True) -> T:
         try:
             async with self._connection() as connection, connection.transaction():
-                if not durable:
-                    await connection.execute("SET LOCAL synchronous_commit = off")
                 return await _drive(connection, script)
         finally:
             script.close()
