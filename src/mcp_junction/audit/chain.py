@@ -7,9 +7,9 @@ row after.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable
 from hashlib import sha256
+from hmac import compare_digest
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,7 @@ _DETAIL: Final = 8_192
 _encode = msgspec.json.Encoder().encode
 
 
-class Entry(msgspec.Struct, kw_only=True):
+class Entry(msgspec.Struct, kw_only=True, gc=False):
     """What a caller tells the audit. Cheap to make: nothing is encoded, hashed or cut yet.
 
     ``params`` and ``result`` are raw JSON and never stored as such. ``detail`` is stored, redacted.
@@ -51,42 +51,51 @@ class Entry(msgspec.Struct, kw_only=True):
 class Chain:
     """The end of one writer's chain, and the only one who may extend it."""
 
-    __slots__ = ("_key", "mac", "seq", "writer")
+    __slots__ = ("_macs", "mac", "seq", "writer")
 
     def __init__(self, key: bytes, writer: str) -> None:
-        self._key = key
+        self._macs = Macs(key)
         self.writer = writer
         self.seq = 0
-        self.mac = genesis(key, writer)
+        self.mac = self._macs.genesis(writer)
 
     def extend(self, entries: Iterable[Entry]) -> list[SealedRow]:
         """Seal entries, in their order."""
         sealed = []
         for entry in entries:
             row = _row(entry, self.writer, self.seq + 1)
-            self.mac = mac(self._key, self.mac, row)
+            self.mac = self._macs.of(self.mac, row)
             self.seq = row.seq
             sealed.append(SealedRow(row, self.mac))
         return sealed
 
 
-def genesis(key: bytes, writer: str) -> bytes:
-    """What the first row of a writer follows."""
-    return hmac.digest(key, b"genesis/" + writer.encode(), "sha256")
+class Macs:
+    """HMAC-SHA-256 with one key, made ready once: a third of the cost of making it anew."""
 
+    __slots__ = ("_inner", "_outer")
 
-def mac(key: bytes, before: bytes, row: AuditRow) -> bytes:
-    return hmac.digest(key, before + _encode(row), "sha256")
+    def __init__(self, key: bytes) -> None:
+        block = key.ljust(64, b"\0")
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
 
+    def digest(self, message: bytes) -> bytes:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return outer.digest()
 
-def follows(key: bytes, before: bytes, sealed: SealedRow) -> bool:
-    """Whether a row is what its writer wrote after the one with the mac ``before``."""
-    return hmac.compare_digest(mac(key, before, sealed.row), sealed.mac)
+    def genesis(self, writer: str) -> bytes:
+        """What the first row of a writer follows."""
+        return self.digest(b"genesis/" + writer.encode())
 
+    def of(self, before: bytes, row: AuditRow) -> bytes:
+        return self.digest(before + _encode(row))
 
-def reference(row: AuditRow) -> str:
-    """How another row names this one."""
-    return f"{row.writer}:{row.seq}"
+    def follows(self, before: bytes, sealed: SealedRow) -> bool:
+        """Whether a row is what its writer wrote after the one with the mac ``before``."""
+        return compare_digest(self.of(before, sealed.row), sealed.mac)
 
 
 def _row(entry: Entry, writer: str, seq: int) -> AuditRow:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.policy.secrecy import SECRET_WORDS, is_secret
+from mcp_junction.policy.secrecy import SECRET_WORDS, is_secret, names_secret
 
 SUMMARY: Final = 500
 LOOKED_AT: Final = 1_000
@@ -62,7 +62,7 @@ def redacted(value: Any, *, texts: bool = True) -> Any:
 
 def redacted_text(text: str) -> str:
     """A text without the values that follow a secret's name in it."""
-    return _NAMED.sub(rf"\g<name>{REDACTED}", text) if is_secret(text) else text
+    return _NAMED.sub(rf"\g<name>{REDACTED}", text) if names_secret(text) else text
 
 
 def summary(result: bytes | None) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mcp_junction.audit.chain import follows, genesis
+from mcp_junction.audit.chain import Macs
 from mcp_junction.audit.checkpoints import Checkpoint
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import SealedRow
@@ -75,8 +75,8 @@ class _Walk:
 
     def __init__(self, writer: str, keys: Sequence[bytes], anchors: dict[int, str]) -> None:
         self._writer = writer
-        self._keys = keys
-        self._key = keys[0]
+        self._keys = [Macs(key) for key in keys]
+        self._macs = self._keys[0]
         self._anchors = anchors
         self.last = 0
         self.links: list[_Head] = []
@@ -100,12 +100,12 @@ class _Walk:
         """What the first row that is left must follow; also finds the key of this chain."""
         before = first.row.seq - 1
         self.last = max((seq for seq in self._anchors if seq <= before), default=0)
-        for key in self._keys:
-            start = bytes.fromhex(self._anchors.get(before, "")) or genesis(key, self._writer)
-            if follows(key, start, first):
-                self._key = key
-                return start
-        return bytes.fromhex(self._anchors.get(before, "")) or genesis(self._key, self._writer)
+        anchor = bytes.fromhex(self._anchors.get(before, ""))
+        for macs in self._keys:
+            if macs.follows(anchor or macs.genesis(self._writer), first):
+                self._macs = macs
+                break
+        return anchor or self._macs.genesis(self._writer)
 
     def _check(
         self, sealed: SealedRow, before: bytes, heads: dict[int, str]
@@ -113,7 +113,7 @@ class _Walk:
         expected = self.last + 1
         if sealed.row.seq != expected:
             return expected, "it is missing"
-        if not follows(self._key, before, sealed):
+        if not self._macs.follows(before, sealed):
             return expected, "it was changed, or is not where it was written"
         if heads.get(expected, sealed.mac.hex()) != sealed.mac.hex():
             return expected, "it is not the one that a checkpoint has seen"

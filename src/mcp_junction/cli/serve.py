@@ -39,6 +39,7 @@ def run(argv: list[str]) -> int:
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)
     config = read_config(given)
+    given.store = config.settings.store
     return run_async(_serve(config, given))
 
 

@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
     require_key: bool = False
     allowed_hosts: str = ""
     allowed_origins: str = ""
+    store: str = ""
 
 
 def layered(

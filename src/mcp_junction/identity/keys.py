@@ -67,8 +67,8 @@ class KeyRing:
 
     @property
     def has_any(self) -> bool:
-        """Whether any key is in force, or could be."""
-        return bool(self._in_force) or self.is_blind
+        """Whether any key is in force, as far as we know."""
+        return bool(self._in_force)
 
     def is_in_force(self, principal: Principal) -> bool:
         """Whether any key still speaks for someone."""

@@ -1,6 +1,7 @@
 """Records: what the store keeps, as it is handed out. Frozen; a change makes another one.
 
-Times are seconds since 1970. A record's fields, in their order, are its table's columns.
+Times are seconds since 1970. A record's fields, in their order, are its table's columns. What comes
+in thousands is out of the collector's sight (``gc=False``): no record refers back to itself.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from typing import Any
 import msgspec
 
 
-class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ServerRecord(msgspec.Struct, frozen=True):
     """A registered server: its definition (with a version), and how it stands (without)."""
 
     id: str
     name: str
-    description: str = ""
     transport_type: str
     connection_config: dict[str, Any]
+    description: str = ""
     health_check_url: str | None = None
     enabled: bool = True
     origin: str = "api"
@@ -85,7 +86,7 @@ STANDING = frozenset(
 """What the gateway notes about a server: no new version."""
 
 
-class Definition(msgspec.Struct, frozen=True):
+class Definition(msgspec.Struct, frozen=True, gc=False):
     """One tool, prompt, resource or template as a server tells of it. The hash is for tools."""
 
     name: str
@@ -93,7 +94,7 @@ class Definition(msgspec.Struct, frozen=True):
     hash: str = ""
 
 
-class ToolRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ToolRecord(msgspec.Struct, frozen=True, gc=False):
     """A tool: what its server says, and what the operator has decided about it."""
 
     id: str
@@ -154,7 +155,7 @@ class ToolChanges(msgspec.Struct, frozen=True):
         return bool(self.added or self.changed or self.removed)
 
 
-class OfferRecord(msgspec.Struct, frozen=True):
+class OfferRecord(msgspec.Struct, frozen=True, gc=False):
     """A prompt, resource or template, as its server tells of it."""
 
     server_id: str
@@ -181,7 +182,7 @@ class HistoryRecord(msgspec.Struct, frozen=True):
     at: float
 
 
-class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
+class KeyRecord(msgspec.Struct, frozen=True):
     """What is kept of a key: a hash of its secret, never the key."""
 
     id: str
@@ -194,7 +195,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     revoked_by: str | None = None
 
 
-class SettingRecord(msgspec.Struct, frozen=True, kw_only=True):
+class SettingRecord(msgspec.Struct, frozen=True):
     """A setting that can change while the program runs."""
 
     name: str
@@ -214,7 +215,7 @@ class NewEvent(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
-class EventRecord(msgspec.Struct, frozen=True):
+class EventRecord(msgspec.Struct, frozen=True, gc=False):
     """Something that happened. Numbers have no gaps and are never used twice."""
 
     seq: int
@@ -225,7 +226,7 @@ class EventRecord(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
-class AuditRow(msgspec.Struct, frozen=True, array_like=True):
+class AuditRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One row of the audit, all but its mac. Its encoding is what the mac covers."""
 
     writer: str
@@ -250,14 +251,14 @@ class AuditRow(msgspec.Struct, frozen=True, array_like=True):
     closes: str | None
 
 
-class SealedRow(msgspec.Struct, frozen=True):
+class SealedRow(msgspec.Struct, frozen=True, gc=False):
     """A row of the audit with the mac that chains it to the one before."""
 
     row: AuditRow
     mac: bytes
 
 
-class AuditWriter(msgspec.Struct, frozen=True, kw_only=True):
+class AuditWriter(msgspec.Struct, frozen=True):
     """Who writes one chain of the audit."""
 
     writer: str

@@ -30,6 +30,7 @@ class Table(Generic[R]):
         self.selected = ", ".join(f"{name}.{column}" for column in self.columns)
         self._record = record
         self._json = frozenset(json)
+        self._encoded = [i for i, column in enumerate(self.columns) if column in self._json]
         self._mended = [
             (index, _decode if column in self._json else bool)
             for index, column in enumerate(self.columns)
@@ -41,7 +42,7 @@ class Table(Generic[R]):
         for index, mend in self._mended:
             if values[index] is not None:
                 values[index] = mend(values[index])
-        return self._record(**dict(zip(self.columns, values, strict=True)))
+        return self._record(*values)
 
     def records(self, rows: Rows) -> list[R]:
         return [self.record(row) for row in rows]
@@ -51,7 +52,10 @@ class Table(Generic[R]):
 
     def values(self, record: R) -> list[Any]:
         """A record as the arguments of an insert."""
-        return [self.value(column, getattr(record, column)) for column in self.columns]
+        values = list(msgspec.structs.astuple(record))
+        for index in self._encoded:
+            values[index] = _encode(values[index]).decode()
+        return values
 
     def value(self, column: str, value: Any) -> Any:
         return _encode(value).decode() if column in self._json else value
