@@ -29,7 +29,9 @@ from mcp_junction.listener.stdio import StdioListener
 from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.service import Service
+from mcp_junction.store.store import default_url, open_store
 from mcp_junction.tasks import TaskScope
+from mcp_junction.vault.vault import Vault
 
 PROGRAM = Path(sys.executable).with_name("mcp-junction")
 PEER = Path(__file__).parent / "http" / "peer.py"
@@ -101,7 +103,9 @@ async def run_service(
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
     junction = Junction(config, canonical=PLATFORM, supervised=True, clock=clock)
     await stack.enter_async_context(junction)
-    service = Service(junction, KeyRing(data_dir), "127.0.0.1")
+    store = await open_store(default_url(data_dir), Vault([bytes(32)]))
+    stack.push_async_callback(store.close)
+    service = Service(junction, await KeyRing.open(store), "127.0.0.1")
     junction.greet()
     stop = asyncio.Event()
     said = Said()

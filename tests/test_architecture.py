@@ -104,3 +104,15 @@ def test_the_error_tree_is_drawn_in_its_docstring():
         if isinstance(value, type) and issubclass(value, errors.JunctionError)
     }
     assert drawn == raised
+
+
+@pytest.mark.parametrize("room", ["store", "vault", "audit"])
+def test_stdio_mode_does_not_load_what_only_the_service_keeps(room):
+    loaded = imported_by("import mcp_junction.app, mcp_junction.cli.stdio")
+    assert not {name for name in loaded if name.startswith(f"mcp_junction.{room}")}
+    assert not packages(loaded) & {"sqlite3", "asyncpg", "cryptography", "rich"}
+
+
+def test_a_sqlite_store_does_not_load_the_other_database_or_any_cipher():
+    loaded = imported_by("import mcp_junction.cli.storage, mcp_junction.store.sqlite")
+    assert not packages(loaded) & {"asyncpg", "cryptography", "uvicorn", "rich"}

@@ -8,6 +8,12 @@
     ├── RefusedError       an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
     │   └── EraError       it does not speak the era of the protocol that is wanted of it
+    ├── StoreError         the store said no
+    │   ├── StoreUnavailable   it cannot be reached, or cannot write now
+    │   ├── NotFound           there is no such record
+    │   ├── AlreadyExists      a record of that name is there already
+    │   └── VersionConflict    someone else changed the record first
+    ├── VaultError         a sealed value, or the key to it, cannot be used
     └── UsageError         a command was called with something it cannot work with
 
 A *call* that fails does not raise: it ends in an ``Outcome`` (``calls/outcome.py``), because a
@@ -112,6 +118,38 @@ class ServerError(JunctionError):
 
 class EraError(ServerError):
     """An upstream server does not speak the era of the protocol that is wanted of it."""
+
+
+class StoreError(JunctionError):
+    """The store said no. Never holds a value of a record, only names and ids."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or cannot write now; trying again later may help.
+
+    A write that ends so was not made, unless the link to the database was lost while it was being
+    committed: then nobody knows.
+    """
+
+
+class NotFound(StoreError):
+    """There is no such record."""
+
+
+class AlreadyExists(StoreError):
+    """A record of that name is there already."""
+
+
+class VersionConflict(StoreError):
+    """The record is no longer the one that was read: someone else changed it first."""
+
+    def __init__(self, what: str, found: int) -> None:
+        self.found = found
+        super().__init__(f"{what} was changed in the meantime; read it again")
+
+
+class VaultError(JunctionError):
+    """A sealed value, or the key to it, cannot be used. Never holds either."""
 
 
 class UsageError(JunctionError):

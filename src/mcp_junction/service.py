@@ -146,6 +146,7 @@ class Service:
         known = self._keys.generation
         while True:
             await self._junction.clock.sleep(KEYS_EVERY)
+            await self._keys.refresh()
             if self._keys.generation != known:
                 known = self._keys.generation
                 self._registry.expel(self._is_allowed)

@@ -12,6 +12,8 @@ from mcp_junction.config.load import load
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.service import Service
+from mcp_junction.store.store import default_url, open_store
+from mcp_junction.vault.vault import Vault
 
 
 class Served:
@@ -50,8 +52,12 @@ async def served(rig: HttpRig) -> AsyncIterator[Served]:
     stop = asyncio.Event()
     port = free_port()
     config = load(str(rig.config()), {}, {})
-    async with Junction(config, canonical=PLATFORM, supervised=True) as junction:
-        service = Service(junction, KeyRing(rig.folder / "data"), "127.0.0.1")
+    url = default_url(rig.folder / "data")
+    async with (
+        await open_store(url, Vault([bytes(32)])) as store,
+        Junction(config, canonical=PLATFORM, supervised=True) as junction,
+    ):
+        service = Service(junction, await KeyRing.open(store), "127.0.0.1")
         junction.greet()
         serving = asyncio.ensure_future(service.serve("127.0.0.1", port, stop))
         within = Served(junction, service, port)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.faults_http.wire import Client, frame, read_head
+from tests.keyring import Keys
 from tests.plugin_faults_http import Gateway, HttpRig
 
-from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
 
 PATHS = ["/mcp", "/mcp/", "/mcp/led", "/mcp/set", "/healthz", "/readyz", "/", "/no/such"]
@@ -79,7 +79,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[HttpRig, G
     rig = HttpRig(tmp_path_factory.mktemp("doors"))
     rig.add("led")
     rig.settings["endpoints"] = {"set": ["led"]}
-    _, secret = KeyRing(rig.folder / "data").create(Role.AGENT, "tester")
+    _, secret = Keys(rig.folder / "data").create(Role.AGENT, "tester")
     gateway = rig.serve("--require-key")
     yield rig, gateway, secret
     assert not rig.tear_down()

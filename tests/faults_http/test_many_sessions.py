@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.faults_http.served import served
 from tests.faults_http.wire import Client, frame, until
+from tests.keyring import Keys
 from tests.plugin_faults import Figures
 from tests.plugin_faults_http import HttpRig
 
-from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
 from mcp_junction.testing import processes
 
@@ -89,7 +89,7 @@ async def measured(
 ) -> None:
     """Each turn so often; memory and descriptors of the gateway before and after."""
     rig.add("led")
-    _, secret = KeyRing(rig.folder / "data").create(Role.AGENT, "tester")
+    _, secret = Keys(rig.folder / "data").create(Role.AGENT, "tester")
     gateway = rig.serve("--require-key")
     clients = [Client(gateway.port, key=secret) for _ in range(at_once)]
     for turn in turns.values():
@@ -135,7 +135,7 @@ async def test_requests_that_are_refused_leave_nothing_behind(
 @pytest.mark.req("F-14")
 async def test_sessions_and_refusals_leave_no_task_and_no_session(http_rig: HttpRig) -> None:
     http_rig.add("led")
-    _, secret = KeyRing(http_rig.folder / "data").create(Role.AGENT, "tester")
+    _, secret = Keys(http_rig.folder / "data").create(Role.AGENT, "tester")
     async with served(http_rig) as within:
         clients = [Client(within.port, key=secret) for _ in range(10)]
         within.clients += clients

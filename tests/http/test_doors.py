@@ -5,8 +5,8 @@ import json
 
 import pytest
 from tests.http.peer_http import HttpPeer
+from tests.keyring import Keys
 
-from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.http.guard import Guard, is_loopback
 from mcp_junction.policy.principal import Role
 
@@ -23,8 +23,8 @@ async def gateway(serving):
 
 
 @pytest.fixture
-def keys(tmp_path) -> KeyRing:
-    return KeyRing(tmp_path / "data")
+def keys(tmp_path) -> Keys:
+    return Keys(tmp_path / "data")
 
 
 async def post(gateway, body: bytes = HELLO, path: str = "/mcp", **headers):

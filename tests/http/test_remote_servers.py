@@ -54,10 +54,11 @@ async def test_a_variable_cannot_smuggle_a_header_in(serving):
 
 
 async def test_the_clients_own_key_is_not_passed_on(serving, tmp_path):
-    from mcp_junction.identity.keys import KeyRing
+    from tests.keyring import Keys
+
     from mcp_junction.policy.principal import Role
 
-    _, key = KeyRing(tmp_path / "data").create(Role.AGENT, "bot")
+    _, key = Keys(tmp_path / "data").create(Role.AGENT, "bot")
     async with HttpPeer() as peer:
         gateway = await serving({"far": {"url": peer.url}})
         client = await gateway.front(key=key)

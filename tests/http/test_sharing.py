@@ -6,9 +6,9 @@ import json
 import pytest
 from tests.http.fronts import EVERYTHING, Front
 from tests.http.peer_http import HttpPeer, SsePeer
+from tests.keyring import Keys
 from tests.plugin_http import stdio_entry
 
-from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
 
 TRANSPORTS = ["stdio", "http", "sse"]
@@ -312,7 +312,7 @@ async def test_each_client_hears_the_levels_it_asked_for(serving, upstream):
 
 
 async def test_a_log_message_for_no_call_is_not_shown_across_principals(serving, tmp_path):
-    ring = KeyRing(tmp_path / "data")
+    ring = Keys(tmp_path / "data")
     keys = [ring.create(Role.AGENT, agent)[1] for agent in ("one", "two")]
     gateway = await serving({"p": stdio_entry()})
     one, two = [await gateway.front(key=key) for key in keys]

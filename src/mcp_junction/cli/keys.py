@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 
-from mcp_junction.cli.options import add_data_dir, data_dir, parser
-from mcp_junction.identity.keys import Key, KeyRing
-from mcp_junction.policy.principal import Role
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.cli.options import add_store_options, parser
+from mcp_junction.cli.runner import run_async
+from mcp_junction.cli.storage import opened
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.policy.principal import LOCAL_OWNER, Role
+from mcp_junction.store.records import KeyRecord
 
 _ROLES = [role.value for role in Role if role is not Role.OWNER]
 
@@ -27,16 +32,27 @@ def run(argv: list[str]) -> int:
     revoke = actions.add_parser("revoke", help="end a key; it holds at once")
     revoke.add_argument("id", metavar="ID", help="as shown by list")
     for action in (create, listing, revoke):
-        add_data_dir(action)
+        add_store_options(action)
         action.add_argument("--json", action="store_true", help="print JSON")
     given = options.parse_args(argv)
-    ring = KeyRing(data_dir(given))
-    actors = {"create": _create, "list": _list, "revoke": _revoke}
-    return actors[given.action](given, ring)
+    return run_async(_act(given))
 
 
-def _create(given: argparse.Namespace, ring: KeyRing) -> int:
-    key, text = ring.create(Role(given.role), given.agent or given.role)
+async def _act(given: argparse.Namespace) -> int:
+    async with opened(given) as storage:
+        ring = await KeyRing.open(storage.store)
+        if given.action == "list":
+            return _list(given, await ring.all())
+        async with storage.audit_log() as log:
+            change = _create if given.action == "create" else _revoke
+            return await change(given, ring, log)
+
+
+async def _create(given: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
+    agent = given.agent or given.role
+    me = LOCAL_OWNER
+    async with log.act(me.id, me.role, "key.create", target=agent, detail={"role": given.role}):
+        key, text = await ring.create(Role(given.role), agent, me.id)
     if given.json:
         print(json.dumps({**_shown(key), "key": text}))
         return 0
@@ -45,8 +61,7 @@ def _create(given: argparse.Namespace, ring: KeyRing) -> int:
     return 0
 
 
-def _list(given: argparse.Namespace, ring: KeyRing) -> int:
-    keys = ring.all()
+def _list(given: argparse.Namespace, keys: list[KeyRecord]) -> int:
     if given.json:
         print(json.dumps([_shown(key) for key in keys], indent=2))
         return 0
@@ -56,14 +71,17 @@ def _list(given: argparse.Namespace, ring: KeyRing) -> int:
 
     table = Table("id", "role", "agent", "created", "state")
     for key in keys:
-        state = f"[red]revoked {key.revoked_at}[/]" if key.revoked_at else "[green]in force[/]"
-        table.add_row(key.id, key.role, escape(key.agent), key.created_at, state)
+        ended = _moment(key.revoked_at)
+        state = f"[red]revoked {ended}[/]" if ended else "[green]in force[/]"
+        table.add_row(key.id, key.role, escape(key.agent), _moment(key.created_at), state)
     Console(file=sys.stdout).print(table if keys else "There are no keys yet.")
     return 0
 
 
-def _revoke(given: argparse.Namespace, ring: KeyRing) -> int:
-    key = ring.revoke(given.id)
+async def _revoke(given: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
+    me = LOCAL_OWNER
+    async with log.act(me.id, me.role, "key.revoke", target=given.id):
+        key = await ring.revoke(given.id, me.id)
     if given.json:
         print(json.dumps(_shown(key)))
     else:
@@ -71,11 +89,15 @@ def _revoke(given: argparse.Namespace, ring: KeyRing) -> int:
     return 0
 
 
-def _shown(key: Key) -> dict[str, str | None]:
+def _shown(key: KeyRecord) -> dict[str, str | None]:
     return {
         "id": key.id,
-        "role": key.role.value,
+        "role": key.role,
         "agent": key.agent,
-        "created_at": key.created_at,
-        "revoked_at": key.revoked_at,
+        "created_at": _moment(key.created_at),
+        "revoked_at": _moment(key.revoked_at),
     }
+
+
+def _moment(at: float | None) -> str | None:
+    return None if at is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

@@ -9,13 +9,14 @@ import os
 import sys
 from importlib import import_module
 
-from mcp_junction.errors import ConfigError, UsageError
+from mcp_junction.errors import ConfigError, JunctionError, UsageError
 
 COMMANDS = {
     "stdio": "serve the servers of a config file on stdin and stdout (the default)",
     "serve": "serve them over HTTP, to many clients",
     "inspect": "start the servers of a config file and show what became of them",
     "call": "call one tool and print its result",
+    "audit": "show, check and export the record of what was done",
     "keys": "make, show and revoke the keys of HTTP clients",
     "demo": "run one of the small servers that come with the program",
 }
@@ -35,6 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"mcp-junction: {error}", file=sys.stderr)
         return 2
+    except JunctionError as error:
+        print(f"mcp-junction: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader had enough: there is nobody left to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

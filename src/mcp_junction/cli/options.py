@@ -25,6 +25,7 @@ _SETTINGS = (
     "inherit_env",
     "require_key",
     "trusted_proxies",
+    "store",
 )
 
 
@@ -114,9 +115,14 @@ def set_up_logging(given: argparse.Namespace) -> None:
     )
 
 
-def add_data_dir(options: argparse.ArgumentParser) -> None:
+def add_store_options(options: argparse.ArgumentParser) -> None:
     options.add_argument(
-        "--data-dir", metavar="DIR", help=f"where keys are kept (default: {default_data_dir()})"
+        "--data-dir", metavar="DIR", help=f"where data is kept (default: {default_data_dir()})"
+    )
+    options.add_argument(
+        "--store",
+        metavar="URL",
+        help="sqlite:///PATH or postgresql://… (default: junction.db in the data directory)",
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import signal
-from pathlib import Path
 
 from mcp_junction.cli.options import (
     add_config_options,
-    add_data_dir,
-    data_dir,
+    add_store_options,
     parser,
     read_config,
     set_up_logging,
@@ -40,16 +39,18 @@ def run(argv: list[str]) -> int:
         metavar="LIST",
         help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
     )
-    add_data_dir(options)
+    add_store_options(options)
     given = options.parse_args(argv)
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)
     config = read_config(given)
-    return run_async(_serve(config, data_dir(given), given.host, given.port))
+    given.store = config.settings.store
+    return run_async(_serve(config, given))
 
 
-async def _serve(config: Config, where: Path, host: str, port: int) -> int:
+async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.app import Junction
+    from mcp_junction.cli.storage import opened
     from mcp_junction.identity.keys import KeyRing
     from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.service import Service
@@ -58,8 +59,11 @@ async def _serve(config: Config, where: Path, host: str, port: int) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with Junction(config, canonical=PLATFORM, supervised=True) as junction:
-        service = Service(junction, KeyRing(where), host)
+    async with (
+        opened(given) as storage,
+        Junction(config, canonical=PLATFORM, supervised=True) as junction,
+    ):
+        service = Service(junction, await KeyRing.open(storage.store), given.host)
         junction.greet()
-        await service.serve(host, port, stop)
+        await service.serve(given.host, given.port, stop)
     return 0

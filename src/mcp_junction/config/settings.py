@@ -50,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True):
     max_bytes_per_server: int = 64 * 1024 * 1024
     health_interval_ms: int = 30_000
     health_timeout_ms: int = 5_000
+    store: str = ""
 
 
 def layered(

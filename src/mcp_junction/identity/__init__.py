@@ -1,4 +1,4 @@
 """Who is asking: bearer keys to Principals.
 
-Nouns: *Key* (what is kept of one: a hash, never the key), *KeyRing* (all of them, in a file).
+Noun: *KeyRing* (the keys in force, from the store). What is kept of a key is a hash, never the key.
 """

@@ -1,41 +1,30 @@
-"""KeyRing: bearer keys, hashed at rest, in one small file that only its owner can read.
+"""KeyRing: bearer keys, hashed at rest in the store, checked in memory.
 
 A key is ``jct_<id>_<secret>``. Only the SHA-256 of the secret is kept, and it is compared in
-constant time. The file is read again when it has changed, so that a revocation by another process
-holds at once.
+constant time. A revocation holds at once in the process that took it; the others ``refresh`` and
+see that the keys' generation has changed. Who cannot do so for a while lets nobody in.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
-from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
-
-from mcp_junction.errors import UsageError
+from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
 from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.store.records import KeyRecord
+from mcp_junction.store.store import Store
 
 PREFIX: Final = "jct"
-_CHECK_EVERY: Final = 0.5
+BLIND_AFTER: Final = 5.0
+"""Seconds without the store after which no key is good any more."""
 _BEARER: Final = b"bearer "
 _PREFIX: Final = PREFIX.encode()
 _NOBODY: Final = bytes(32)
-
-
-class Key(msgspec.Struct, frozen=True):
-    """What is kept of a key."""
-
-    id: str
-    role: Role
-    agent: str
-    sha256: str
-    created_at: str
-    revoked_at: str | None = None
 
 
 class _Known(NamedTuple):
@@ -46,15 +35,20 @@ class _Known(NamedTuple):
 
 
 class KeyRing:
-    """The keys of a data directory."""
+    """The keys of a store."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self._path = data_dir / "keys.json"
-        self._keys: dict[str, Key] = {}
+    def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._now = now
         self._in_force: dict[bytes, _Known] = {}
-        self._stamp: tuple[int, int] | None = None
-        self._checked = 0.0
-        self._load()
+        self._generation = -1
+        self._failing_since: float | None = None
+
+    @classmethod
+    async def open(cls, store: Store) -> KeyRing:
+        ring = cls(store)
+        await ring._load()
+        return ring
 
     # -- asking
 
@@ -62,7 +56,6 @@ class KeyRing:
         """Who an Authorization header speaks for; None when for nobody."""
         if authorization[:7].lower() != _BEARER:
             return None
-        self._refresh()
         parts = authorization[7:].strip().split(b"_", 2)
         if len(parts) != 3 or parts[0] != _PREFIX:
             return None
@@ -70,101 +63,76 @@ class KeyRing:
         digest = sha256(parts[2]).digest()
         if not compare_digest(digest, found.digest if found is not None else _NOBODY):
             return None
-        return found.principal if found is not None else None
+        return found.principal if found is not None and not self.is_blind else None
 
     @property
     def has_any(self) -> bool:
-        """Whether any key is in force."""
-        self._refresh()
+        """Whether any key is in force, as far as we know."""
         return bool(self._in_force)
 
     def is_in_force(self, principal: Principal) -> bool:
         """Whether any key still speaks for someone."""
-        self._refresh()
         return any(known.principal == principal for known in self._in_force.values())
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the store was away for so long that a revocation may have been missed."""
+        since = self._failing_since
+        return since is not None and self._now() - since >= BLIND_AFTER
 
     @property
     def generation(self) -> object:
         """Another one when the keys have changed."""
-        self._refresh()
-        return self._stamp
+        return self._generation
 
-    def all(self) -> list[Key]:
-        self._refresh(now=True)
-        return list(self._keys.values())
+    async def all(self) -> list[KeyRecord]:
+        return await self._store.keys.all()
 
     # -- changing
 
-    def create(self, role: Role, agent: str) -> tuple[Key, str]:
+    async def refresh(self) -> None:
+        """See what others have changed. Never raises: a store that is away makes us blind."""
+        began = self._now()
+        try:
+            await self._load()
+        except StoreUnavailable:
+            if self._failing_since is None:
+                self._failing_since = began
+        else:
+            self._failing_since = None
+
+    async def create(self, role: Role, agent: str, by: str) -> tuple[KeyRecord, str]:
         """A new key; the second value is the key itself, which is never seen again."""
-        self._refresh(now=True)
         secret = secrets.token_urlsafe(32)
-        key = Key(
+        key = KeyRecord(
             id=secrets.token_hex(6),
-            role=role,
+            role=role.value,
             agent=agent,
             sha256=sha256(secret.encode()).hexdigest(),
-            created_at=_now(),
+            created_at=time.time(),
+            created_by=by,
         )
-        self._keys[key.id] = key
-        self._save()
+        await self._store.keys.add(key)
+        await self._load()
         return key, f"{PREFIX}_{key.id}_{secret}"
 
-    def revoke(self, key_id: str) -> Key:
+    async def revoke(self, key_id: str, by: str) -> KeyRecord:
         """Raises UsageError when there is no such key."""
-        self._refresh(now=True)
-        key = self._keys.get(key_id)
-        if key is None:
-            raise UsageError(f"there is no key {key_id!r}; see: mcp-junction keys list")
-        if key.revoked_at is None:
-            key = msgspec.structs.replace(key, revoked_at=_now())
-            self._keys[key_id] = key
-            self._save()
+        try:
+            key = await self._store.keys.revoke(key_id, time.time(), by)
+        except NotFound:
+            raise UsageError(f"there is no key {key_id!r}; see: mcp-junction keys list") from None
+        self._in_force.pop(key_id.encode(), None)
+        await self._load()
         return key
 
-    # -- the file
-
-    def _refresh(self, *, now: bool = False) -> None:
-        moment = time.monotonic()
-        if now or moment - self._checked >= _CHECK_EVERY:
-            self._checked = moment
-            if self._seen() != self._stamp:
-                self._load()
-
-    def _seen(self) -> tuple[int, int] | None:
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_mtime_ns, found.st_ino
-
-    def _load(self) -> None:
-        stamp = self._seen()
-        try:
-            keys = msgspec.json.decode(self._path.read_bytes(), type=list[Key])
-        except FileNotFoundError:
-            keys = []
-        except (msgspec.MsgspecError, OSError) as error:
-            raise UsageError(f"{self._path} cannot be read: {error}") from None
-        self._keys = {key.id: key for key in keys}
+    async def _load(self) -> None:
+        generation = (await self._store.generations()).get("keys", 0)
+        if generation == self._generation:
+            return
         self._in_force = {
-            key.id.encode(): _Known(bytes.fromhex(key.sha256), Principal(key.agent, key.role))
-            for key in keys
+            key.id.encode(): _Known(bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role)))
+            for key in await self._store.keys.all()
             if key.revoked_at is None
         }
-        self._stamp = stamp
-
-    def _save(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(list(self._keys.values()))))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
-        self._load()
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._generation = generation

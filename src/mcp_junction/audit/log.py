@@ -1,0 +1,343 @@
+"""AuditLog: one writer of the audit. It buffers, and seals and stores what it buffered.
+
+In normal mode an entry costs its caller an append to a list, and is stored within 100 ms. An
+*intent* is awaited until it is durable; all that wait share one commit. When the store does not
+take rows they are kept and given again, the same rows, until it does; meanwhile intents are refused
+at once, and what exceeds the buffer is counted, logged and, later, a row of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Final, Self
+
+from mcp_junction.audit.chain import Chain, Entry
+from mcp_junction.audit.checkpoints import Checkpoint, Checkpoints
+from mcp_junction.audit.redact import LOOKED_AT
+from mcp_junction.audit.writers import dead_writers
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.records import AuditRow, AuditWriter, SealedRow
+from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.audit")
+
+FLUSH: Final = 0.05
+MOST: Final = 50_000
+"""Entries that wait at most; the loss of more is counted."""
+_HEARTBEAT: Final = 5.0
+_RETRY: Final = 0.5
+_LAST_TRY: Final = 3.0
+_CHECKPOINT: Final = 1.0
+
+Waiter = asyncio.Future[str]
+
+
+class _Batch:
+    """Entries on their way into the store. They are sealed once, however often they are given."""
+
+    __slots__ = ("_chain", "_entries", "_sealed", "durable", "waiters")
+
+    def __init__(
+        self, chain: Chain, entries: list[Entry], waiters: list[tuple[int, Waiter]]
+    ) -> None:
+        self._chain = chain
+        self._entries = entries
+        self._sealed: list[SealedRow] | None = None
+        self.waiters = waiters
+        self.durable = bool(waiters)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def seal(self) -> list[SealedRow]:
+        if self._sealed is None:
+            self._sealed = self._chain.extend(self._entries)
+        return self._sealed
+
+    def settle(self) -> None:
+        for index, waiter in self.waiters:
+            if not waiter.done():
+                row = self.seal()[index].row
+                waiter.set_result(f"{row.writer}:{row.seq}")
+        self.waiters = []
+
+    def refuse(self, error: StoreUnavailable) -> None:
+        for _, waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self.waiters = []
+
+
+class AuditLog:
+    """One writer. Use it as a context manager: entering makes it known, leaving flushes it."""
+
+    def __init__(
+        self,
+        trail: AuditTrail,
+        key: bytes,
+        key_id: str,
+        checkpoints: Checkpoints,
+        *,
+        most: int = MOST,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._trail = trail
+        self._key = key
+        self._key_id = key_id
+        self._checkpoints = checkpoints
+        self._most = most
+        self._now = now
+        self.writer = token_hex(8)
+        self._chain = Chain(key, self.writer)
+        self._entries: list[Entry] = []
+        self._waiters: list[tuple[int, Waiter]] = []
+        self._stuck: _Batch | None = None
+        self._untold = 0
+        self._lost = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._tasks = TaskScope("the audit")
+        self._checkpointed = (0, 0.0)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = False
+
+    # -- telling
+
+    def record(self, entry: Entry) -> None:
+        """Take an entry; it is stored soon. Never waits, never fails: what is lost is counted."""
+        entries = self._entries
+        if len(entries) >= self._most or self._loop is None:
+            self._lose(1)
+            return
+        result = entry.result
+        if result is not None and len(result) > LOOKED_AT:
+            entry.result = result[:LOOKED_AT]  # the rest need not be kept alive
+        entries.append(entry)
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH, self._ring)
+
+    async def intent(self, entry: Entry) -> str:
+        """Store an intent durably; the reference that its outcome closes.
+
+        Raises StoreUnavailable: then what is intended must not be done.
+        """
+        if self._stuck is not None or self._loop is None or self._closing:
+            raise StoreUnavailable("the audit cannot be written now")
+        if len(self._entries) >= self._most:
+            raise StoreUnavailable("the audit cannot keep up")
+        waiter: Waiter = self._loop.create_future()
+        self._waiters.append((len(self._entries), waiter))
+        self._entries.append(entry)
+        self._wake.set()
+        return await waiter
+
+    @asynccontextmanager
+    async def act(self, actor: str, role: str, action: str, **more: Any) -> AsyncIterator[None]:
+        """Around an administrative act: durable before it begins, and how it ended.
+
+        Raises StoreUnavailable before anything was done.
+        """
+        closes = await self.intent(self.entry("intent", actor, action, role=role, **more))
+        outcome = "error"
+        try:
+            yield
+            outcome = "success"
+        finally:
+            ended = {"role": role, "outcome": outcome, "closes": closes, **more}
+            self.record(self.entry("outcome", actor, action, **ended))
+
+    async def stored(self, entry: Entry) -> None:
+        """Record an entry and wait until it is durable. Raises StoreUnavailable."""
+        await self.intent(entry)
+
+    def entry(self, kind: str, actor: str, action: str, **more: Any) -> Entry:
+        """An entry of this moment."""
+        return Entry(kind=kind, actor=actor, action=action, at=self._now(), **more)
+
+    # -- how it is doing
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the store did not take the last rows."""
+        return self._stuck is not None
+
+    @property
+    def lost(self) -> int:
+        """Entries that were never stored, since this writer began."""
+        return self._lost
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are not stored yet."""
+        return len(self._entries) + (len(self._stuck) if self._stuck is not None else 0)
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        now = self._now()
+        me = AuditWriter(
+            writer=self.writer,
+            key_id=self._key_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            opened_at=now,
+            seen_at=now,
+        )
+        before = await self._trail.enter(me)
+        after = None if before is None else _named(before)
+        orphans = await self._orphans()
+        self.record(self.entry("opened", "junction", "audit.open", detail={"after": after}))
+        for row in orphans:
+            self.record(_unknown(row, now))
+        self._tasks.spawn(self._run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing = True
+        try:
+            await asyncio.wait_for(self.flush(), _LAST_TRY)
+            await self._trail.leave([self.writer], self._now())
+        except (TimeoutError, StoreUnavailable):
+            if self.waiting:
+                self._lose(self.waiting)
+        await self._tasks.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(StoreUnavailable("the audit is closed"))
+
+    async def flush(self) -> None:
+        """Wait until all that was recorded is stored, and a checkpoint says so."""
+        self._idle.clear()
+        self._wake.set()
+        await self._idle.wait()
+        if self._checkpointed[0] != self._chain.seq:
+            await self._checkpoint(self._now())
+
+    async def reconcile(self) -> int:
+        """Close what writers that have died intended: nobody knows whether it was done."""
+        orphans = await self._orphans()
+        for row in orphans:
+            self.record(_unknown(row, self._now()))
+        return len(orphans)
+
+    async def _orphans(self) -> list[AuditRow]:
+        now = self._now()
+        dead = dead_writers(await self._trail.writers(), self.writer, now)
+        intents = await self._trail.open_intents(dead)
+        if dead and not intents:
+            await self._trail.leave(dead, now)
+        return [sealed.row for sealed in intents]
+
+    # -- the writer
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._wake.set()
+
+    async def _run(self) -> None:
+        beat = self._now()
+        while True:
+            if self._stuck is None and not self._entries:
+                self._idle.set()
+                await self._sleep(_HEARTBEAT)
+            self._wake.clear()
+            if self._now() - beat >= _HEARTBEAT:
+                beat = self._now()
+                await self._heartbeat(beat)
+            batch = self._stuck or self._next()
+            if batch is not None and not await self._store(batch):
+                await asyncio.sleep(_RETRY)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    def _next(self) -> _Batch | None:
+        if self._untold and len(self._entries) < self._most:
+            detail = {"lost": self._untold}
+            self._entries.append(self.entry("loss", "junction", "audit.loss", detail=detail))
+            self._untold = 0
+        entries, self._entries = self._entries, []
+        waiters, self._waiters = self._waiters, []
+        return _Batch(self._chain, entries, waiters) if entries else None
+
+    async def _store(self, batch: _Batch) -> bool:
+        try:
+            await self._trail.append(batch.seal, self._now(), durable=batch.durable)
+        except StoreUnavailable as error:
+            if self._stuck is None:
+                log.error("the audit cannot be written: %s", error)
+            self._stuck = batch
+            batch.refuse(error)
+            return False
+        if self._stuck is not None:
+            log.warning("the audit is being written again")
+        self._stuck = None
+        batch.settle()
+        now = self._now()
+        if now - self._checkpointed[1] >= _CHECKPOINT:
+            await self._checkpoint(now)
+        return True
+
+    async def _heartbeat(self, now: float) -> None:
+        try:
+            await self._trail.seen(self.writer, now)
+            if self._stuck is None:  # or what is to be closed is being closed already
+                await self.reconcile()
+        except StoreUnavailable:
+            pass  # the rows that cannot be written tell it
+
+    async def _checkpoint(self, now: float) -> None:
+        point = Checkpoint(self.writer, self._chain.seq, self._chain.mac.hex(), now)
+        self._checkpointed = (point.seq, now)
+        try:
+            await asyncio.to_thread(self._checkpoints.write, point.sealed(self._key))
+        except OSError as error:
+            log.error("the audit's checkpoint cannot be written: %s", error.strerror)
+
+    def _lose(self, count: int) -> None:
+        if not self._untold:
+            log.error("audit entries are being lost: the store does not take them")
+        self._untold += count
+        self._lost += count
+
+
+def _named(sealed: SealedRow) -> dict[str, Any]:
+    return {"writer": sealed.row.writer, "seq": sealed.row.seq, "head": sealed.mac.hex()}
+
+
+def _unknown(row: AuditRow, now: float) -> Entry:
+    return Entry(
+        kind="outcome",
+        actor=row.actor,
+        role=row.role,
+        action=row.action,
+        at=now,
+        correlation_id=row.correlation_id,
+        server_id=row.server_id,
+        target=row.target,
+        outcome="unknown",
+        delivery="unknown",
+        attempts=row.attempts,
+        closes=f"{row.writer}:{row.seq}",
+    )

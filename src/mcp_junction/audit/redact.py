@@ -1,0 +1,72 @@
+"""Redaction: what an audit row may hold of parameters and results.
+
+Parameters are kept as a SHA-256 of their redacted, canonical form; results as the redacted
+beginning of their text. What stands under a secret's name goes, in JSON, in JSON inside strings
+and in ``name=value`` text.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.policy.secrecy import SECRET_WORDS, is_secret, names_secret
+
+SUMMARY: Final = 500
+LOOKED_AT: Final = 1_000
+"""Bytes of a result that a summary is made from."""
+REDACTED: Final = "[REDACTED]"
+_LONGEST: Final = 2_000
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder().decode
+# A name that holds one of the words, what joins it to its value, and the value. An object or a list
+# is taken to the end: where it ends cannot be seen in a text that was cut.
+_BARE: Final = r"""[^\s,;&}\]"'\\]+"""
+_NAMED: Final = re.compile(
+    rf"""(?P<name>(?<![\w.-])[\w.-]*(?:{"|".join(SECRET_WORDS)})[\w.-]*+\\*["']?\s*[:=]\s*)"""
+    r"""(?:[\[{].*"""
+    r"""|(?P<quote>\\*["'])(?:(?!(?<!\\)(?P=quote)).)*(?:(?P=quote)|$)"""
+    rf"""|(?:(?:bearer|basic|digest)\s+)?{_BARE}(?:;\s*[\w-]+={_BARE})*)""",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def params_digest(params: bytes | None) -> str | None:
+    """The hash of redacted parameters: equal for equal ones, however they are written."""
+    if params is None:
+        return None
+    try:
+        value = _decode(params)
+    except msgspec.DecodeError:
+        return sha256(params).hexdigest()
+    return sha256(_encode(redacted(value, texts=False))).hexdigest()
+
+
+def redacted(value: Any, *, texts: bool = True) -> Any:
+    """A JSON value without what stands under a secret's name; in its ``texts``, too."""
+    if isinstance(value, dict):
+        return {
+            name: REDACTED if is_secret(name) else redacted(inner, texts=texts)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [redacted(inner, texts=texts) for inner in value]
+    if texts and isinstance(value, str):
+        return redacted_text(value[:_LONGEST])
+    return value
+
+
+def redacted_text(text: str) -> str:
+    """A text without the values that follow a secret's name in it."""
+    return _NAMED.sub(rf"\g<name>{REDACTED}", text) if names_secret(text) else text
+
+
+def summary(result: bytes | None) -> str | None:
+    """The beginning of a result, redacted and cut."""
+    if result is None:
+        return None
+    return redacted_text(result[:LOOKED_AT].decode("utf-8", "replace"))[:SUMMARY]

@@ -1,0 +1,153 @@
+"""Verification: whether the audit is what was written, and if not, the first row that is not.
+
+It goes through every chain, holds each against its checkpoints and anchors, and follows the links
+from each chain to the one that was opened before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mcp_junction.audit.chain import Macs
+from mcp_junction.audit.checkpoints import Checkpoint
+from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.records import SealedRow
+
+
+class Finding(NamedTuple):
+    """A row that is not as it was written."""
+
+    writer: str
+    seq: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"row {self.seq} of writer {self.writer}: {self.what}"
+
+
+class Verdict(msgspec.Struct):
+    """What was looked at, and what was found: the first bad row of each chain."""
+
+    rows: int = 0
+    chains: int = 0
+    findings: list[Finding] = []
+
+
+class _Head(NamedTuple):
+    """A row that something outside its chain vouches for."""
+
+    writer: str
+    seq: int
+    head: str
+    source: str
+
+
+async def verify(
+    trail: AuditTrail, keys: Sequence[bytes], checkpoints: Iterable[Checkpoint]
+) -> Verdict:
+    """Check every chain. ``keys`` are all the audit's keys there have been."""
+    verdict = Verdict()
+    points, forged = _genuine(checkpoints, keys)
+    verdict.findings.extend(forged)
+    chains = await trail.chains()
+    anchors = await _anchors(trail)
+    walks = {writer: _Walk(writer, keys, anchors.get(writer, {})) for writer in chains}
+    for writer in chains:
+        await walks[writer].go(trail, verdict, {p.seq: p.head for p in points.get(writer, [])})
+    claims = [_Head(p.writer, p.seq, p.head, "a checkpoint") for ps in points.values() for p in ps]
+    claims += [head for walk in walks.values() for head in walk.links]
+    broken = {finding.writer for finding in verdict.findings}
+    for claim in claims:
+        walk = walks.get(claim.writer)
+        last = walk.last if walk else max(anchors.get(claim.writer, {}), default=0)
+        if claim.seq > last and claim.writer not in broken:
+            broken.add(claim.writer)
+            missing = f"it is missing, and so is all to row {claim.seq}; {claim.source} has it"
+            verdict.findings.append(Finding(claim.writer, last + 1, missing))
+    return verdict
+
+
+class _Walk:
+    """One chain, from its beginning or its anchor to its end."""
+
+    def __init__(self, writer: str, keys: Sequence[bytes], anchors: dict[int, str]) -> None:
+        self._writer = writer
+        self._keys = [Macs(key) for key in keys]
+        self._macs = self._keys[0]
+        self._anchors = anchors
+        self.last = 0
+        self.links: list[_Head] = []
+
+    async def go(self, trail: AuditTrail, verdict: Verdict, heads: dict[int, str]) -> None:
+        verdict.chains += 1
+        before: bytes | None = None
+        while rows := await trail.chain(self._writer, self.last):
+            for sealed in rows:
+                before = before if before is not None else self._beginning(sealed)
+                what = self._check(sealed, before, heads)
+                if what is not None:
+                    verdict.findings.append(Finding(self._writer, what[0], what[1]))
+                    return
+                before = sealed.mac
+                self.last = sealed.row.seq
+                verdict.rows += 1
+                self._link(sealed)
+
+    def _beginning(self, first: SealedRow) -> bytes:
+        """What the first row that is left must follow; also finds the key of this chain."""
+        before = first.row.seq - 1
+        self.last = max((seq for seq in self._anchors if seq <= before), default=0)
+        anchor = bytes.fromhex(self._anchors.get(before, ""))
+        for macs in self._keys:
+            if macs.follows(anchor or macs.genesis(self._writer), first):
+                self._macs = macs
+                break
+        return anchor or self._macs.genesis(self._writer)
+
+    def _check(
+        self, sealed: SealedRow, before: bytes, heads: dict[int, str]
+    ) -> tuple[int, str] | None:
+        expected = self.last + 1
+        if sealed.row.seq != expected:
+            return expected, "it is missing"
+        if not self._macs.follows(before, sealed):
+            return expected, "it was changed, or is not where it was written"
+        if heads.get(expected, sealed.mac.hex()) != sealed.mac.hex():
+            return expected, "it is not the one that a checkpoint has seen"
+        return None
+
+    def _link(self, sealed: SealedRow) -> None:
+        if sealed.row.kind == "opened" and (after := _detail(sealed).get("after")):
+            source = f"the beginning of {self._writer}"
+            self.links.append(_Head(after["writer"], after["seq"], after["head"], source))
+
+
+def _genuine(
+    checkpoints: Iterable[Checkpoint], keys: Sequence[bytes]
+) -> tuple[dict[str, list[Checkpoint]], list[Finding]]:
+    """Checkpoints by writer, and those that nobody with a key has written."""
+    genuine: dict[str, list[Checkpoint]] = {}
+    forged = []
+    for point in checkpoints:
+        if any(point.is_genuine(key) for key in keys):
+            genuine.setdefault(point.writer, []).append(point)
+        else:
+            forged.append(Finding(point.writer, point.seq, "its checkpoint was changed"))
+    return genuine, forged
+
+
+async def _anchors(trail: AuditTrail) -> dict[str, dict[int, str]]:
+    """Writer → where its chain may begin, and the mac before. Each is itself a row of a chain."""
+    found: dict[str, dict[int, str]] = {}
+    for sealed in await trail.anchors():
+        detail = _detail(sealed)
+        found.setdefault(detail["writer"], {})[detail["seq"]] = detail["head"]
+    return found
+
+
+def _detail(sealed: SealedRow) -> dict[str, Any]:
+    detail: dict[str, Any] = msgspec.json.decode(sealed.row.detail or "{}")
+    return detail

@@ -1,0 +1,175 @@
+"""``mcp-junction audit tail|verify|export``: what was done, and whether that is true."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mcp_junction.audit.checkpoints import Checkpoint, read_exported
+from mcp_junction.audit.verify import verify
+from mcp_junction.cli.options import add_store_options, parser
+from mcp_junction.cli.runner import run_async
+from mcp_junction.cli.storage import Storage, opened
+from mcp_junction.errors import UsageError
+from mcp_junction.store.records import AuditQuery, AuditRow, SealedRow
+
+_PAGE = 1_000
+_FOLLOW = 0.5
+_FILTERS = ("actor", "action", "target", "kind", "correlation_id")
+
+
+def run(argv: list[str]) -> int:
+    options = parser(
+        "mcp-junction audit",
+        "Show, check and export the record of decisions, calls and administrative acts.",
+        "example:\n  mcp-junction audit tail --actor build-bot\n",
+    )
+    actions = options.add_subparsers(dest="action_name", required=True, metavar="ACTION")
+    tail = actions.add_parser("tail", help="show the newest rows")
+    tail.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
+    tail.add_argument("--follow", action="store_true", help="go on as rows are written")
+    for name in _FILTERS:
+        flag = f"--{name.replace('_id', '').replace('_', '-')}"
+        tail.add_argument(flag, dest=name, metavar="X", help=f"only rows with this {flag[2:]}")
+    check = actions.add_parser("verify", help="check every row; names the first bad one")
+    check.add_argument("--checkpoints", metavar="FILE", help="exported ones to check against, too")
+    export = actions.add_parser("export", help="write all rows as JSON lines, oldest first")
+    export.add_argument("--output", metavar="FILE", help="where to (default: stdout)")
+    export.add_argument(
+        "--checkpoints", action="store_true", help="count and head of each chain, not the rows"
+    )
+    for action in (tail, check, export):
+        add_store_options(action)
+    for action in (tail, check):
+        action.add_argument("--json", action="store_true", help="print JSON")
+    given = options.parse_args(argv)
+    actors = {"tail": _tail, "verify": _verify, "export": _export}
+    return run_async(_with_store(given, actors[given.action_name]))
+
+
+async def _with_store(given: argparse.Namespace, act: Any) -> int:
+    async with opened(given) as storage:
+        code: int = await act(given, storage)
+        return code
+
+
+# -- tail
+
+
+async def _tail(given: argparse.Namespace, storage: Storage) -> int:
+    chosen = {name: getattr(given, name) for name in _FILTERS}
+    found = await storage.store.audit.rows(AuditQuery(**chosen, limit=max(given.n, 0)))
+    rows = [sealed.row for sealed in reversed(found)]
+    _show(rows, given.json, empty=not given.follow)
+    since, seen = time.time(), {(row.writer, row.seq) for row in rows}
+    while given.follow:
+        await asyncio.sleep(_FOLLOW)
+        asked = AuditQuery(**chosen, limit=_PAGE, since=since - 60)  # rows may come in late
+        found = await storage.store.audit.rows(asked)
+        fresh = [s.row for s in reversed(found) if (s.row.writer, s.row.seq) not in seen]
+        seen.update((row.writer, row.seq) for row in fresh)
+        since = time.time()
+        _show(fresh, given.json, empty=False)
+    return 0
+
+
+def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
+    if as_json:
+        for row in rows:
+            print(json.dumps(_fields(row), ensure_ascii=False))
+        sys.stdout.flush()
+        return
+    if not rows and not empty:
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("when", "kind", "who", "what", "target", "outcome", "ms")
+    for row in rows:
+        result = row.outcome or row.decision or ""
+        took = "" if row.latency_ms is None else f"{row.latency_ms:.1f}"
+        cells = (row.kind, row.actor, row.action, row.target or "", result, took)
+        table.add_row(_moment(row.at), *(escape(_printable(cell)) for cell in cells))
+    Console(file=sys.stdout).print(table if rows else "There are no rows yet.")
+
+
+def _fields(row: AuditRow) -> dict[str, Any]:
+    fields = dict(zip(AuditRow.__struct_fields__, msgspec.structs.astuple(row), strict=True))
+    fields["detail"] = None if row.detail is None else json.loads(row.detail)
+    return fields
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
+def _printable(text: str) -> str:
+    """What somebody else chose may not steer the terminal."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+# -- verify
+
+
+async def _verify(given: argparse.Namespace, storage: Storage) -> int:
+    points = storage.checkpoints.all() + _exported(given.checkpoints)
+    verdict = await verify(storage.store.audit, storage.audit_keys, points)
+    if given.json:
+        findings = [finding._asdict() for finding in verdict.findings]
+        report = {"rows": verdict.rows, "chains": verdict.chains, "findings": findings}
+        print(json.dumps({"sound": not findings, **report}))
+    elif verdict.findings:
+        for finding in verdict.findings:
+            print(finding)
+    else:
+        print(f"{verdict.rows} rows in {verdict.chains} chains: sound")
+    return 1 if verdict.findings else 0
+
+
+def _exported(path: str | None) -> list[Checkpoint]:
+    if path is None:
+        return []
+    try:
+        return read_exported(Path(path))
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"--checkpoints {path} cannot be read: {error}") from None
+
+
+# -- export
+
+
+async def _export(given: argparse.Namespace, storage: Storage) -> int:
+    if given.output is None:
+        return await _write(given, storage, sys.stdout)
+    try:
+        with Path(given.output).open("w", encoding="utf-8") as file:  # noqa: ASYNC230 - a command
+            return await _write(given, storage, file)
+    except OSError as error:
+        raise UsageError(f"--output {given.output}: {error.strerror}") from None
+
+
+async def _write(given: argparse.Namespace, storage: Storage, file: Any) -> int:
+    if given.checkpoints:
+        for point in storage.checkpoints.all():
+            print(msgspec.json.encode(point).decode(), file=file)
+        return 0
+    trail = storage.store.audit
+    for writer in await trail.chains():
+        after = 0
+        while rows := await trail.chain(writer, after, _PAGE):
+            for sealed in rows:
+                print(_line(sealed), file=file)
+            after = rows[-1].row.seq
+    return 0
+
+
+def _line(sealed: SealedRow) -> str:
+    return json.dumps({**_fields(sealed.row), "mac": sealed.mac.hex()}, ensure_ascii=False)

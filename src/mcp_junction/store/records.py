@@ -1,0 +1,286 @@
+"""Records: what the store keeps, as it is handed out. Frozen; a change makes another one.
+
+Times are seconds since 1970. A record's fields, in their order, are its table's columns. What comes
+in thousands is out of the collector's sight (``gc=False``): no record refers back to itself.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class ServerRecord(msgspec.Struct, frozen=True):
+    """A registered server: its definition (with a version), and how it stands (without)."""
+
+    id: str
+    name: str
+    transport_type: str
+    connection_config: dict[str, Any]
+    description: str = ""
+    health_check_url: str | None = None
+    enabled: bool = True
+    origin: str = "api"
+    isolation: str = "shared"
+    pin: str = "record"
+    trust_annotations: bool = False
+    allow_private: bool = False
+    allow_http: bool = False
+    timeout_ms: int | None = None
+    server_version: str | None = None
+    capabilities: Any = None
+    version: int = 1
+    registered_at: float = 0.0
+    updated_at: float = 0.0
+    status: str = "DISCONNECTED"
+    reachable: bool | None = None
+    authenticated: bool | None = None
+    healthy: bool | None = None
+    last_health_check: float | None = None
+    response_time_ms: float | None = None
+    error_rate: float | None = None
+    error_message: str | None = None
+    connected_at: float | None = None
+    tool_count: int = 0
+
+    def __repr__(self) -> str:
+        """Without the connection: a record may end up in a log."""
+        return f"ServerRecord(id={self.id!r}, name={self.name!r}, version={self.version})"
+
+
+DEFINING = frozenset(
+    {
+        "name",
+        "description",
+        "transport_type",
+        "connection_config",
+        "health_check_url",
+        "enabled",
+        "isolation",
+        "pin",
+        "trust_annotations",
+        "allow_private",
+        "allow_http",
+        "timeout_ms",
+        "server_version",
+        "capabilities",
+    }
+)
+"""What an operator changes in a server: each change is a new version."""
+
+STANDING = frozenset(
+    {
+        "status",
+        "reachable",
+        "authenticated",
+        "healthy",
+        "last_health_check",
+        "response_time_ms",
+        "error_rate",
+        "error_message",
+        "connected_at",
+    }
+)
+"""What the gateway notes about a server: no new version."""
+
+
+class Definition(msgspec.Struct, frozen=True, gc=False):
+    """One tool, prompt, resource or template as a server tells of it. The hash is for tools."""
+
+    name: str
+    definition: bytes
+    hash: str = ""
+
+
+class ToolRecord(msgspec.Struct, frozen=True, gc=False):
+    """A tool: what its server says, and what the operator has decided about it."""
+
+    id: str
+    server_id: str
+    name: str
+    position: int
+    definition: bytes
+    hash: str
+    pinned_hash: str
+    pinned_definition: bytes | None = None
+    quarantined: bool = False
+    enabled: bool = True
+    risk: str | None = None
+    read_only: bool | None = None
+    idempotent: bool | None = None
+    timeout_ms: int | None = None
+    fallbacks: list[Any] = []
+    tool_version: str | None = None
+    versions: str | None = None
+    flags: list[str] = []
+    skill_ids: list[str] = []
+    primary_skill_id: str | None = None
+    is_classified: bool = False
+    first_seen_at: float = 0.0
+    updated_at: float = 0.0
+    gone_at: float | None = None
+
+
+DECIDED = frozenset(
+    {
+        "quarantined",
+        "enabled",
+        "risk",
+        "read_only",
+        "idempotent",
+        "timeout_ms",
+        "fallbacks",
+        "tool_version",
+        "versions",
+        "flags",
+        "skill_ids",
+        "primary_skill_id",
+        "is_classified",
+    }
+)
+"""What may be changed in a tool; the rest is its server's word, or the pin."""
+
+
+class ToolChanges(msgspec.Struct, frozen=True):
+    """What a new list of a server's tools has changed. Changed ones as (before, after)."""
+
+    added: list[ToolRecord] = []
+    changed: list[tuple[ToolRecord, ToolRecord]] = []
+    removed: list[ToolRecord] = []
+    unchanged: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+class OfferRecord(msgspec.Struct, frozen=True, gc=False):
+    """A prompt, resource or template, as its server tells of it."""
+
+    server_id: str
+    kind: str
+    name: str
+    position: int
+    definition: bytes
+
+
+class HistoryEvent(StrEnum):
+    CONNECTED = "CONNECTED"
+    DISCONNECTED = "DISCONNECTED"
+    ERROR = "ERROR"
+    RECONNECT = "RECONNECT"
+
+
+class HistoryRecord(msgspec.Struct, frozen=True):
+    """Something that happened to a server's connection."""
+
+    id: int
+    server_id: str
+    event_type: str
+    details: dict[str, Any]
+    at: float
+
+
+class KeyRecord(msgspec.Struct, frozen=True):
+    """What is kept of a key: a hash of its secret, never the key."""
+
+    id: str
+    role: str
+    agent: str
+    sha256: str
+    created_at: float
+    created_by: str
+    revoked_at: float | None = None
+    revoked_by: str | None = None
+
+
+class SettingRecord(msgspec.Struct, frozen=True):
+    """A setting that can change while the program runs."""
+
+    name: str
+    value: Any
+    version: int
+    updated_at: float
+    updated_by: str
+
+
+class NewEvent(msgspec.Struct, frozen=True):
+    """Something that happened, before it has a number."""
+
+    type: str
+    data: dict[str, Any]
+    subject: str | None = None
+    origin: str = ""
+    at: float = 0.0
+
+
+class EventRecord(msgspec.Struct, frozen=True, gc=False):
+    """Something that happened. Numbers have no gaps and are never used twice."""
+
+    seq: int
+    at: float
+    origin: str
+    type: str
+    subject: str | None
+    data: dict[str, Any]
+
+
+class AuditRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One row of the audit, all but its mac. Its encoding is what the mac covers."""
+
+    writer: str
+    seq: int
+    at: float
+    kind: str
+    actor: str
+    role: str
+    action: str
+    correlation_id: str | None
+    server_id: str | None
+    target: str | None
+    decision: str | None
+    cached: bool
+    params_sha256: str | None
+    outcome: str | None
+    delivery: str | None
+    attempts: int
+    latency_ms: float | None
+    summary: str | None
+    detail: str | None
+    closes: str | None
+
+
+class SealedRow(msgspec.Struct, frozen=True, gc=False):
+    """A row of the audit with the mac that chains it to the one before."""
+
+    row: AuditRow
+    mac: bytes
+
+
+class AuditWriter(msgspec.Struct, frozen=True):
+    """Who writes one chain of the audit."""
+
+    writer: str
+    key_id: str
+    host: str
+    pid: int
+    opened_at: float
+    seen_at: float
+    closed_at: float | None = None
+
+
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of the audit are asked for; newest first."""
+
+    kind: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    server_id: str | None = None
+    target: str | None = None
+    correlation_id: str | None = None
+    since: float | None = None
+    until: float | None = None
+    limit: int = 100
+    before: tuple[float, str, int] | None = None
+    """(at, writer, seq) of the last row that was seen."""

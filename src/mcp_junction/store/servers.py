@@ -1,0 +1,214 @@
+"""Servers: the shelf of registered servers. Their connections are sealed on the way in.
+
+A server is found by id or name. Its *definition* has a version: a change may name the one it was
+made from, and fails when somebody else was first. How it *stands* changes all the time and counts
+as no new version.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
+from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
+from mcp_junction.store.records import DEFINING, STANDING, ServerRecord
+from mcp_junction.store.table import Table
+
+TABLE = Table(
+    "servers",
+    ServerRecord,
+    json={"capabilities"},
+    flags={
+        "enabled",
+        "trust_annotations",
+        "allow_private",
+        "allow_http",
+        "reachable",
+        "authenticated",
+        "healthy",
+    },
+)
+TOPIC = "servers"
+_BY_ID_OR_NAME = f"SELECT {TABLE.selected} FROM servers WHERE id = ? OR name = ? ORDER BY id = ?"
+
+
+class Sealer(Protocol):
+    """What makes a value unreadable to those who only have the database."""
+
+    def seal(self, plain: bytes, identity: str) -> bytes: ...
+
+    def open(self, sealed: bytes, identity: str) -> bytes:
+        """Raises VaultError when it was sealed for something else, or changed."""
+        ...
+
+
+class Servers:
+    """All registered servers."""
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+
+    # -- reading
+
+    async def get(self, id_or_name: str) -> ServerRecord:
+        """Raises NotFound."""
+        found = await self.find(id_or_name)
+        if found is None:
+            raise NotFound(f"there is no server {id_or_name!r}")
+        return found
+
+    async def find(self, id_or_name: str) -> ServerRecord | None:
+        query = Query(_BY_ID_OR_NAME, (id_or_name,) * 3)
+        found = await self._database.read(query, self._opened_all)
+        return found[-1] if found else None
+
+    async def all(
+        self, *, status: str | None = None, after: str = "", limit: int = 1_000_000
+    ) -> list[ServerRecord]:
+        """By name; ``after`` is the last name of the page before."""
+        query = Query(
+            f"SELECT {TABLE.selected} FROM servers WHERE name > ? AND (status = ? OR ? = '')"
+            " ORDER BY name LIMIT ?",
+            (after, status or "", status or "", limit),
+        )
+        return await self._database.read(query, self._opened_all)
+
+    async def count(self) -> dict[str, int]:
+        """How many there are in each status."""
+        query = Query("SELECT status, count(*) FROM servers GROUP BY status")
+        return await self._database.read(query, lambda rows: {row[0]: row[1] for row in rows})
+
+    # -- changing
+
+    async def add(self, server: ServerRecord) -> ServerRecord:
+        """Raises AlreadyExists when the name is taken."""
+        now = time.time()
+        server = msgspec.structs.replace(server, version=1, registered_at=now, updated_at=now)
+        return await self._database.write(self._add(server))
+
+    async def change(
+        self, server_id: str, changes: Mapping[str, Any], *, version: int | None = None
+    ) -> ServerRecord:
+        """Change the definition; a new name too. The server as it is then.
+
+        Raises NotFound, AlreadyExists (the new name), VersionConflict.
+        """
+        _only(changes, DEFINING)
+        return await self._database.write(self._change(server_id, dict(changes), version))
+
+    async def note(self, standing: Mapping[str, Mapping[str, Any]]) -> None:
+        """How servers stand now: id → what to note. Unknown ids are passed over."""
+        for changes in standing.values():
+            _only(changes, STANDING)
+        await self._database.write(_note(standing), durable=False)
+
+    async def remove(self, server_id: str, *, version: int | None = None) -> ServerRecord:
+        """Remove it with its tools, offers and history. Raises NotFound, VersionConflict."""
+        return await self._database.write(self._remove(server_id, version))
+
+    async def reseal(self) -> int:
+        """Seal every connection anew with the vault's first key; how many there are."""
+        return await self._database.write(self._reseal())
+
+    # -- scripts
+
+    def _add(self, server: ServerRecord) -> Script[ServerRecord]:
+        sql = insert("servers", TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
+        values = TABLE.values(server)
+        place = TABLE.columns.index("connection_config")
+        values[place] = self._sealed(server.id, server.connection_config)
+        if not (yield Query(sql, values)):
+            raise AlreadyExists(f"there is a server {server.name!r} already")
+        yield bump(TOPIC)
+        return server
+
+    def _change(
+        self, server_id: str, changes: dict[str, Any], version: int | None
+    ) -> Script[ServerRecord]:
+        before = yield from self._locked(server_id, version)
+        after = msgspec.structs.replace(
+            before, **changes, version=before.version + 1, updated_at=time.time()
+        )
+        if after.name != before.name:
+            taken = yield Query("SELECT id FROM servers WHERE name = ?", (after.name,))
+            if taken:
+                raise AlreadyExists(f"there is a server {after.name!r} already")
+        stored = {**changes, "updated_at": after.updated_at}
+        if "connection_config" in stored:
+            stored["connection_config"] = self._sealed(after.id, after.connection_config)
+        clause, args = TABLE.assignments(stored)
+        yield Query(f"UPDATE servers SET {clause} WHERE id = ?", (*args, server_id))
+        yield bump(TOPIC)
+        return after
+
+    def _remove(self, server_id: str, version: int | None) -> Script[ServerRecord]:
+        server = yield from self._locked(server_id, version)
+        yield Query("DELETE FROM servers WHERE id = ?", (server_id,))
+        yield bump(TOPIC)
+        yield bump("tools")
+        return server
+
+    def _locked(self, server_id: str, version: int | None) -> Script[ServerRecord]:
+        """The server, held until the transaction ends, its version counted up already."""
+        rows = yield Query(
+            "UPDATE servers SET version = version + 1 WHERE id = ? RETURNING version - 1",
+            (server_id,),
+        )
+        if not rows:
+            raise NotFound(f"there is no server with the id {server_id!r}")
+        found = int(rows[0][0])
+        if version is not None and found != version:
+            raise VersionConflict("the server", found)
+        rows = yield Query(f"SELECT {TABLE.selected} FROM servers WHERE id = ?", (server_id,))
+        return msgspec.structs.replace(self._opened_all(rows)[0], version=found)
+
+    def _reseal(self) -> Script[int]:
+        rows = yield Query("SELECT id, connection_config FROM servers")
+        sealed = [
+            (self._sealed(key, self._opened(key, blob)), key)
+            for key, blob in ((row[0], row[1]) for row in rows)
+        ]
+        yield Batch("UPDATE servers SET connection_config = ? WHERE id = ?", sealed)
+        return len(sealed)
+
+    # -- sealing
+
+    def _sealed(self, server_id: str, config: dict[str, Any]) -> bytes:
+        return self._sealer.seal(msgspec.json.encode(config), _identity(server_id))
+
+    def _opened(self, server_id: str, sealed: bytes) -> dict[str, Any]:
+        plain = self._sealer.open(bytes(sealed), _identity(server_id))
+        return msgspec.json.decode(plain, type=dict[str, Any])
+
+    def _opened_all(self, rows: Rows) -> list[ServerRecord]:
+        place = TABLE.columns.index("connection_config")
+        return [
+            msgspec.structs.replace(
+                TABLE.record(row), connection_config=self._opened(row[0], row[place])
+            )
+            for row in rows
+        ]
+
+
+def _note(standing: Mapping[str, Mapping[str, Any]]) -> Script[None]:
+    alike: dict[tuple[str, ...], list[Sequence[Any]]] = {}
+    for server_id in sorted(standing):  # one order for all who lock several rows
+        changes = standing[server_id]
+        alike.setdefault(tuple(changes), []).append([*changes.values(), server_id])
+    for columns, rows in alike.items():
+        clause = ", ".join(f"{column} = ?" for column in columns)
+        yield Batch(f"UPDATE servers SET {clause} WHERE id = ?", rows)
+
+
+def _only(changes: Mapping[str, Any], allowed: frozenset[str]) -> None:
+    if not changes or not changes.keys() <= allowed:
+        raise ValueError(f"not to be changed: {sorted(changes.keys() - allowed)}")
+
+
+def _identity(server_id: str) -> str:
+    return f"servers/{server_id}/connection_config"

@@ -1,0 +1,94 @@
+"""Store: all shelves of one database; and how it is opened, by URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import unquote, urlsplit
+
+from mcp_junction.errors import UsageError
+from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.database import Database, Dialect, Query
+from mcp_junction.store.events import KEPT, Events
+from mcp_junction.store.history import History
+from mcp_junction.store.keys import Keys
+from mcp_junction.store.migrate import migrate
+from mcp_junction.store.offers import Offers
+from mcp_junction.store.servers import Sealer, Servers
+from mcp_junction.store.settings import RuntimeSettings
+from mcp_junction.store.tools import Tools
+
+FILE: Final = "junction.db"
+_POSTGRES: Final = ("postgresql", "postgres")
+
+
+class Store:
+    """Everything that is kept. Every method of a shelf may raise StoreUnavailable."""
+
+    def __init__(self, database: Database, sealer: Sealer, kept_events: int = KEPT) -> None:
+        self._database = database
+        self.servers = Servers(database, sealer)
+        self.tools = Tools(database)
+        self.offers = Offers(database)
+        self.history = History(database)
+        self.keys = Keys(database)
+        self.settings = RuntimeSettings(database)
+        self.events = Events(database, kept_events)
+        self.audit = AuditTrail(database)
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._database.dialect
+
+    async def generations(self) -> dict[str, int]:
+        """A number for each topic (servers, tools, offers, keys, settings …) that grows with it.
+
+        Cheap: this is how a process learns that another one has changed something.
+        """
+        query = Query("SELECT topic, value FROM counters")
+        return await self._database.read(query, lambda rows: {row[0]: int(row[1]) for row in rows})
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def default_url(data_dir: Path) -> str:
+    """The store that needs no setting up."""
+    return f"sqlite:///{data_dir.absolute() / FILE}"
+
+
+async def open_store(url: str, sealer: Sealer, *, kept_events: int = KEPT) -> Store:
+    """``sqlite:///path`` or ``postgresql://…``. Raises UsageError, StoreUnavailable."""
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from mcp_junction.store.sqlite import SqliteDatabase
+
+        path = _path(url)
+        file = await SqliteDatabase.open(path, migrate(Dialect.SQLITE))
+        return Store(file, sealer, kept_events)
+    if scheme in _POSTGRES:
+        from mcp_junction.store.postgres import PostgresDatabase
+
+        served = await PostgresDatabase.open(url, migrate(Dialect.POSTGRES))
+        return Store(served, sealer, kept_events)
+    raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+
+
+def _path(url: str) -> Path:
+    """``sqlite:///relative`` and ``sqlite:////absolute``; the third slash ends the empty host."""
+    rest = unquote(url.removeprefix("sqlite:"))
+    if not rest.startswith("///") or len(rest) == 3:
+        raise UsageError("a SQLite store is written sqlite:///PATH")
+    return Path(rest[3:])

@@ -1,0 +1,66 @@
+"""Table: how the records of one type lie in the rows of one table. No SQL beyond column lists."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from mcp_junction.store.database import Row, Rows
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Table(Generic[R]):
+    """One table and its record type. JSON columns are text, flags may come back as 0 and 1."""
+
+    def __init__(
+        self,
+        name: str,
+        record: type[R],
+        json: Collection[str] = (),
+        flags: Collection[str] = (),
+    ) -> None:
+        self.name = name
+        self.columns: Sequence[str] = record.__struct_fields__
+        self.selected = ", ".join(f"{name}.{column}" for column in self.columns)
+        self._record = record
+        self._json = frozenset(json)
+        self._encoded = [i for i, column in enumerate(self.columns) if column in self._json]
+        self._mended = [
+            (index, _decode if column in self._json else bool)
+            for index, column in enumerate(self.columns)
+            if column in self._json or column in flags
+        ]
+
+    def record(self, row: Row) -> R:
+        values = list(row)
+        for index, mend in self._mended:
+            if values[index] is not None:
+                values[index] = mend(values[index])
+        return self._record(*values)
+
+    def records(self, rows: Rows) -> list[R]:
+        return [self.record(row) for row in rows]
+
+    def first(self, rows: Rows) -> R | None:
+        return self.record(rows[0]) if rows else None
+
+    def values(self, record: R) -> list[Any]:
+        """A record as the arguments of an insert."""
+        values = list(msgspec.structs.astuple(record))
+        for index in self._encoded:
+            values[index] = _encode(values[index]).decode()
+        return values
+
+    def value(self, column: str, value: Any) -> Any:
+        return _encode(value).decode() if column in self._json else value
+
+    def assignments(self, changes: Mapping[str, Any]) -> tuple[str, list[Any]]:
+        """The SET clause of an update, and its arguments."""
+        clause = ", ".join(f"{column} = ?" for column in changes)
+        return clause, [self.value(column, value) for column, value in changes.items()]

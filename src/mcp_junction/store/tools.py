@@ -1,0 +1,212 @@
+"""Tools: the shelf of what servers offer to call, and of what was decided about each tool.
+
+A server's list is replaced whole, by difference: what did not change is not written. A tool that
+leaves the list stays as *gone*, so that its pin and the operator's decisions are still there when
+it comes back. The first definition seen is the pinned one; with ``strict`` a tool that differs from
+its pin is quarantined in the same transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from mcp_junction.errors import NotFound, VersionConflict
+from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Script, bump
+from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolRecord
+from mcp_junction.store.table import Table
+
+TABLE = Table(
+    "tools",
+    ToolRecord,
+    json={"fallbacks", "flags", "skill_ids"},
+    flags={"quarantined", "enabled", "read_only", "idempotent", "is_classified"},
+)
+TOPIC = "tools"
+_WRITTEN = (
+    "position",
+    "definition",
+    "hash",
+    "pinned_definition",
+    "quarantined",
+    "is_classified",
+    "updated_at",
+    "gone_at",
+)
+_SELECT = f"SELECT {TABLE.selected} FROM tools"
+
+
+class Tools:
+    """All tools of all servers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # -- reading
+
+    async def all(
+        self, server_id: str | None = None, *, with_gone: bool = False
+    ) -> list[ToolRecord]:
+        """In the order their servers list them."""
+        where, args = ("WHERE server_id = ?", [server_id]) if server_id else ("WHERE 1 = 1", [])
+        gone = "" if with_gone else "AND gone_at IS NULL"
+        query = Query(f"{_SELECT} {where} {gone} ORDER BY server_id, position, name", args)
+        return await self._database.read(query, TABLE.records)
+
+    async def find(self, server_id: str, name: str) -> ToolRecord | None:
+        query = Query(f"{_SELECT} WHERE server_id = ? AND name = ?", (server_id, name))
+        return await self._database.read(query, TABLE.first)
+
+    async def get(self, server_id: str, name: str) -> ToolRecord:
+        """Raises NotFound."""
+        found = await self.find(server_id, name)
+        if found is None:
+            raise NotFound(f"there is no tool {name!r}")
+        return found
+
+    # -- changing
+
+    async def replace(
+        self, server_id: str, definitions: Sequence[Definition], *, strict: bool = False
+    ) -> ToolChanges:
+        """The list of a server's tools as it now is; what that changed. Raises NotFound."""
+        return await self._database.write(_replace(server_id, definitions, strict))
+
+    async def change(self, server_id: str, name: str, changes: Mapping[str, Any]) -> ToolRecord:
+        """Change what was decided about a tool. Raises NotFound."""
+        if not changes or not changes.keys() <= DECIDED:
+            raise ValueError(f"not to be changed: {sorted(changes.keys() - DECIDED)}")
+        return await self._database.write(_change(server_id, name, changes))
+
+    async def approve(self, server_id: str, name: str, digest: str) -> ToolRecord:
+        """Pin the definition with this hash, and end its quarantine.
+
+        Raises NotFound, and VersionConflict when the tool has changed again since it was looked at.
+        """
+        return await self._database.write(_approve(server_id, name, digest))
+
+
+def _replace(
+    server_id: str, definitions: Sequence[Definition], strict: bool
+) -> Script[ToolChanges]:
+    locked = yield Query("UPDATE servers SET id = id WHERE id = ? RETURNING id", (server_id,))
+    if not locked:
+        raise NotFound(f"there is no server with the id {server_id!r}")
+    rows = yield Query(f"{_SELECT} WHERE server_id = ?", (server_id,))
+    (made,) = yield Compute(lambda: _compare(server_id, TABLE.records(rows), definitions, strict))
+    changes: ToolChanges
+    changes, rewritten = made[0]
+    count = len({definition.name for definition in definitions})
+    if changes.added:
+        yield Load("tools", TABLE.columns, [TABLE.values(tool) for tool in changes.added])
+    if rewritten:
+        clause = ", ".join(f"{column} = ?" for column in _WRITTEN)
+        args = [[*(getattr(tool, c) for c in _WRITTEN), tool.id] for tool in rewritten]
+        yield Batch(f"UPDATE tools SET {clause} WHERE id = ?", args)
+    if changes or rewritten:
+        yield Query("UPDATE servers SET tool_count = ? WHERE id = ?", (count, server_id))
+        yield bump(TOPIC)
+    return changes
+
+
+def _compare(
+    server_id: str, before: list[ToolRecord], definitions: Sequence[Definition], strict: bool
+) -> tuple[ToolChanges, list[ToolRecord]]:
+    """What is different, and which rows have to be written again for it."""
+    now = time.time()
+    known = {tool.name: tool for tool in before}
+    changes = ToolChanges([], [], [])
+    rewritten: list[ToolRecord] = []
+    unchanged = 0
+    listed: set[str] = set()
+    for position, definition in enumerate(definitions):
+        if definition.name in listed:  # the first stands
+            continue
+        listed.add(definition.name)
+        old = known.get(definition.name)
+        if old is None:
+            changes.added.append(_new(server_id, position, definition, now))
+            continue
+        new = _renewed(old, position, definition, strict, now)
+        if new.hash != old.hash or old.gone_at is not None:
+            rewritten.append(new)
+            changes.changed.append((old, new))
+        else:
+            unchanged += 1
+            if new != old:
+                rewritten.append(new)
+    for tool in before:
+        if tool.name not in listed and tool.gone_at is None:
+            gone = msgspec.structs.replace(tool, gone_at=now)
+            changes.removed.append(tool)
+            rewritten.append(gone)
+    return msgspec.structs.replace(changes, unchanged=unchanged), rewritten
+
+
+def _new(server_id: str, position: int, definition: Definition, now: float) -> ToolRecord:
+    return ToolRecord(
+        id=str(uuid4()),
+        server_id=server_id,
+        name=definition.name,
+        position=position,
+        definition=definition.definition,
+        hash=definition.hash,
+        pinned_hash=definition.hash,
+        first_seen_at=now,
+        updated_at=now,
+    )
+
+
+def _renewed(
+    old: ToolRecord, position: int, definition: Definition, strict: bool, now: float
+) -> ToolRecord:
+    """A known tool as its server tells of it now. Only approval moves the pin."""
+    differs = definition.hash != old.pinned_hash
+    pinned = old.pinned_definition
+    if differs and pinned is None:
+        pinned = old.definition
+    changed = definition.hash != old.hash
+    held = old.quarantined if differs else old.quarantined and old.hash == old.pinned_hash
+    return msgspec.structs.replace(
+        old,
+        position=position,
+        definition=definition.definition,
+        hash=definition.hash,
+        pinned_definition=pinned if differs else None,
+        quarantined=held or (differs and strict),
+        is_classified=old.is_classified and not changed,
+        updated_at=now if changed or old.gone_at is not None else old.updated_at,
+        gone_at=None,
+    )
+
+
+def _change(server_id: str, name: str, changes: Mapping[str, Any]) -> Script[ToolRecord]:
+    clause, args = TABLE.assignments({**changes, "updated_at": time.time()})
+    rows = yield Query(
+        f"UPDATE tools SET {clause} WHERE server_id = ? AND name = ?"
+        f" RETURNING {', '.join(TABLE.columns)}",
+        (*args, server_id, name),
+    )
+    if not rows:
+        raise NotFound(f"there is no tool {name!r}")
+    yield bump(TOPIC)
+    return TABLE.record(rows[0])
+
+
+def _approve(server_id: str, name: str, digest: str) -> Script[ToolRecord]:
+    rows = yield Query(
+        "UPDATE tools SET pinned_hash = hash, pinned_definition = NULL, quarantined = ?,"
+        " updated_at = ? WHERE server_id = ? AND name = ? AND hash = ?"
+        f" RETURNING {', '.join(TABLE.columns)}",
+        (False, time.time(), server_id, name, digest),
+    )
+    if rows:
+        yield bump(TOPIC)
+        return TABLE.record(rows[0])
+    if (yield Query("SELECT id FROM tools WHERE server_id = ? AND name = ?", (server_id, name))):
+        raise VersionConflict("the tool", 0)
+    raise NotFound(f"there is no tool {name!r}")

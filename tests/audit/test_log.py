@@ -1,0 +1,199 @@
+"""The writer of the audit, on every backend."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from mcp_junction.audit.chain import Entry
+from mcp_junction.audit.verify import verify
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.store.records import AuditQuery
+
+BOUND = 20
+DIE = """
+import asyncio, os, sys
+from pathlib import Path
+from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.store.store import open_store
+from mcp_junction.vault.vault import Vault
+async def main():
+    vault = Vault([bytes(range(32))])
+    store = await open_store(sys.argv[1], vault)
+    points = Checkpoints(Path(sys.argv[2]))
+    log = AuditLog(store.audit, vault.derived("audit")[0], vault.key_id, points)
+    await log.__aenter__()
+    closed = await log.intent(log.entry("intent", "bot", "tools/call", target="files.done"))
+    log.record(log.entry("outcome", "bot", "tools/call", outcome="success", closes=closed))
+    await log.flush()
+    await log.intent(log.entry("intent", "bot", "tools/call", target="files.rm", attempts=2))
+    os.kill(os.getpid(), 9)
+asyncio.run(main())
+"""
+
+
+async def rows(store, **asked):
+    found = await store.audit.rows(AuditQuery(limit=10_000, **asked))
+    return [sealed.row for sealed in reversed(found)]
+
+
+async def is_sound(opener, store) -> bool:
+    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    return not verdict.findings
+
+
+async def test_a_call_leaves_one_row_with_hashed_parameters_and_a_redacted_summary(store, opener):
+    log = await opener.log(store)
+    log.record(
+        log.entry(
+            "call",
+            "build-bot",
+            "tools/call",
+            role="agent",
+            correlation_id="c-1",
+            server_id="0",
+            target="files.read",
+            decision="ALLOW",
+            cached=True,
+            params=b'{"path":"/x","token":"canary"}',
+            outcome="success",
+            delivery="executed",
+            attempts=2,
+            latency_ms=12,
+            result=b'{"content":[{"type":"text","text":"{\\"api_key\\":\\"canary\\"}"}]}',
+        )
+    )
+    await log.flush()
+    (row,) = await rows(store, correlation_id="c-1")
+    assert (row.actor, row.role, row.action, row.target) == (
+        "build-bot",
+        "agent",
+        "tools/call",
+        "files.read",
+    )
+    assert (row.decision, row.cached, row.outcome, row.attempts) == ("ALLOW", True, "success", 2)
+    assert (row.latency_ms, len(row.params_sha256)) == (12.0, 64)
+    assert "[REDACTED]" in row.summary
+    assert "canary" not in repr(row)
+
+
+async def test_rows_are_stored_by_themselves_soon_after(store, opener):
+    log = await opener.log(store)
+    log.record(log.entry("admin", "admin", "server.add"))
+    async with asyncio.timeout(BOUND):
+        while not await rows(store, kind="admin"):
+            pass
+    assert not log.is_failing
+
+
+async def test_an_intent_is_stored_before_it_returns_and_its_outcome_closes_it(store, opener):
+    log = await opener.log(store)
+    closes = await log.intent(log.entry("intent", "bot", "tools/call", target="files.rm"))
+    (intent,) = await rows(store, kind="intent")
+    assert closes == f"{intent.writer}:{intent.seq}"
+    assert len(await store.audit.open_intents([log.writer])) == 1
+    log.record(log.entry("outcome", "bot", "tools/call", outcome="success", closes=closes))
+    await log.flush()
+    assert await store.audit.open_intents([log.writer]) == []
+
+
+async def test_many_intents_at_once_each_get_their_own_row(store, opener):
+    log = await opener.log(store)
+    given = [log.entry("intent", "bot", "tools/call", target=f"t{n}") for n in range(200)]
+    references = await asyncio.gather(*map(log.intent, given))
+    stored = {f"{row.writer}:{row.seq}": row.target for row in await rows(store, kind="intent")}
+    assert [stored[reference] for reference in references] == [f"t{n}" for n in range(200)]
+
+
+async def test_after_a_crash_open_intents_become_unknown(store, opener, store_url, tmp_path):
+    dying = [sys.executable, "-c", DIE, store_url, str(tmp_path / "data")]
+    ended = await asyncio.to_thread(subprocess.run, dying, capture_output=True, timeout=BOUND)
+    assert ended.returncode == -9, ended.stderr
+    log = await opener.log(store)
+    await log.flush()
+    (row,) = await rows(store, kind="outcome", target="files.rm")
+    assert (row.outcome, row.delivery, row.actor, row.attempts) == ("unknown", "unknown", "bot", 2)
+    assert row.writer == log.writer
+    assert not await rows(store, kind="outcome", target="files.done")
+    assert await log.reconcile() == 0
+    assert await is_sound(opener, store)
+
+
+async def test_the_intents_of_a_living_writer_are_left_alone(store, opener):
+    one = await opener.log(store)
+    await one.intent(one.entry("intent", "bot", "tools/call"))
+    two = await opener.log(store)
+    assert await two.reconcile() == 0
+
+
+async def test_a_writer_that_is_not_seen_for_long_is_dead_wherever_it_was(store, opener):
+    one = await opener.log(store)
+    await one.intent(one.entry("intent", "bot", "tools/call"))
+    later = await opener.log(store, now=lambda: 4e9)
+    await later.flush()
+    assert [row.outcome for row in await rows(store, kind="outcome")] == ["unknown"]
+
+
+async def test_each_writer_has_a_chain_and_names_the_one_before(store, opener):
+    async with opener.new_log(store) as one:
+        one.record(one.entry("admin", "admin", "x"))
+    two = await opener.log(store)
+    await two.flush()
+    opened = (await rows(store, kind="opened"))[-1]
+    after = json.loads(opened.detail)["after"]
+    assert (opened.seq, after["writer"], after["seq"]) == (1, one.writer, 2)
+    assert await is_sound(opener, store)
+
+
+async def test_rows_are_found_by_what_they_tell_in_pages(store, opener):
+    log = await opener.log(store)
+    for n in range(30):
+        log.record(
+            Entry(kind="call", actor=f"a{n % 3}", action="tools/call", at=float(n), target="t")
+        )
+    await log.flush()
+    assert len(await rows(store, actor="a1", kind="call")) == 10
+    assert len(await rows(store, since=10.0, until=20.0)) == 10
+    seen, before = [], None
+    while page := await store.audit.rows(AuditQuery(kind="call", limit=7, before=before)):
+        seen += [sealed.row.at for sealed in page]
+        last = page[-1].row
+        before = (last.at, last.writer, last.seq)
+    assert seen == [float(n) for n in reversed(range(30))]
+
+
+async def test_whatever_a_caller_calls_itself_the_row_is_stored(store, opener):
+    log = await opener.log(store)
+    odd = ["\0", "a\ud800b", "x" * 100_000, "", "é\u2028\U0001f600", "'; DROP TABLE audit; --"]
+    for name in odd:
+        log.record(
+            log.entry("call", name, name, target=name, correlation_id=name, result=b"\xff\0")
+        )
+    log.record(log.entry("call", "big", "x", detail={"text": ["y" * 2000] * 50, "token": "canary"}))
+    await log.flush()
+    found = await rows(store, kind="call")
+    assert len(found) == len(odd) + 1
+    assert max(len(row.target or "") for row in found) < 600
+    assert "canary" not in repr(found)
+    assert await is_sound(opener, store)
+
+
+async def test_what_the_buffer_cannot_hold_is_counted_and_told(store, opener, caplog):
+    log = await opener.log(store, most=10)
+    await log.flush()
+    for n in range(25):
+        log.record(log.entry("call", "bot", "x", attempts=n))
+    with pytest.raises(StoreUnavailable, match="cannot keep up"):
+        await log.intent(log.entry("intent", "bot", "x"))
+    assert log.lost == 15
+    await log.flush()
+    log.record(log.entry("call", "bot", "x"))
+    await log.flush()
+    assert len(await rows(store, kind="call")) == 11
+    (loss,) = await rows(store, kind="loss")
+    assert json.loads(loss.detail) == {"lost": 15}
+    assert "audit entries are being lost" in caplog.text
+    assert await is_sound(opener, store)

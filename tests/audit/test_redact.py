@@ -1,0 +1,68 @@
+"""Redaction: the audit keeps nothing that stands under a secret's name."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_junction.audit.redact import SUMMARY, params_digest, redacted, redacted_text, summary
+
+NAMES = ["password", "api_key", "accessToken", "CLIENT_SECRET", "Set-Cookie", "credentials"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"NAME":"canary"}',
+        '{"NAME" : "can\\"ary canary", "b":1}',
+        '{"NAME":["canary",{"a":"canary"}]}',
+        '{"NAME":{"a":"canary"}}',
+        '{"text":"{\\"NAME\\":\\"canary\\"}"}',
+        '{"text":"{\\\\\\"NAME\\\\\\":\\\\\\"canary\\\\\\"}"}',
+        "NAME=canary&x=1",
+        "NAME: Bearer canary",
+        "NAME = 'canary canary'",
+        "x NAME: a=canary; b=canary",
+        '{"NAME":"canary',
+    ],
+)
+def test_a_named_secret_is_not_in_a_summary(name, text):
+    shown = summary(text.replace("NAME", name).encode())
+    assert "canary" not in shown
+    assert "[REDACTED]" in shown
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text("abc{}[]\"'\\:=, ", max_size=10),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["a", "user_token", "Key"]), inner, max_size=3)
+        ),
+        max_leaves=10,
+    ),
+    st.sampled_from(NAMES),
+)
+def test_whatever_stands_around_it_a_secret_goes(value, name):
+    whole = redacted({"a": [value, {name: "canary"}], name: {"deep": ["canary", value]}})
+    assert "canary" not in json.dumps(whole)
+
+
+def test_what_is_no_secret_stays():
+    assert redacted({"path": "/x", "n": [1, None]}) == {"path": "/x", "n": [1, None]}
+    assert redacted_text("the token is in the key store") == "the token is in the key store"
+    assert summary(None) is None
+
+
+def test_a_summary_is_cut_and_made_from_the_beginning_alone():
+    assert len(summary(b"x" * 10_000_000)) == SUMMARY
+    assert summary(b"\xff" * 10) == "\ufffd" * 10
+
+
+def test_a_digest_is_of_what_is_said_without_its_secrets():
+    one = params_digest(b'{"b": 1, "a": {"token":"x"}}')
+    assert one == params_digest(b'{"a":{"token":"y"},"b":1}') != params_digest(b'{"b":2}')
+    assert params_digest(None) is None
+    assert len(params_digest(b"not json")) == 64

@@ -1,0 +1,99 @@
+"""`mcp-junction audit`: what the commands did is in the record, and the record can be checked."""
+
+import json
+import sqlite3
+
+import pytest
+from tests.plugin_store import schema_url
+
+
+@pytest.fixture
+def run(program, tmp_path):
+    """Run a command on this test's data directory; what it printed."""
+
+    def run(*words: str, status: int = 0) -> str:
+        ended = program(*words, "--data-dir", tmp_path)
+        assert ended.returncode == status, ended
+        assert "Traceback" not in ended.stderr
+        return ended.stdout + ended.stderr
+
+    return run
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def key(run) -> dict:
+    return json.loads(run("keys", "create", "--role", "agent", "--agent", "[b]bot", "--json"))
+
+
+@pytest.mark.req("J-CLI")
+def test_what_was_done_to_keys_is_in_the_record(run, key):
+    run("keys", "revoke", key["id"])
+    run("keys", "revoke", "nosuch", status=2)
+    told = lines(run("audit", "tail", "--json"))
+    acts = [(row["kind"], row["action"], row["target"], row["outcome"]) for row in told]
+    assert [act for act in acts if act[0] != "opened"] == [
+        ("intent", "key.create", "[b]bot", None),
+        ("outcome", "key.create", "[b]bot", "success"),
+        ("intent", "key.revoke", key["id"], None),
+        ("outcome", "key.revoke", key["id"], "success"),
+        ("intent", "key.revoke", "nosuch", None),
+        ("outcome", "key.revoke", "nosuch", "error"),
+    ]
+    assert {row["actor"] for row in told if row["kind"] == "intent"} == {"local-owner"}
+    assert key["key"].split("_", 2)[2] not in run("audit", "export")
+    shown = run("audit", "tail", "-n", "3", "--kind", "outcome")
+    assert shown.count("key.revoke") == 2
+    assert "[b]bot" in shown
+
+
+def test_before_anything_was_done_there_is_nothing_to_show(run):
+    assert "There are no rows yet." in run("audit", "tail")
+    assert "0 rows in 0 chains: sound" in run("audit", "verify")
+
+
+def test_verify_says_that_all_is_sound_or_names_the_first_bad_row(run, key, tmp_path):
+    assert "3 rows in 1 chains: sound" in run("audit", "verify")
+    connection = sqlite3.connect(tmp_path / "junction.db", isolation_level=None)
+    connection.execute("UPDATE audit SET actor = 'somebody' WHERE seq = 2")
+    connection.close()
+    assert run("audit", "verify", status=1).startswith("row 2 of writer ")
+    report = json.loads(run("audit", "verify", "--json", status=1))
+    assert not report["sound"]
+    assert [finding["seq"] for finding in report["findings"]] == [2]
+
+
+def test_exported_checkpoints_show_a_tail_that_was_cut(run, key, tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    run("audit", "export", "--checkpoints", "--output", str(kept))
+    assert [point["seq"] for point in lines(kept.read_text())] == [3]
+    for path in (tmp_path / "audit").iterdir():
+        path.unlink()
+    connection = sqlite3.connect(tmp_path / "junction.db", isolation_level=None)
+    connection.execute("DELETE FROM audit WHERE seq = 3")
+    connection.close()
+    assert "sound" in run("audit", "verify")
+    assert "row 3" in run("audit", "verify", "--checkpoints", str(kept), status=1)
+
+
+def test_files_that_cannot_be_used_are_named(run, tmp_path):
+    missing = str(tmp_path / "no" / "file")
+    assert f"--output {missing}" in run("audit", "export", "--output", missing, status=2)
+    assert "--checkpoints" in run("audit", "verify", "--checkpoints", missing, status=2)
+
+
+async def test_every_command_takes_the_url_of_a_store(
+    run, program, postgres, tmp_path, monkeypatch
+):
+    url = await schema_url(postgres)
+    run("keys", "create", "--store", url)
+    assert len(lines(run("audit", "tail", "--json", "--store", url))) == 3
+    assert run("audit", "verify", "--store", url).startswith("3 rows")
+    assert "There are no rows yet." in run("audit", "tail")
+    assert "does not serve us" in run(
+        "audit", "tail", "--store", "postgresql://x@127.0.0.1:1/x", status=1
+    )
+    assert "--store takes" in run("audit", "tail", "--store", "redis://x", status=2)

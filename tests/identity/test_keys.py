@@ -1,0 +1,52 @@
+"""The ring of keys, on every backend: who is let in, and when nobody is."""
+
+import pytest
+
+from mcp_junction.errors import UsageError
+from mcp_junction.identity.keys import BLIND_AFTER, KeyRing
+from mcp_junction.policy.principal import Principal, Role
+
+
+def bearer(text: str) -> bytes:
+    return f"Bearer {text}".encode()
+
+
+async def test_a_key_speaks_for_its_agent_until_it_is_revoked(store):
+    ring = await KeyRing.open(store)
+    assert not ring.has_any
+    key, text = await ring.create(Role.ORCHESTRATOR, "conductor", "admin")
+    assert ring.principal(bearer(text)) == Principal("conductor", Role.ORCHESTRATOR)
+    await ring.revoke(key.id, "admin")
+    assert ring.principal(bearer(text)) is None
+    assert not ring.has_any
+    with pytest.raises(UsageError, match="there is no key 'x'"):
+        await ring.revoke("x", "admin")
+
+
+async def test_another_process_learns_of_a_revocation_when_it_refreshes(opener):
+    ours, theirs = [await KeyRing.open(await opener()) for _ in range(2)]
+    key, text = await ours.create(Role.AGENT, "bot", "admin")
+    before = theirs.generation
+    await theirs.refresh()
+    assert theirs.generation != before
+    assert theirs.principal(bearer(text)) == Principal("bot", Role.AGENT)
+    assert theirs.is_in_force(Principal("bot", Role.AGENT))
+    await ours.revoke(key.id, "admin")
+    await theirs.refresh()
+    assert theirs.principal(bearer(text)) is None
+
+
+async def test_without_the_store_keys_are_good_for_a_moment_and_then_nobody_is_let_in(store):
+    now = 100.0
+    ring = KeyRing(store, now=lambda: now)
+    await ring.refresh()
+    _, text = await ring.create(Role.AGENT, "bot", "admin")
+    await store.close()
+    await ring.refresh()
+    now += BLIND_AFTER - 1
+    await ring.refresh()
+    assert ring.principal(bearer(text)) is not None
+    now += 1
+    assert ring.is_blind
+    assert ring.principal(bearer(text)) is None
+    assert ring.has_any  # so that the loopback is not thrown open

@@ -1,0 +1,142 @@
+"""F-16: the database is locked, stopped or full. It fails closed, and comes back by itself."""
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from tests.plugin_store import schema_url
+from tests.postgres_server import Server
+from tests.store import full_disk
+from tests.store.records import server
+
+from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.audit.verify import verify
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.policy.principal import Role
+from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.store import open_store
+
+BOUND = 5
+"""Seconds within which it must have recovered: F-16 says so."""
+
+
+class Lock:
+    """Somebody else who has locked the database."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def __aenter__(self) -> None:
+        if self._url.startswith("sqlite"):
+            path = self._url.removeprefix("sqlite:///")
+            self._other = sqlite3.connect(path, isolation_level=None)
+            self._other.execute("BEGIN EXCLUSIVE")
+            return
+        self._other = await asyncpg.connect(self._url)
+        self._held = self._other.transaction()
+        await self._held.start()
+        await self._other.execute("LOCK TABLE audit, servers IN EXCLUSIVE MODE")
+
+    async def __aexit__(self, *_: object) -> None:
+        ended = self._other.close()
+        if ended is not None:
+            await ended
+
+
+async def is_refused(log: AuditLog) -> bool:
+    try:
+        await log.intent(log.entry("intent", "bot", "tools/call"))
+    except StoreUnavailable:
+        return True
+    return False
+
+
+async def calls(store) -> int:
+    return len(await store.audit.rows(AuditQuery(kind="call", limit=1000)))
+
+
+@pytest.mark.req("F-16")
+async def test_while_it_is_locked_nothing_dangerous_is_done_and_nothing_is_lost(
+    store, opener, store_url
+):
+    log = await opener.log(store)
+    await log.flush()
+    async with Lock(store_url):
+        refused = await asyncio.gather(is_refused(log), is_refused(log))
+        assert refused == [True, True]
+        assert log.is_failing
+        for _ in range(100):
+            log.record(log.entry("call", "bot", "tools/call"))
+        with pytest.raises(StoreUnavailable):
+            await store.servers.add(server())
+        assert await store.servers.all() == []  # reading goes on
+    async with asyncio.timeout(BOUND):
+        await log.flush()
+        assert not await is_refused(log)
+    await store.servers.add(server())
+    assert (await calls(store), log.lost, log.is_failing) == (100, 0, False)
+    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    assert verdict.findings == []
+
+
+@pytest.mark.req("F-16")
+async def test_while_it_is_stopped_nothing_dangerous_is_done_and_nothing_is_lost(
+    postgres, vault, tmp_path
+):
+    machine = Server(Path("/tmp") / f"jct-pg-{uuid4().hex[:8]}")
+    machine.make()
+    machine.start()
+    try:
+        store = await open_store(await schema_url(machine.url), vault)
+        key, points = vault.derived("audit")[0], Checkpoints(tmp_path)
+        async with store, AuditLog(store.audit, key, vault.key_id, points) as log:
+            now = 0.0
+            ring = KeyRing(store, now=lambda: now)
+            await ring.refresh()
+            _, text = await ring.create(Role.AGENT, "bot", "test")
+            await log.flush()
+            machine.stop()
+            assert await is_refused(log)
+            for _ in range(100):
+                log.record(log.entry("call", "bot", "tools/call"))
+            await ring.refresh()
+            now = 6.0
+            assert ring.principal(f"Bearer {text}".encode()) is None
+            with pytest.raises(StoreUnavailable):
+                await store.servers.all()
+            machine.start()
+            async with asyncio.timeout(BOUND):
+                await log.flush()
+                assert not await is_refused(log)
+                await ring.refresh()
+            assert ring.principal(f"Bearer {text}".encode()) is not None
+            assert (await calls(store), log.lost) == (100, 0)
+            assert (await verify(store.audit, [key], points.all())).findings == []
+    finally:
+        machine.remove()
+
+
+@pytest.mark.req("F-16")
+async def test_while_the_disk_is_full_nothing_dangerous_is_done_and_nothing_is_lost(tmp_path):
+    command = [sys.executable, full_disk.__file__, str(tmp_path)]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    seen = json.loads(ended.stdout)
+    assert seen["stored"] > 3
+    assert "the store cannot be written" in seen["refused"]
+    assert seen["failing"]
+    assert seen["write_refused"]
+    assert seen["readable"] == 1
+    assert (seen["lost"], seen["findings"]) == (0, [])
+    # The opening, what was stored, the one that was refused, the calls meanwhile, one afterwards.
+    assert seen["rows"] == 1 + seen["stored"] + 1 + 10 + 1
