@@ -14,6 +14,7 @@
     │   ├── AlreadyExists      a record of that name is there already
     │   └── VersionConflict    someone else changed the record first
     ├── VaultError         a sealed value, or the key to it, cannot be used
+    ├── RequestError       a REST request that ends in an error answer; carries its code
     └── UsageError         a command was called with something it cannot work with
 
 A *call* that fails does not raise: it ends in an ``Outcome`` (``calls/outcome.py``), because a
@@ -22,6 +23,7 @@ failure is an answer and has to travel back up the same way as a result.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -150,6 +152,23 @@ class VersionConflict(StoreError):
 
 class VaultError(JunctionError):
     """A sealed value, or the key to it, cannot be used. Never holds either."""
+
+
+class RequestError(JunctionError):
+    """A REST request ends in an error answer. Which HTTP status a code means, ``api`` knows."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        context: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.code = code
+        self.detail = detail
+        self.context = dict(context or {})
+        self.headers = dict(headers or {})
+        super().__init__(detail)
 
 
 class UsageError(JunctionError):

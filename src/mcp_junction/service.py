@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 
+from mcp_junction.api.room import Room
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
 from mcp_junction.eras.seal import Bearer
@@ -39,8 +40,11 @@ KEYS_EVERY = 0.5
 class Service:
     """What answers on the network. It is the Doors of the listener."""
 
-    def __init__(self, junction: Junction, keys: KeyRing, host: str) -> None:
+    def __init__(
+        self, junction: Junction, keys: KeyRing, host: str, rest: Room | None = None
+    ) -> None:
         self._junction = junction
+        self._rest = rest
         self._keys = keys
         settings = junction.settings
         self._needs_key = settings.require_key or not is_loopback(host)
@@ -67,6 +71,7 @@ class Service:
             Guard(host, _words(settings.allowed_hosts), _words(settings.allowed_origins)),
             self._calls,
             settings.max_body_bytes,
+            rest.front if rest is not None else None,
         )
 
     def _addresses(self) -> dict[str, Endpoint]:
@@ -96,7 +101,7 @@ class Service:
     def principal(self, authorization: bytes) -> Principal | None:
         if authorization:
             return self._keys.principal(authorization)
-        return None if self._needs_key or self._keys.has_any else LOCAL_OWNER
+        return None if self._needs_key or self._keys.has_agents else LOCAL_OWNER
 
     def endpoint(self, path: str) -> Endpoint | None:
         return self._endpoints.get(path) or self._endpoints.get(path.rstrip("/"))
@@ -123,9 +128,13 @@ class Service:
             raise UsageError(f"cannot listen on {host}:{port}; is something else there already?")
         bound = server.servers[0].sockets[0].getsockname()[1]
         log.warning("listening on http://%s:%d/mcp", f"[{host}]" if ":" in host else host, bound)
+        if self._rest is not None:
+            self._rest.open()
         await stop.wait()
         self._draining = True
         self._listener.drain()
+        if self._rest is not None:
+            self._rest.drain()
         self._stateless.drain()
         self._junction.lot.end(lambda _: True, "Junction is ending")
         await self._drain()
@@ -135,6 +144,8 @@ class Service:
         watching.cancel()
         await asyncio.wait({serving}, timeout=5)
         await self._calls.close()
+        if self._rest is not None:
+            await self._rest.close()
 
     def _app(self) -> App:
         """The listener, behind what believes trusted proxies where there are any."""
@@ -152,13 +163,15 @@ class Service:
                 self._registry.expel(self._is_allowed)
                 self._stateless.end(self._is_allowed, "the key was revoked")
                 self._junction.lot.end(self._is_revoked, "the key was revoked")
+                if self._rest is not None:
+                    self._rest.expel(self._keys.is_in_force)
 
     def _is_revoked(self, bearer: Bearer) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))
 
     def _is_allowed(self, principal: Principal) -> bool:
         if principal == LOCAL_OWNER:
-            return not (self._needs_key or self._keys.has_any)
+            return not (self._needs_key or self._keys.has_agents)
         return self._keys.is_in_force(principal)
 
     async def _drain(self) -> None:
@@ -169,8 +182,10 @@ class Service:
             await clock.sleep(0.05)
 
     def _running(self) -> int:
-        stateless = len(self._stateless.calls)
-        return stateless + sum(len(session.calls) for session in self._junction.sessions)
+        others = len(self._stateless.calls)
+        if self._rest is not None:
+            others += len(self._rest.calling)
+        return others + sum(len(session.calls) for session in self._junction.sessions)
 
 
 class _Server(uvicorn.Server):

@@ -40,6 +40,8 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
+_API = "/api/"
+_NOT_LET_IN = "this Host or Origin is not let in"
 _NOT_SENT = {"delivery": "not_sent"}
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
@@ -63,6 +65,16 @@ class Doors(Protocol):
 
     @property
     def is_ready(self) -> bool: ...
+
+
+class Rest(Protocol):
+    """What answers under ``/api/``: an ASGI app that knows its own keys."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    async def refuse(self, send: Send, code: str, detail: str) -> None:
+        """Answer a request that is not let in."""
+        ...
 
 
 class Refusal(NamedTuple):
@@ -104,8 +116,10 @@ class HttpListener:
         guard: Guard,
         tasks: TaskScope,
         max_body: int,
+        rest: Rest | None = None,
     ) -> None:
         self._doors = doors
+        self._rest = rest
         self._dispatcher = dispatcher
         self._registry = registry
         self._stateless = stateless
@@ -126,12 +140,18 @@ class HttpListener:
             headers.get(b"host", b""), headers.get(b"origin", b"")
         ) or _says_twice(scope["headers"], headers):
             _log_refused(scope, 403)
-            await _refuse(send, 403, "this Host or Origin is not let in")
+            if self._rest is not None and scope["path"].startswith(_API):
+                await self._rest.refuse(send, "FORBIDDEN", _NOT_LET_IN)
+            else:
+                await _refuse(send, 403, _NOT_LET_IN)
             return
         path: str = scope["path"]
         endpoint = self._doors.endpoint(path)
         if endpoint is None:
-            await self._elsewhere(path, scope["method"], send)
+            if self._rest is not None and path.startswith(_API):
+                await self._rest(scope, receive, send)
+            else:
+                await self._elsewhere(path, scope["method"], send)
             return
         principal = self._doors.principal(headers.get(b"authorization", b""))
         if principal is None:

@@ -1,0 +1,33 @@
+"""``/api/v1/aggregator/state`` and ``/health``: how the whole stands."""
+
+from __future__ import annotations
+
+from litestar import Router, get
+
+from mcp_junction.api.access import Right, needs
+from mcp_junction.api.models import Health, State
+from mcp_junction.api.room import Room
+from mcp_junction.api.routes import outcomes
+
+
+@get(
+    "/state",
+    opt=needs(Right.READ_SERVERS),
+    responses=outcomes(),
+    summary="Show how many servers and tools there are, and how they stand",
+)
+async def show_state(room: Room) -> State:
+    return room.state()
+
+
+@get(
+    "/health",
+    opt=needs(Right.READ_SERVERS),
+    responses=outcomes(),
+    summary="Show the health of every server",
+)
+async def show_health(room: Room) -> Health:
+    return room.health()
+
+
+ROUTES = Router("/api/v1/aggregator", route_handlers=[show_state, show_health], tags=["state"])
