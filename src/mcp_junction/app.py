@@ -21,7 +21,7 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.pipeline import owner_pipeline
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.catalog.kinds import ALL, RESOURCES
@@ -30,7 +30,6 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
-from mcp_junction.errors import Phase, ServerError
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol import encode, frames, names
 from mcp_junction.protocol.frames import Frame
@@ -45,14 +44,12 @@ from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.events import ServerChanged, Sink, fan_out
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
-from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.opening import Opening
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Terms, Upstream
+from mcp_junction.upstream.server import SERVING, Terms, Upstream
 from mcp_junction.upstream.state import ServerState
-from mcp_junction.upstream.stdio import StdioLink
 from mcp_junction.upstream.warden import Warden
 
 log = logging.getLogger("mcp_junction.app")
@@ -65,7 +62,10 @@ STATELESS_CAPABILITIES: Final = {
     "logging": {},
 }
 _SUBSCRIBE_WAIT: Final = 5.0
-_SERVING = (ServerState.CONNECTED, ServerState.DEGRADED)
+_ATTEMPTS: Final = 10
+"""How many servers are connected to at one time, in the service."""
+_ATTEMPT: Final = 5.0
+"""How long an attempt at a remote server may take, in the service."""
 _CHANGES = frozenset(kind.changed for kind in ALL)
 
 
@@ -83,6 +83,7 @@ class Junction:
         supervised: bool = False,
         headstart: Headstart | None = None,
         state_key: bytes | None = None,
+        starts: bool = True,
     ) -> None:
         self.config = config
         self.settings: Settings = config.settings
@@ -92,11 +93,15 @@ class Junction:
         self.tasks = TaskScope("junction")
         self.clock = clock or SystemClock()
         self._owners = TaskScope("servers")
+        self._starts = starts
         self._supervised = supervised or self.settings.restart
-        self._environ = os.environ if environ is None else environ
+        self.environ = os.environ if environ is None else environ
         self._sink = fan_out(sinks)
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
+        self._opening = Opening(self.settings, self.environ, config.identity, self._warden)
+        self._attempts = asyncio.Semaphore(_ATTEMPTS) if supervised else None
+        self._running: dict[Upstream, asyncio.Task[None]] = {}
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
         parked = self.settings.parked_ms / 1000
@@ -109,14 +114,14 @@ class Junction:
             self._sink,
             Crossing(self.lot, encode.dumps(info)),
         )
-        self._keeper = Keeper(
+        self.keeper = Keeper(
             self._first_catalog(),
-            [definition.key for definition in config.servers],
+            [],
             self.tasks,
             self.settings.start_timeout_ms / 1000,
             self._catalog_changed,
         )
-        self._snapshot = Snapshot(self._keeper.catalog, self._handle)
+        self._snapshot = Snapshot(self.keeper.catalog, self._handle)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._settled = False
         self._changes = {method: self._coalescer(method) for method in _CHANGES}
@@ -127,9 +132,8 @@ class Junction:
     async def __aenter__(self) -> Junction:
         self.tasks.spawn(self._deadlines.run())
         self.tasks.spawn(self.lot.run())
-        for definition in self.config.servers:
-            upstream = self.servers[definition.key] = self._upstream(definition)
-            self._owners.spawn(upstream.run())
+        for definition in self.config.servers if self._starts else ():
+            self.add_server(definition)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -151,48 +155,93 @@ class Junction:
         if not self._hello.done():
             self._hello.cancel()
 
+    # -- which servers there are
+
+    def add_server(
+        self, definition: ServerDefinition, stored: Mapping[str, Any] = {}, *, start: bool = True
+    ) -> Upstream:
+        """One more server. What it is known to offer is listed at once, if it is started."""
+        upstream = self.servers[definition.key] = self._upstream(definition)
+        self.keeper.place(definition.key)
+        if stored:
+            self.keeper.expect(Offering(upstream, **stored), listed=start)
+        if start:
+            self._running[upstream] = self._owners.spawn(self._own(upstream))
+        else:
+            upstream.stop()
+            upstream.settled.set()
+        return upstream
+
+    def start_server(self, key: str) -> None:
+        """Connect to a server that is stopped."""
+        upstream = self.servers[key]
+        if upstream not in self._running:
+            upstream.prepare()
+            known = self.keeper.offering(key)
+            if known is not None:
+                self.keeper.expect(known, listed=True)
+            self._running[upstream] = self._owners.spawn(self._own(upstream))
+
+    async def stop_server(self, key: str, drain: float = 0.0) -> int:
+        """Disconnect a server once its calls are done, at most so many seconds from now; how
+        many calls were under way when it was told."""
+        upstream = self.servers[key]
+        upstream.hold()
+        self.keeper.remove(upstream)
+        pending = upstream.calls
+        await upstream.drained(drain)
+        await self._end(upstream)
+        return pending
+
+    async def remove_server(self, key: str, drain: float = 0.0) -> None:
+        """A server less: at once for everybody, and in the end for those who still call it."""
+        upstream = self.servers.pop(key)
+        upstream.hold()
+        self.keeper.forget(upstream)
+        self._subscriptions.forget(key)
+        await upstream.drained(drain)
+        await self._end(upstream)
+
+    def rename_server(self, old: str, new: str) -> None:
+        """Another key for a server; its link and its calls stay."""
+        kept = {(new if key == old else key): u for key, u in self.servers.items()}
+        self.servers.clear()
+        self.servers.update(kept)
+        self.servers[new].renamed(new)
+        self._subscriptions.rename(old, new)
+        self.keeper.rename(old, new)
+
+    async def _own(self, upstream: Upstream) -> None:
+        try:
+            await upstream.run()
+        finally:
+            self._running.pop(upstream, None)
+
+    async def _end(self, upstream: Upstream) -> None:
+        upstream.stop()
+        running = self._running.get(upstream)
+        if running is not None:
+            await asyncio.wait({running})
+
     def _upstream(self, definition: ServerDefinition) -> Upstream:
         restart = definition.restart
+        patience = self.settings.start_timeout_ms / 1000
+        if self._attempts is not None and definition.transport != "stdio":
+            patience = min(patience, _ATTEMPT)
         return Upstream(
             definition,
-            opener=self._open,
+            opener=self._opening,
             hello=self._hello,
             observer=self,
             terms=Terms(
-                start_timeout=self.settings.start_timeout_ms / 1000,
+                start_timeout=patience,
                 restart=self._supervised if restart is None else restart,
+                attempts=self._attempts,
                 name=self.settings.name,
                 version=self.settings.version,
             ),
             clock=self.clock,
         )
-
-    async def _open(self, upstream: Upstream) -> OwnedLink:
-        definition = upstream.definition
-        limit = self.settings.max_line_bytes
-        if definition.transport != "stdio":
-            return await self._open_remote(upstream, limit)
-        env = child_env(
-            definition, self._environ, self.config.identity, inherit=self.settings.inherit_env
-        )
-        link = StdioLink(definition.key, upstream, limit)
-        await link.start(definition, env, self._warden)
-        return link
-
-    async def _open_remote(self, upstream: Upstream, limit: int) -> OwnedLink:
-        # Imported where they are used: most configs have no remote server.
-        from mcp_junction.upstream.http.link import HttpLink
-        from mcp_junction.upstream.http.sse_link import SseLink
-
-        definition = upstream.definition
-        try:
-            if definition.transport == "http" and not upstream.speaks_older:
-                return HttpLink(definition, upstream, limit)
-            link = SseLink(definition, upstream, limit)
-        except ValueError as error:
-            raise ServerError(definition.key, Phase.STARTUP, str(error)) from None
-        await link.start()
-        return link
 
     def _first_catalog(self) -> Catalog:
         return Catalog(
@@ -237,7 +286,8 @@ class Junction:
     def _unsubscribe(self, subscriber: object) -> None:
         """Someone is gone: servers need not tell any more what nobody else wants to hear."""
         for server, uri in self._subscriptions.drop(subscriber):
-            if not (upstream := self.servers[server]).is_isolated:
+            upstream = self.servers.get(server)
+            if upstream is not None and not upstream.is_isolated:
                 self.tasks.spawn(upstream.unsubscribe(uri))
 
     # -- stateless clients
@@ -289,11 +339,16 @@ class Junction:
     @property
     def is_settled(self) -> bool:
         if not self._settled:
-            self._settled = all(server.settled.is_set() for server in self.servers.values())
+            self._settled = all(map(self._is_known, self.servers.values()))
         return self._settled
 
+    def _is_known(self, server: Upstream) -> bool:
+        """Whether it is up or has failed, or what it offers was known before."""
+        return server.settled.is_set() or server.key in self.keeper.catalog.offerings
+
     async def settled(self) -> None:
-        waits = [self.tasks.spawn(server.settled.wait()) for server in self.servers.values()]
+        unknown = [server for server in self.servers.values() if not self._is_known(server)]
+        waits = [self.tasks.spawn(server.settled.wait()) for server in unknown]
         try:
             if waits:
                 await asyncio.wait(waits, timeout=self.settings.list_wait_ms / 1000)
@@ -305,13 +360,13 @@ class Junction:
         settled = self.tasks.spawn(self.settled())
         try:
             while not settled.done() and not self._has(call):
-                either: set[asyncio.Future[None]] = {settled, self._keeper.swapped}
+                either: set[asyncio.Future[None]] = {settled, self.keeper.swapped}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             settled.cancel()
 
     def _has(self, call: Call) -> bool:
-        catalog, caller = self._keeper.catalog, call.caller
+        catalog, caller = self.keeper.catalog, call.caller
         if call.address.kind is RESOURCES:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
@@ -340,19 +395,25 @@ class Junction:
     def changed(self, upstream: Upstream) -> None:
         if upstream.primary is not None:
             return  # the life of a twin is nobody's news
-        if upstream.state not in _SERVING:
-            self._keeper.remove(upstream)
+        if upstream.state not in SERVING and not self._is_expected(upstream):
+            self.keeper.remove(upstream)
         if self._sink is not None:
             detail = upstream.error.message if upstream.error is not None else None
             self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
 
+    @staticmethod
+    def _is_expected(upstream: Upstream) -> bool:
+        """Whether it is connected to for the first time: what it offered before may be listed."""
+        return upstream.state is ServerState.CONNECTING and not upstream.settled.is_set()
+
     async def connected(self, upstream: Upstream) -> None:
         if upstream.primary is None:
-            await self._keeper.discover(upstream)
+            await self.keeper.discover(upstream)
         await self._remind(upstream)
 
     def renewed(self, upstream: Upstream) -> None:
-        self._keeper.announce(self.servers[upstream.key])
+        if upstream.key in self.servers:
+            self.keeper.announce(self.servers[upstream.key])
         self.tasks.spawn(self._remind(upstream))
 
     async def _remind(self, upstream: Upstream) -> None:
@@ -371,8 +432,10 @@ class Junction:
             await upstream.subscribe(uri)
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
+        if upstream.key not in self.servers:
+            return  # it is being removed
         if frame.method in _CHANGES:
-            self._keeper.announce(self.servers[upstream.key], frame.method)
+            self.keeper.announce(self.servers[upstream.key], frame.method)
         elif frame.method == "notifications/message":
             self._log(upstream, frame)
         elif frame.method == "notifications/resources/updated":
@@ -410,7 +473,7 @@ class Junction:
     # -- changes
 
     def _catalog_changed(self, methods: set[str]) -> None:
-        self._snapshot = Snapshot(self._keeper.catalog, self._handle)
+        self._snapshot = Snapshot(self.keeper.catalog, self._handle)
         for method in methods:
             self._changed_at[method] = self._snapshot.generation
             self._changes[method].changed()

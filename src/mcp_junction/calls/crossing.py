@@ -76,6 +76,8 @@ class Crossing:
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, call: Call, route: Route) -> Outcome:
+        if route.upstream.is_shut:
+            return route.upstream.unavailable()
         if call.method in SUBSCRIBING and not route.upstream.is_isolated:
             return await _subscribed(call, route)
         upstream = await self._upstream(call, route.upstream)

@@ -51,6 +51,12 @@ class ServerDefinition(msgspec.Struct, frozen=True):
     allow_http: bool = False
     pin: str = PIN_DEFAULT
     limits: Limits = GENEROUS
+    id: str = ""
+    """Under which the store knows it, where there is one."""
+    fault: str = ""
+    """Why it cannot be connected to as it is; empty when it can."""
+    is_registered: bool = False
+    """Whether it was registered at run time: what it may do is judged more strictly."""
 
     def __repr__(self) -> str:
         """Without what may hold a secret: env, headers, args and url."""

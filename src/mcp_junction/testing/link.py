@@ -147,6 +147,10 @@ class FakeLink:
     def is_busy(self) -> bool:
         return bool(self.waiting)
 
+    @property
+    def calls(self) -> int:
+        return sum(flight.passenger is not None for flight in self.waiting)
+
     async def release(self, why: str) -> None:
         self.lose(why)
 

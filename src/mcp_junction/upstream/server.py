@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -38,6 +37,7 @@ from mcp_junction.upstream.twins import Twins
 
 log = logging.getLogger("mcp_junction.upstream")
 
+SERVING = (ServerState.CONNECTED, ServerState.DEGRADED)
 RECONNECT_WINDOW = 10.0
 MAX_WAITING = 100
 
@@ -48,6 +48,8 @@ class Terms(msgspec.Struct, frozen=True):
     start_timeout: float
     end_grace: float = 1.0
     restart: bool = False
+    attempts: asyncio.Semaphore | None = None
+    """How many servers may be connected to at one time, where that is limited."""
     name: str = "mcp-junction"
     version: str = "0"
 
@@ -85,6 +87,8 @@ class Upstream:
         """The link calls may use; there is none until the server is connected."""
         self.start_seconds: float | None = None
         self.starts = 0
+        self.failures = 0
+        """How often in a row it could not be connected to."""
         self.speaks_older: bool = primary is not None and primary.speaks_older
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
@@ -93,10 +97,12 @@ class Upstream:
         self._hello = hello
         self._observer = observer
         self._current: OwnedLink | None = None
+        self._given_up: asyncio.Future[str] | None = None
         self._stop = asyncio.Event()
         self._connected = asyncio.Event()
         self._down_since = clock.now()
         self._waiting = 0
+        self._held = False
         self._asked_older = False
         self._is_probing = False
         self._is_wary: bool = primary is not None and primary._is_wary
@@ -107,10 +113,7 @@ class Upstream:
         self._listening = Listening(
             definition.key, self._meta, clock, self.renewed, lists=primary is None
         )
-        same = partial(
-            Upstream, definition, opener=opener, observer=observer, terms=terms, clock=clock
-        )
-        self._twins = Twins(self, same)
+        self._twins = Twins(self, self._twin)
 
     @property
     def key(self) -> str:
@@ -126,6 +129,11 @@ class Upstream:
         return self._current is not None
 
     @property
+    def is_shut(self) -> bool:
+        """Whether the operator wants no calls to get there."""
+        return self._stop.is_set() or self._held
+
+    @property
     def is_stateless(self) -> bool:
         """Whether it is talked to in the stateless era."""
         return self._current is not None and self._current.era is Era.STATELESS
@@ -137,7 +145,35 @@ class Upstream:
             return not self.settled.is_set() or self._waiting > 0
         return self.link.is_busy
 
+    @property
+    def calls(self) -> int:
+        """How many calls are under way, on whichever of its links."""
+        own = self._current.calls if self._current is not None else 0
+        return own + self._waiting + sum(twin.calls for twin in self._twins.every)
+
+    def renamed(self, key: str) -> None:
+        """The operator calls it something else; its links stay as they are."""
+        self.redefined(msgspec.structs.replace(self.definition, key=key))
+
+    def redefined(self, definition: ServerDefinition) -> None:
+        """What is said of it is another; how it is reached is the same."""
+        self.definition = definition
+        if self._current is not None:
+            self._current.server = definition.key
+        for twin in self._twins.every:
+            twin.redefined(definition)
+
     # -- its twins
+
+    def _twin(self, **how: Any) -> Upstream:
+        return Upstream(
+            self.definition,
+            opener=self._open,
+            observer=self._observer,
+            terms=msgspec.structs.replace(self.terms, attempts=None),  # a call waits for it
+            clock=self.clock,
+            **how,
+        )
 
     @property
     def is_isolated(self) -> bool:
@@ -196,50 +232,117 @@ class Upstream:
 
     async def run(self) -> None:
         """Be the owner until the server is stopped, or has failed and is not supervised."""
-        attempt = 0
+        self.failures = 0
+        self._down_since = self.clock.now()
         while not self._stop.is_set():
             try:
                 await self._live()
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
-                if self.state is ServerState.CONNECTED:
-                    attempt, self._down_since = 0, self.clock.now()
+                if self.state in SERVING:
+                    self.failures, self._down_since = 0, self.clock.now()
                 elif self._try_otherwise():
                     continue
                 self._failed(error)
             if not self.terms.restart or isinstance(self.error, EraError):
                 break
-            wait = backoff.delay(attempt, self.clock.now() - self._down_since, random.random)
-            attempt += 1
+            down = self.clock.now() - self._down_since
+            wait = backoff.delay(self.failures, down, random.random)
+            self.failures += 1
             await self._either(self.clock.sleep(wait))
         await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
+            self.error = None
             self._to(ServerState.DISCONNECTED)
         self.settled.set()
+
+    def prepare(self) -> None:
+        """Before it is run again: what was its end is over, and calls wait for its beginning."""
+        self._stop.clear()
+        self._held = False
+        self.settled.clear()
+
+    def hold(self) -> None:
+        """Take no more calls. Those that are under way go on."""
+        self._held = True
+        self.link = None
+        self._wake()
+        for twin in self._twins.every:
+            twin.hold()
+
+    def _wake(self) -> None:
+        """Whoever waits for a link need not any more."""
+        if self.link is None:
+            self._connected.set()
+            self._connected.clear()
+
+    async def drained(self, limit: float) -> int:
+        """Wait for the calls under way, but not for ever; how many are left."""
+        end = self.clock.now() + limit
+        while (left := self.calls) and self.clock.now() < end:
+            await self.clock.sleep(0.02)
+        return left
 
     def stop(self) -> None:
         """Ask the owner to end; it leaves the link by itself."""
         self._stop.set()
+        self._wake()
+
+    def judged(self, *, well: bool) -> None:
+        """What its checks and its calls say of it, as long as it is connected."""
+        if self.state in SERVING:
+            self._to(ServerState.CONNECTED if well else ServerState.DEGRADED)
+
+    def give_up(self, why: str) -> None:
+        """It does not work, whatever its link says: leave it, and connect anew."""
+        if self._given_up is not None and not self._given_up.done():
+            self._given_up.set_result(why)
 
     async def _live(self) -> None:
         """One life of the server: from opening the link to its end."""
-        began = self.clock.now()
-        self.starts += 1
         self.level = None
         self._to(ServerState.CONNECTING)
-        link = self._current = await self._open_in_time()
+        gate = self.terms.attempts
+        if gate is not None and not await self._either(gate.acquire()):
+            return
+        link: OwnedLink | None = None
         try:
-            hello = await self._told_who_calls(link)
-            if hello is None:
-                return
-            if not await self._either(self._begin(link, hello)):
-                return
-            self.start_seconds = self.clock.now() - began
-            self._up(link)
-            await self._either(link.gone())
-            if not self._stop.is_set():
-                raise await self._diagnosis(link, Phase.RUNTIME, "while it was running")
+            try:
+                link = await self._connect()
+            finally:
+                if gate is not None:
+                    gate.release()
+            if link is not None:
+                await self._serve(link)
         finally:
-            await self._leave(link)
+            if self._current is not None:
+                await self._leave(self._current)
+
+    async def _connect(self) -> OwnedLink | None:
+        """Open a link and begin the conversation on it; None when it was stopped meanwhile."""
+        began = self.clock.now()
+        self.starts += 1
+        link = self._current = await self._open_in_time()
+        hello = await self._told_who_calls(link)
+        if hello is None or not await self._either(self._begin(link, hello)):
+            return None
+        self.start_seconds = self.clock.now() - began
+        return link
+
+    async def _serve(self, link: OwnedLink) -> None:
+        """Be there for calls until the link ends, or is given up."""
+        self._given_up = asyncio.get_running_loop().create_future()
+        self._up(link)
+        gone = asyncio.ensure_future(link.gone())  # noqa: TID251 - awaited right here
+        try:
+            either: set[asyncio.Future[Any]] = {gone, self._given_up}
+            await self._either(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
+            if self._stop.is_set():
+                return
+            if self._given_up.done():
+                raise ServerError(self.key, Phase.RUNTIME, self._given_up.result())
+            raise await self._diagnosis(link, Phase.RUNTIME, "while it was running")
+        finally:
+            gone.cancel()
 
     async def _open_in_time(self) -> OwnedLink:
         """A link of its own, in time: whoever must start the program may be stuck."""
@@ -253,7 +356,7 @@ class Upstream:
     def _up(self, link: OwnedLink) -> None:
         self._twins.forget_verdicts()
         self.error = None
-        self.link = link
+        self.link = None if self._held else link
         self._to(ServerState.CONNECTED)
         self.settled.set()
         self._connected.set()
@@ -348,7 +451,9 @@ class Upstream:
             return self.link
         left = self._down_since + RECONNECT_WINDOW - self.clock.now()
         first = not self.settled.is_set()
-        if self._stop.is_set() or not (first or (self.terms.restart and left > 0)):
+        if self.is_shut:
+            return None
+        if not (first or (self.terms.restart and left > 0)):
             return None
         if self._waiting >= MAX_WAITING:
             return None
