@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -56,6 +57,8 @@ class Service:
         self._endpoints = self._addresses()
         self._calls = TaskScope("requests")
         self._draining = False
+        self.when_listening: Callable[[str], None] | None = None
+        """Told the address, once there is one."""
         self._registry = SessionRegistry(
             junction.clock,
             settings.max_sessions,
@@ -77,8 +80,7 @@ class Service:
     def _addresses(self) -> dict[str, Endpoint]:
         """Every path that is an endpoint. Raises ConfigError for a set that makes no sense."""
         servers = self._junction.servers
-        found = {"/mcp": EVERYTHING}
-        found.update({f"/mcp/{key}": one_server(key) for key in servers})
+        found = {"/mcp": EVERYTHING, "/mcp/": EVERYTHING}
         problems: list[Problem] = []
         config = self._junction.config
         for name, entries in config.endpoints.items():
@@ -104,7 +106,14 @@ class Service:
         return None if self._needs_key or self._keys.has_agents else LOCAL_OWNER
 
     def endpoint(self, path: str) -> Endpoint | None:
-        return self._endpoints.get(path) or self._endpoints.get(path.rstrip("/"))
+        found = self._endpoints.get(path)
+        if found is None and path.startswith("/mcp/"):
+            found = self._endpoints.get(path.rstrip("/")) or self._single(path[5:].rstrip("/"))
+        return found
+
+    def _single(self, key: str) -> Endpoint | None:
+        """A server by itself; it may have come after we did, or have gone."""
+        return one_server(key) if key in self._junction.servers else None
 
     def open_session(self, principal: Principal, endpoint: Endpoint, channel: Standing) -> Session:
         return self._junction.open_session(channel.send, channel.offer, principal, endpoint)
@@ -127,9 +136,12 @@ class Service:
         if serving.done():
             raise UsageError(f"cannot listen on {host}:{port}; is something else there already?")
         bound = server.servers[0].sockets[0].getsockname()[1]
-        log.warning("listening on http://%s:%d/mcp", f"[{host}]" if ":" in host else host, bound)
+        shown = f"[{host}]" if ":" in host else host
+        log.warning("listening on http://%s:%d/mcp", shown, bound)
         if self._rest is not None:
             self._rest.open()
+        if self.when_listening is not None:
+            self.when_listening(f"http://{shown}:{bound}")
         await stop.wait()
         self._draining = True
         self._listener.drain()

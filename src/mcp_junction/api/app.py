@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from litestar import Litestar, Response
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
@@ -11,7 +13,7 @@ from mcp_junction.api import calls, docs, events, lifecycle, servers, state, too
 from mcp_junction.api.access import PRINCIPAL, check
 from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.errors import answer_to
-from mcp_junction.api.openapi import CONFIG
+from mcp_junction.api.openapi import CONFIG, own_pages
 from mcp_junction.api.room import Room
 
 ROUTERS = (
@@ -32,12 +34,13 @@ def make_app(room: Room) -> Litestar:
         guards=[_guard],
         exception_handlers={Exception: _error},
         openapi_config=CONFIG,
+        on_app_init=[own_pages],
         logging_config=None,
         debug=False,
     )
 
 
-def _guard(connection: ASGIConnection[object, object, object, object],
+def _guard(connection: ASGIConnection[Any, Any, Any, Any],
            handler: BaseRouteHandler) -> None:  # fmt: skip
     check(connection.scope.get(PRINCIPAL), handler.opt)  # type: ignore[arg-type]
 

@@ -12,8 +12,7 @@ from mcp_junction.api.access import Right, needs
 from mcp_junction.api.bodies import AnyRequest, read_body, shaped
 from mcp_junction.api.calling import Done
 from mcp_junction.api.errors import wrong
-from mcp_junction.api.room import Room
-from mcp_junction.api.routes import caller, options, outcomes
+from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.shapes import ToolCall
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.protocol import frames
@@ -57,7 +56,7 @@ class CallResult(msgspec.Struct):
     description="By `server.tool`; by a tool's own name with `server_id`; or by its own name alone"
     " if only one server has it. A tool's own error is a result with `isError`.",
 )
-async def call_tool(request: AnyRequest, room: Room) -> Response[CallResult]:
+async def call_tool(request: AnyRequest, room: InRoom) -> Response[CallResult]:
     body, value = await read_body(request)
     asked = shaped(value, ToolCall)
     try:

@@ -6,19 +6,18 @@ from typing import Annotated
 
 from litestar import Router, get
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from mcp_junction.api.access import Right, needs
 from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.errors import wrong
-from mcp_junction.api.room import Room
-from mcp_junction.api.routes import caller, outcomes
+from mcp_junction.api.routes import InRoom, caller, outcomes
 
 Last = Annotated[
     str | None,
-    Parameter(
-        header="Last-Event-ID",
+    HeaderParameter(
+        name="Last-Event-ID",
         max_length=40,
         description="The id of the last event that was seen: the stream goes on after it."
         " Without one it begins with what happens next; 0 begins with the oldest that is kept.",
@@ -26,10 +25,10 @@ Last = Annotated[
 ]
 Types = Annotated[
     str | None,
-    Parameter(max_length=400, description="Only these types of events, with commas between."),
+    QueryParameter(max_length=400, description="Only these types of events, with commas between."),
 ]
 Follow = Annotated[
-    bool, Parameter(description="Go on as things happen; false ends with what is there now.")
+    bool, QueryParameter(description="Go on as things happen; false ends with what is there now.")
 ]
 _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
@@ -46,7 +45,7 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 )
 async def follow_events(
     request: AnyRequest,
-    room: Room,
+    room: InRoom,
     last_event_id: Last = None,
     types: Types = None,
     follow: Follow = True,

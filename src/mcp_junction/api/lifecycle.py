@@ -15,8 +15,7 @@ from mcp_junction.api.models import (
     source,
 )
 from mcp_junction.api.paging import USUAL, Cursor, Limit, page
-from mcp_junction.api.room import Room
-from mcp_junction.api.routes import caller, options, outcomes
+from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.servers import Ref
 from mcp_junction.api.shapes import Disconnection, Nothing
 from mcp_junction.api.tools import WithSchemas, by_position
@@ -30,7 +29,7 @@ from mcp_junction.api.tools import WithSchemas, by_position
     summary="Connect a server",
     description="Answers at once; the connection goes on in the background.",
 )
-async def connect_server(request: AnyRequest, room: Room, server_id: Ref) -> Connecting:
+async def connect_server(request: AnyRequest, room: InRoom, server_id: Ref) -> Connecting:
     shaped((await read_body(request, optional=True))[1], Nothing)
     return Connecting(*await room.registry.connect(server_id, caller(request)))
 
@@ -43,7 +42,7 @@ async def connect_server(request: AnyRequest, room: Room, server_id: Ref) -> Con
     summary="Disconnect a server",
     description="Calls under way may finish, for at most 30 s; with `force` they are cancelled.",
 )
-async def disconnect_server(request: AnyRequest, room: Room, server_id: Ref) -> Disconnected:
+async def disconnect_server(request: AnyRequest, room: InRoom, server_id: Ref) -> Disconnected:
     how = shaped((await read_body(request, optional=True))[1], Disconnection)
     done = await room.registry.disconnect(server_id, caller(request), force=how.force)
     return Disconnected(*done)
@@ -57,7 +56,7 @@ async def disconnect_server(request: AnyRequest, room: Room, server_id: Ref) -> 
     description="As they are stored: also of a server that is not connected.",
 )
 async def list_server_tools(
-    room: Room,
+    room: InRoom,
     server_id: Ref,
     include_schemas: WithSchemas = False,
     limit: Limit = USUAL,
@@ -79,7 +78,7 @@ async def list_server_tools(
     ),
     summary="Discover a server's tools again",
 )
-async def refresh_tools(request: AnyRequest, room: Room, server_id: Ref) -> Refreshed:
+async def refresh_tools(request: AnyRequest, room: InRoom, server_id: Ref) -> Refreshed:
     shaped((await read_body(request, optional=True))[1], Nothing)
     changes = await room.registry.refresh(server_id, caller(request))
     return Refreshed(

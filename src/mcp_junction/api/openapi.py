@@ -5,13 +5,36 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from litestar import Litestar
+from litestar import Litestar, Router
+from litestar.config.app import AppConfig
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
+from litestar.plugins import InitPlugin
 
 from mcp_junction import __version__
 from mcp_junction.api.access import ANYONE, RIGHTS
 from mcp_junction.api.routes import BODY
+
+_UNUSED: Final = "/api/v1/unused"
+
+
+class _OwnPages(InitPlugin):
+    """Takes away the framework's pages about the API: ours are in ``docs.py``."""
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        app_config.route_handlers = [
+            one
+            for one in app_config.route_handlers
+            if not (isinstance(one, Router) and one.path == _UNUSED)
+        ]
+        return app_config
+
+
+def own_pages(config: AppConfig) -> AppConfig:
+    """To be called when an app begins; it is the last plugin that sees the others' pages."""
+    config.plugins.append(_OwnPages())
+    return config
+
 
 CONFIG: Final = OpenAPIConfig(
     title="Junction",
@@ -22,9 +45,7 @@ CONFIG: Final = OpenAPIConfig(
     ),
     security=[{"key": []}],
     use_handler_docstrings=False,
-    render_plugins=[],
-    path="/api/v1/unused",
-    openapi_router=None,
+    path=_UNUSED,
 )
 _REF: Final = "#/components/schemas/{name}"
 
@@ -57,6 +78,9 @@ def _complete(operation: dict[str, Any], options: dict[str, Any]) -> None:
             "required": bool(msgspec.structs.fields(body))
             and any(field.required for field in msgspec.structs.fields(body)),
         }
+    bad_request = operation["responses"].get("400", {})
+    if "Bad request syntax" in bad_request.get("description", ""):
+        del operation["responses"]["400"]  # the framework's own: here it is a 422
     right = options.get("needs")
     if right in ANYONE:
         operation["security"] = []

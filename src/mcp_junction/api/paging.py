@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from mcp_junction.errors import CursorError
 
@@ -20,11 +20,11 @@ MOST: Final = 1_000
 USUAL: Final = 100
 
 Limit = Annotated[
-    int, Parameter(ge=1, le=MOST, description=f"At most so many items (default {USUAL}).")
+    int, QueryParameter(ge=1, le=MOST, description=f"At most so many items (default {USUAL}).")
 ]
 Cursor = Annotated[
     str | None,
-    Parameter(max_length=2_000, description="The `next_cursor` of the page before, as it is."),
+    QueryParameter(max_length=2_000, description="The `next_cursor` of the page before, as it is."),
 ]
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, post
-from litestar.params import Parameter
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from mcp_junction.api.access import Right, needs
 from mcp_junction.api.bodies import AnyRequest, read_body
@@ -20,8 +20,7 @@ from mcp_junction.api.models import (
     source,
 )
 from mcp_junction.api.paging import USUAL, Cursor, Limit, page, read_cursor, write_cursor
-from mcp_junction.api.room import Room
-from mcp_junction.api.routes import caller, options, outcomes
+from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.shapes import ServerChange, ServerRegistration
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import CursorError, VersionConflict
@@ -29,21 +28,21 @@ from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 
 Ref = Annotated[
-    str, Parameter(max_length=300, description="The server's id (a UUID) or its name.")
+    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
 ]
 IfMatch = Annotated[
     str | None,
-    Parameter(
-        header="If-Match",
+    HeaderParameter(
+        name="If-Match",
         max_length=100,
         description="The ETag that was read: the change is made only if it is still the one.",
     ),
 ]
 Status = Annotated[
     str | None,
-    Parameter(query="status", max_length=40, description="Only servers in this state; any case."),
+    QueryParameter(name="status", max_length=40, description="Only servers in this state; any case."),
 ]
-WithTools = Annotated[bool, Parameter(description="Show each server's tools too.")]
+WithTools = Annotated[bool, QueryParameter(description="Show each server's tools too.")]
 
 
 @post(
@@ -52,7 +51,7 @@ WithTools = Annotated[bool, Parameter(description="Show each server's tools too.
     summary="Register a server",
     description="Answers at once; the connection goes on in the background.",
 )
-async def register_server(request: AnyRequest, room: Room) -> Response[Server]:
+async def register_server(request: AnyRequest, room: InRoom) -> Response[Server]:
     _, value = await read_body(request)
     made, problems = read_registration(value)
     if made is None:
@@ -69,13 +68,13 @@ async def register_server(request: AnyRequest, room: Room) -> Response[Server]:
     summary="List servers",
 )
 async def list_servers(
-    room: Room,
-    state: Status = None,
+    room: InRoom,
+    status: Status = None,
     include_tools: WithTools = False,
     limit: Limit = USUAL,
     cursor: Cursor = None,
 ) -> ServerPage:
-    wanted = None if state is None else _state(state)
+    wanted = None if status is None else _state(status)
     records = sorted(room.registry.all(wanted), key=_by_name)
     found = page(records, _by_name, limit, cursor)
     shown = [await _with_tools(room, one) if include_tools else shown_server(one)
@@ -90,7 +89,7 @@ async def list_servers(
     summary="Show a server",
 )
 async def show_server(
-    room: Room, server_id: Ref, include_tools: WithTools = False
+    room: InRoom, server_id: Ref, include_tools: WithTools = False
 ) -> Response[Server]:
     record = room.registry.find(server_id)
     return _tagged(record, shown=await _with_tools(room, record) if include_tools else None)
@@ -111,7 +110,7 @@ async def show_server(
     " all the server's tools with it.",
 )
 async def change_server(
-    request: AnyRequest, room: Room, server_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, room: InRoom, server_id: Ref, if_match: IfMatch = None
 ) -> Response[Server]:
     _, value = await read_body(request)
     if not isinstance(value, dict):
@@ -127,7 +126,7 @@ async def change_server(
     summary="Remove a server and all its tools",
 )
 async def remove_server(
-    request: AnyRequest, room: Room, server_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, room: InRoom, server_id: Ref, if_match: IfMatch = None
 ) -> None:
     version = _version(if_match)
     record = room.registry.find(server_id)
@@ -143,7 +142,7 @@ async def remove_server(
     summary="Show what happened to a server's connection, newest first",
 )
 async def show_history(
-    room: Room, server_id: Ref, limit: Limit = USUAL, cursor: Cursor = None
+    room: InRoom, server_id: Ref, limit: Limit = USUAL, cursor: Cursor = None
 ) -> HistoryPage:
     before = None if cursor is None else _before(cursor)
     found = await room.registry.history(server_id, limit + 1, before)
@@ -161,7 +160,7 @@ def _tagged(
     return Response(shown or shown_server(record), status_code=status, headers=headers)
 
 
-async def _with_tools(room: Room, record: ServerRecord) -> Server:
+async def _with_tools(room: InRoom, record: ServerRecord) -> Server:
     tools = await room.registry.tools(record.id)
     whose = source(record)
     return shown_server(record, [shown_tool(one, whose, with_schema=False) for one in tools])

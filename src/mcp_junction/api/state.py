@@ -6,8 +6,7 @@ from litestar import Router, get
 
 from mcp_junction.api.access import Right, needs
 from mcp_junction.api.models import Health, State
-from mcp_junction.api.room import Room
-from mcp_junction.api.routes import outcomes
+from mcp_junction.api.routes import InRoom, outcomes
 
 
 @get(
@@ -16,7 +15,7 @@ from mcp_junction.api.routes import outcomes
     responses=outcomes(),
     summary="Show how many servers and tools there are, and how they stand",
 )
-async def show_state(room: Room) -> State:
+async def show_state(room: InRoom) -> State:
     return room.state()
 
 
@@ -26,7 +25,7 @@ async def show_state(room: Room) -> State:
     responses=outcomes(),
     summary="Show the health of every server",
 )
-async def show_health(room: Room) -> Health:
+async def show_health(room: InRoom) -> Health:
     return room.health()
 
 

@@ -6,22 +6,21 @@ from itertools import groupby
 from typing import Annotated, Any
 
 from litestar import Router, get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from mcp_junction.api.access import Right, needs
 from mcp_junction.api.models import SourceServer, ToolGroup, ToolGroupPage, shown_tool, source
 from mcp_junction.api.paging import USUAL, Cursor, Limit, page
-from mcp_junction.api.room import Room
-from mcp_junction.api.routes import outcomes
+from mcp_junction.api.routes import InRoom, outcomes
 from mcp_junction.store.records import ToolRecord
 from mcp_junction.upstream.state import ServerState
 
-WithSchemas = Annotated[bool, Parameter(description="Show each tool's `input_schema` too.")]
+WithSchemas = Annotated[bool, QueryParameter(description="Show each tool's `input_schema` too.")]
 OfServer = Annotated[
-    str | None, Parameter(max_length=300, description="Only this server's: its id or name.")
+    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
 ]
 WithAll = Annotated[
-    bool, Parameter(description="Also tools that cannot be called now: their server is away.")
+    bool, QueryParameter(description="Also tools that cannot be called now: their server is away.")
 ]
 _CALLABLE = (ServerState.CONNECTED, ServerState.DEGRADED, ServerState.CONNECTING)
 
@@ -32,7 +31,7 @@ _CALLABLE = (ServerState.CONNECTED, ServerState.DEGRADED, ServerState.CONNECTING
     summary="List all tools, grouped by server",
 )
 async def list_tools(
-    room: Room,
+    room: InRoom,
     server: OfServer = None,
     include_unavailable: WithAll = False,
     include_schemas: WithSchemas = False,

@@ -100,6 +100,27 @@ def read_config(given: argparse.Namespace) -> Config:
     return config
 
 
+def read_service_config(given: argparse.Namespace) -> Config:
+    """The config of a service, which needs no file. Raises ConfigError or UsageError."""
+    from mcp_junction.config.load import without_file
+
+    if given.demo and given.config:
+        raise UsageError("--demo and --config: choose one")
+    if given.config:
+        return read_config(given)
+    options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
+    return without_file(os.environ, options, _demo_servers() if given.demo else {})
+
+
+def _demo_servers() -> dict[str, Any]:
+    """Entries for the servers that come with the program."""
+    from mcp_junction.demo import DEMOS
+
+    return {
+        name: {"command": sys.executable, "args": ["-m", module]} for name, module in DEMOS.items()
+    }
+
+
 def set_up_logging(given: argparse.Namespace) -> None:
     """Errors and warnings on stderr; everything with --debug; also to a file if asked."""
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]

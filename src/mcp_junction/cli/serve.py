@@ -1,31 +1,43 @@
-"""``mcp-junction serve``: the servers of a config file as one network service."""
+"""``mcp-junction serve``: many servers as one network service, with a REST API to administer it."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import logging
+import os
 import signal
+import sys
+from typing import TYPE_CHECKING
 
 from mcp_junction.cli.options import (
     add_config_options,
     add_store_options,
     parser,
-    read_config,
+    read_service_config,
     set_up_logging,
 )
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
 
+if TYPE_CHECKING:
+    from mcp_junction.cli.storage import Storage
+    from mcp_junction.identity.keys import KeyRing
+
 
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction serve",
-        "Serve every server of a config file over streamable HTTP at /mcp."
+        "Serve MCP servers over streamable HTTP at /mcp: those of a config file, if one is given,"
+        "\nand those registered over REST at /api/v1 or with `mcp-junction servers add`."
         "\nEach server alone is at /mcp/SERVER, each set of the config at /mcp/SET.",
-        "example:\n  mcp-junction serve --config mcp.json --port 8420\n",
+        "examples:\n  mcp-junction serve --demo\n"
+        "  mcp-junction serve --config mcp.json --port 8420\n",
     )
     add_config_options(options)
+    options.add_argument(
+        "--demo", action="store_true", help="serve the small servers that come with the program"
+    )
     network = options.add_argument_group("network")
     network.add_argument(
         "--host", default="127.0.0.1", help="where to listen; off this machine needs keys"
@@ -43,16 +55,19 @@ def run(argv: list[str]) -> int:
     given = options.parse_args(argv)
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)
-    config = read_config(given)
+    config = read_service_config(given)
     given.store = config.settings.store
     return run_async(_serve(config, given))
 
 
 async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.app import Junction
+    from mcp_junction.api.room import Room
+    from mcp_junction.bus.bus import Bus
     from mcp_junction.cli.storage import opened
     from mcp_junction.identity.keys import KeyRing
     from mcp_junction.protocol.names import PLATFORM
+    from mcp_junction.registry.registry import Registry
     from mcp_junction.service import Service
 
     stop = asyncio.Event()
@@ -61,9 +76,45 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     async with (
         opened(given) as storage,
-        Junction(config, canonical=PLATFORM, supervised=True) as junction,
+        storage.audit_log() as audit,
+        Bus(storage.store.events) as bus,
+        Junction(config, canonical=PLATFORM, supervised=True, starts=False) as junction,
+        Registry(junction, storage.store, audit, bus) as registry,
     ):
-        service = Service(junction, await KeyRing.open(storage.store), given.host)
-        junction.greet()
+        keys = await KeyRing.open(storage.store)
+        await _take_key(keys)
+        room = Room(junction, registry, bus, storage.store, keys)
+        service = Service(junction, keys, given.host, room)
+        await _first_key(keys, storage)
+        if given.demo:
+            service.when_listening = _demo_words
         await service.serve(given.host, given.port, stop)
     return 0
+
+
+async def _take_key(keys: KeyRing) -> None:
+    from mcp_junction.identity.admin import take_admin_key
+
+    await take_admin_key(keys, os.environ)
+
+
+async def _first_key(keys: KeyRing, storage: Storage) -> None:
+    """Make the administrator's key, if there is none, and say it, once."""
+    from mcp_junction.identity.admin import FILE, make_admin_key
+
+    if keys.has_admin:
+        return
+    text = await make_admin_key(keys, storage.folder)
+    print(
+        f"The administrator's key, shown this once:\n\n  {text}\n\n"
+        f"Commands on this machine find it in {storage.folder / FILE}; delete that file if they"
+        " should not.\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _demo_words(url: str) -> None:
+    from mcp_junction.cli.demo_words import words
+
+    print(words(url), file=sys.stderr, flush=True)

@@ -43,6 +43,24 @@ def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> C
     """The config at ``path``. Raises ConfigError with every problem found."""
     document = parse(_read(path), path)
     variables = {**read_dotenv(Path(path).parent / ".env"), **environ}
+    return _config(path, document, variables, options, _identity(path))
+
+
+def without_file(
+    environ: Mapping[str, str], options: Mapping[str, Any], entries: Mapping[str, Any]
+) -> Config:
+    """A config that no file was read for. Raises ConfigError."""
+    document = {"mcpServers": dict(entries)}
+    return _config("no file", document, environ, options, "no file")
+
+
+def _config(
+    path: str,
+    document: Any,
+    variables: Mapping[str, str],
+    options: Mapping[str, Any],
+    identity: str,
+) -> Config:
     if not isinstance(document, dict):
         raise ConfigError(path, [_wrong("$", "must be an object with a member mcpServers")])
     own = document.get("junction") or {}
@@ -56,7 +74,7 @@ def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> C
     problems += found
     if problems:
         raise ConfigError(path, problems)
-    return Config(path, tuple(servers), settings, _identity(path), endpoints, disabled)
+    return Config(path, tuple(servers), settings, identity, endpoints, disabled)
 
 
 def _read(path: str) -> str:
