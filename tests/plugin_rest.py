@@ -1,6 +1,6 @@
 """A pytest plugin: Junction with its REST API, in this process, on a port of its own.
 
-`served` is one over a store, SQLite and PostgreSQL in turn; `keyed` gives it a client for each role.
+`served` is one over a store, SQLite and PostgreSQL in turn; `gateway` starts one as it is wanted.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Access: who may do what over REST, in one table. What is not in it is closed.
 
-A route names its *right* (``opt=needs(Right.READ_SERVERS)``); one that names none is open to nobody.
-What an agent may call is policy's, not this table's.
+A route names its *right* (``opt=needs(Right.READ_SERVERS)``); one that names none is open to
+nobody. What an agent may call is policy's, not this table's.
 """
 
 from __future__ import annotations

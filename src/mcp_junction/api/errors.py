@@ -45,6 +45,7 @@ STATUS: Final = {
 _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.NotFound, "SERVER_NOT_FOUND"),
     (errors.AlreadyExists, "SERVER_ALREADY_EXISTS"),
+    (errors.FileOwned, "SERVER_OWNED_BY_FILE"),
     (errors.VersionConflict, "VERSION_CONFLICT"),
     (errors.StoreUnavailable, "STORE_UNAVAILABLE"),
     (errors.CursorError, "VALIDATION_ERROR"),
@@ -86,6 +87,8 @@ def answer_to(error: Exception) -> ErrorAnswer:
     """What a client is told of an error."""
     if isinstance(error, RequestError):
         return _answer(error.code, error.detail, error.context, error.headers)
+    if isinstance(error, errors.InvalidChange):
+        return answer_to(invalid(error.problems))
     for kind, code in _CODES:
         if isinstance(error, kind):
             return _answer(code, str(error), _context(error))

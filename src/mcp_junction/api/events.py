@@ -30,16 +30,18 @@ Types = Annotated[
 Follow = Annotated[
     bool, QueryParameter(description="Go on as things happen; false ends with what is there now.")
 ]
+_STREAM = ResponseSpec(
+    str,
+    generate_examples=False,
+    media_type="text/event-stream",
+    description="`id`, `event` and `data` (JSON) of each event.",
+)
 _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 @get(
     opt=needs(Right.READ_EVENTS),
-    responses={
-        **outcomes(),
-        200: ResponseSpec(str, generate_examples=False, media_type="text/event-stream",
-                          description="`id`, `event` and `data` (JSON) of each event."),
-    },  # fmt: skip
+    responses={**outcomes(), 200: _STREAM},
     media_type="text/event-stream",
     summary="Follow what happens",
 )

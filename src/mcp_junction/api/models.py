@@ -230,6 +230,22 @@ def shown_server(record: ServerRecord, tools: list[Tool] | UnsetType = UNSET) ->
     )
 
 
+def shown_health(record: ServerRecord) -> ServerHealth:
+    return ServerHealth(
+        id=record.id,
+        name=record.name,
+        status=record.status,
+        enabled=record.enabled,
+        reachable=record.reachable,
+        authenticated=record.authenticated,
+        healthy=record.healthy,
+        last_health_check=moment(record.last_health_check),
+        response_time_ms=record.response_time_ms,
+        error_rate=record.error_rate,
+        error_message=record.error_message,
+    )
+
+
 def source(record: ServerRecord) -> SourceServer:
     return SourceServer(record.id, record.name, record.status)
 

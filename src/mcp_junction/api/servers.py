@@ -40,7 +40,9 @@ IfMatch = Annotated[
 ]
 Status = Annotated[
     str | None,
-    QueryParameter(name="status", max_length=40, description="Only servers in this state; any case."),
+    QueryParameter(
+        name="status", max_length=40, description="Only servers in this state; any case."
+    ),
 ]
 WithTools = Annotated[bool, QueryParameter(description="Show each server's tools too.")]
 
@@ -206,4 +208,3 @@ ROUTES = Router(
     ],
     tags=["servers"],
 )
-

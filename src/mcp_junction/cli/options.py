@@ -136,10 +136,14 @@ def set_up_logging(given: argparse.Namespace) -> None:
     )
 
 
-def add_store_options(options: argparse.ArgumentParser) -> None:
+def add_data_dir(options: argparse._ActionsContainer) -> None:
     options.add_argument(
         "--data-dir", metavar="DIR", help=f"where data is kept (default: {default_data_dir()})"
     )
+
+
+def add_store_options(options: argparse.ArgumentParser) -> None:
+    add_data_dir(options)
     options.add_argument(
         "--store",
         metavar="URL",

@@ -61,8 +61,8 @@ def run(argv: list[str]) -> int:
 
 
 async def _serve(config: Config, given: argparse.Namespace) -> int:
-    from mcp_junction.app import Junction
     from mcp_junction.api.room import Room
+    from mcp_junction.app import Junction
     from mcp_junction.bus.bus import Bus
     from mcp_junction.cli.storage import opened
     from mcp_junction.identity.keys import KeyRing

@@ -1,8 +1,9 @@
 """KeyRing: bearer keys, hashed at rest in the store, checked in memory.
 
 A key is ``jct_<id>_<secret>``, or, for the administrator's, whatever they have given us. Only the
-SHA-256 of the secret is kept, and it is compared in constant time. A revocation holds at once in the process that took it; the others ``refresh`` and
-see that the keys' generation has changed. Who cannot do so for a while lets nobody in.
+SHA-256 of the secret is kept, and it is compared in constant time. A revocation holds at once in
+the process that took it; the others ``refresh`` and see that the keys' generation has changed. Who
+cannot do so for a while lets nobody in.
 """
 
 from __future__ import annotations

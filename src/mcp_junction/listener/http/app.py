@@ -41,7 +41,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _API = "/api/"
-_NOT_LET_IN = "this Host or Origin is not let in"
 _NOT_SENT = {"delivery": "not_sent"}
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
@@ -139,19 +138,11 @@ class HttpListener:
         if not self._guard.admits(
             headers.get(b"host", b""), headers.get(b"origin", b"")
         ) or _says_twice(scope["headers"], headers):
-            _log_refused(scope, 403)
-            if self._rest is not None and scope["path"].startswith(_API):
-                await self._rest.refuse(send, "FORBIDDEN", _NOT_LET_IN)
-            else:
-                await _refuse(send, 403, _NOT_LET_IN)
+            await self._keep_out(scope, send)
             return
-        path: str = scope["path"]
-        endpoint = self._doors.endpoint(path)
+        endpoint = self._doors.endpoint(scope["path"])
         if endpoint is None:
-            if self._rest is not None and path.startswith(_API):
-                await self._rest(scope, receive, send)
-            else:
-                await self._elsewhere(path, scope["method"], send)
+            await self._elsewhere(scope, receive, send)
             return
         principal = self._doors.principal(headers.get(b"authorization", b""))
         if principal is None:
@@ -171,8 +162,19 @@ class HttpListener:
         else:
             await _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
 
-    async def _elsewhere(self, path: str, method: str, send: Send) -> None:
-        if method not in ("GET", "HEAD"):
+    async def _keep_out(self, scope: Scope, send: Send) -> None:
+        _log_refused(scope, 403)
+        words = "this Host or Origin is not let in"
+        if self._rest is not None and scope["path"].startswith(_API):
+            await self._rest.refuse(send, "FORBIDDEN", words)
+        else:
+            await _refuse(send, 403, words)
+
+    async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if self._rest is not None and path.startswith(_API):
+            await self._rest(scope, receive, send)
+        elif scope["method"] not in ("GET", "HEAD"):
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
         elif path == "/healthz":
             await _respond(send, 200, b'{"status":"ok"}\n')
