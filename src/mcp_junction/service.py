@@ -20,7 +20,8 @@ from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import ConfigError, Problem, ProblemCode, UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.listener.http.app import HttpListener, Standing
+from mcp_junction.listener.http.app import HttpListener
+from mcp_junction.listener.http.doors import Standing
 from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for

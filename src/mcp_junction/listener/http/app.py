@@ -8,18 +8,17 @@ before it ends. What a method means it does not know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.http.doors import Doors, Receive, Rest, Scope, Send, Standing
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
-from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import batch, encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
@@ -30,14 +29,10 @@ from mcp_junction.protocol.versions import (
     SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
 )
-from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 
 log = logging.getLogger("mcp_junction.http")
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
 _API = "/api/"
@@ -47,60 +42,11 @@ _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 
-class Doors(Protocol):
-    """What the listener needs to know of the house: who may come in, and where to."""
-
-    def principal(self, authorization: bytes) -> Principal | None:
-        """Who a request is from; None when it must be refused."""
-        ...
-
-    def endpoint(self, path: str) -> Endpoint | None:
-        """The endpoint a path names; None when there is none."""
-        ...
-
-    def open_session(
-        self, principal: Principal, endpoint: Endpoint, channel: Standing
-    ) -> Session: ...
-
-    @property
-    def is_ready(self) -> bool: ...
-
-
-class Rest(Protocol):
-    """What answers under ``/api/``: an ASGI app that knows its own keys."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-
-    async def refuse(self, send: Send, code: str, detail: str) -> None:
-        """Answer a request that is not let in."""
-        ...
-
-
 class Refusal(NamedTuple):
     """An HTTP status, and the words that go with it."""
 
     status: int
     message: str
-
-
-class Standing:
-    """The channel of a session for what belongs to no call: its standing stream."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self) -> None:
-        self._stream: Callable[[], EventStream] | None = None
-
-    def bind(self, stream: Callable[[], EventStream]) -> None:
-        self._stream = stream
-
-    def send(self, frame: bytes) -> None:
-        if self._stream is not None:
-            self._stream().send(frame)
-
-    def offer(self, frame: bytes) -> None:
-        if self._stream is not None:
-            self._stream().offer(frame)
 
 
 class HttpListener:
