@@ -16,6 +16,8 @@ from mcp_junction.protocol.lines import DEFAULT_LIMIT
 from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 
 PREFIX_MODES = ("always", "auto", "never")
+AUDIT_MODES = ("normal", "strict", "off")
+_CHOICES = {"prefix": PREFIX_MODES, "audit": AUDIT_MODES}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -51,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True):
     health_interval_ms: int = 30_000
     health_timeout_ms: int = 5_000
     store: str = ""
+    audit: str = "normal"
+    watch_config: bool = True
 
 
 def layered(
@@ -89,8 +93,8 @@ def _take(
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
         problems.append(_problem(place, f"must be {words[kind]}"))
-    elif name == "prefix" and value not in PREFIX_MODES:
-        problems.append(_problem(place, f"must be one of {', '.join(PREFIX_MODES)}"))
+    elif name in _CHOICES and value not in _CHOICES[name]:
+        problems.append(_problem(place, f"must be one of {', '.join(_CHOICES[name])}"))
     else:
         chosen[name] = value
 
