@@ -153,7 +153,7 @@ class Junction:
         for session in self.sessions:
             session.close("Junction is ending")
         self.lot.end(lambda _: True, "Junction is ending")
-        for upstream in self.servers.values():
+        for upstream in self._running:
             upstream.stop()
         await self._owners.settle(self.settings.drain_ms / 1000)
         await self._owners.close()
@@ -200,13 +200,13 @@ class Junction:
         await self._end(upstream)
         return pending
 
-    async def remove_server(self, key: str, drain: float = 0.0) -> None:
+    def remove_server(self, key: str, drain: float = 0.0) -> None:
         """A server less: at once for everybody, and in the end for those who still call it."""
         upstream = self.servers.pop(key)
         upstream.hold()
         self.keeper.forget(upstream)
         self._subscriptions.forget(key)
-        await self._retire(upstream, drain)
+        self._owners.spawn(self._retire(upstream, drain))
 
     def replace_server(self, definition: ServerDefinition, drain: float) -> Upstream:
         """Reach a server another way: new calls wait for the new link, the old ones may end."""

@@ -414,4 +414,4 @@ class Registry:
     def _drop(self, member: Member) -> None:
         self._roster.remove(member)
         self._life.forget(member)
-        self._junction.tasks.spawn(self._junction.remove_server(member.name, DRAIN))
+        self._junction.remove_server(member.name, DRAIN)
