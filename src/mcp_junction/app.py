@@ -13,14 +13,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import Address
-from mcp_junction.calls.pipeline import owner_pipeline
+from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.stages.record import Watcher
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.keeper import Keeper
@@ -84,6 +86,7 @@ class Junction:
         headstart: Headstart | None = None,
         state_key: bytes | None = None,
         starts: bool = True,
+        stages: Sequence[Stage] = (),
     ) -> None:
         self.config = config
         self.settings: Settings = config.settings
@@ -107,12 +110,16 @@ class Junction:
         parked = self.settings.parked_ms / 1000
         self.lot = Lot(self.clock, Seal(state_key), parked, self.settings.max_parked)
         info = {"name": self.settings.name, "version": self.settings.version}
-        self._handle = owner_pipeline(
+        self.watchers: list[Watcher] = []
+        self.on_changed: Callable[[Upstream], None] | None = None
+        self._handle = pipeline(
             self.clock,
             self._deadlines,
             self._subscriptions,
             self._sink,
             Crossing(self.lot, encode.dumps(info)),
+            self.watchers,
+            stages,
         )
         self.keeper = Keeper(
             self._first_catalog(),
@@ -146,7 +153,7 @@ class Junction:
         for session in self.sessions:
             session.close("Junction is ending")
         self.lot.end(lambda _: True, "Junction is ending")
-        for upstream in self.servers.values():
+        for upstream in self._running:
             upstream.stop()
         await self._owners.settle(self.settings.drain_ms / 1000)
         await self._owners.close()
@@ -193,12 +200,27 @@ class Junction:
         await self._end(upstream)
         return pending
 
-    async def remove_server(self, key: str, drain: float = 0.0) -> None:
+    def remove_server(self, key: str, drain: float = 0.0) -> None:
         """A server less: at once for everybody, and in the end for those who still call it."""
         upstream = self.servers.pop(key)
         upstream.hold()
         self.keeper.forget(upstream)
         self._subscriptions.forget(key)
+        self._owners.spawn(self._retire(upstream, drain))
+
+    def replace_server(self, definition: ServerDefinition, drain: float) -> Upstream:
+        """Reach a server another way: new calls wait for the new link, the old ones may end."""
+        old = self.servers[definition.key]
+        new = self.servers[definition.key] = self._upstream(definition)
+        known = self.keeper.offering(definition.key)
+        if known is not None:
+            self.keeper.expect(msgspec.structs.replace(known, upstream=new), listed=True)
+        self._running[new] = self._owners.spawn(self._own(new))
+        old.hold()
+        self._owners.spawn(self._retire(old, drain))
+        return new
+
+    async def _retire(self, upstream: Upstream, drain: float) -> None:
         await upstream.drained(drain)
         await self._end(upstream)
 
@@ -393,13 +415,15 @@ class Junction:
     # -- the Observer of servers
 
     def changed(self, upstream: Upstream) -> None:
-        if upstream.primary is not None:
-            return  # the life of a twin is nobody's news
+        if upstream.primary is not None or self.servers.get(upstream.key) is not upstream:
+            return  # the life of a twin is nobody's news, nor the end of one that was replaced
         if upstream.state not in SERVING and not self._is_expected(upstream):
             self.keeper.remove(upstream)
         if self._sink is not None:
             detail = upstream.error.message if upstream.error is not None else None
             self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
+        if self.on_changed is not None:
+            self.on_changed(upstream)
 
     @staticmethod
     def _is_expected(upstream: Upstream) -> bool:

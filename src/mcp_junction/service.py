@@ -15,9 +15,9 @@ import uvicorn
 
 from mcp_junction.api.room import Room
 from mcp_junction.app import Junction
-from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
 from mcp_junction.eras.seal import Bearer
-from mcp_junction.errors import ConfigError, Problem, ProblemCode, UsageError
+from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.app import HttpListener
@@ -55,7 +55,8 @@ class Service:
                 f"listening on {host} needs keys: make one with `mcp-junction keys create`,"
                 " or listen on 127.0.0.1"
             )
-        self._endpoints = self._addresses()
+        self._sets: tuple[object, dict[str, Endpoint]] = (None, {})
+        self._set("")  # a set that makes no sense is told at once
         self._calls = TaskScope("requests")
         self._draining = False
         self.when_listening: Callable[[str], None] | None = None
@@ -78,27 +79,6 @@ class Service:
             rest.front if rest is not None else None,
         )
 
-    def _addresses(self) -> dict[str, Endpoint]:
-        """Every path that is an endpoint. Raises ConfigError for a set that makes no sense."""
-        servers = self._junction.servers
-        found = {"/mcp": EVERYTHING, "/mcp/": EVERYTHING}
-        problems: list[Problem] = []
-        config = self._junction.config
-        for name, entries in config.endpoints.items():
-            place = f"$.junction.endpoints.{name}"
-            try:
-                chosen = named_set(name, entries, {*servers, *config.disabled})
-            except ValueError as error:
-                problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
-                continue
-            found[f"/mcp/{name}"] = chosen
-            for entry, pattern in zip(entries, chosen.patterns or (), strict=True):
-                if not any(pattern.admits_server(key) for key in servers):
-                    log.warning("%s: %r names a disabled server only", place, entry)
-        if problems:
-            raise ConfigError(config.source, problems)
-        return found
-
     # -- the Doors
 
     def principal(self, authorization: bytes) -> Principal | None:
@@ -107,14 +87,20 @@ class Service:
         return None if self._needs_key or self._keys.has_agents else LOCAL_OWNER
 
     def endpoint(self, path: str) -> Endpoint | None:
-        found = self._endpoints.get(path)
-        if found is None and path.startswith("/mcp/"):
-            found = self._endpoints.get(path.rstrip("/")) or self._single(path[5:].rstrip("/"))
-        return found
+        """What is at a path; servers come and go, and so do their addresses."""
+        path = path.rstrip("/")
+        if path == "/mcp":
+            return EVERYTHING
+        if not path.startswith("/mcp/"):
+            return None
+        name = path[5:]
+        return one_server(name) if name in self._junction.servers else self._set(name)
 
-    def _single(self, key: str) -> Endpoint | None:
-        """A server by itself; it may have come after we did, or have gone."""
-        return one_server(key) if key in self._junction.servers else None
+    def _set(self, name: str) -> Endpoint | None:
+        config = self._junction.config
+        if self._sets[0] is not config:
+            self._sets = config, named_sets(config)
+        return self._sets[1].get(name)
 
     def open_session(self, principal: Principal, endpoint: Endpoint, channel: Standing) -> Session:
         return self._junction.open_session(channel.send, channel.offer, principal, endpoint)

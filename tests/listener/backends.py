@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.pipeline import owner_pipeline
+from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import FrameError
@@ -30,7 +30,7 @@ class FakeBackend:
     def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
-        self._handle = owner_pipeline(
+        self._handle = pipeline(
             clock, Deadlines(clock), Subscriptions(), None, crossing(clock)
         )
         self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)

@@ -75,6 +75,10 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         gone = {k: v for k, v in self.gone.items() if k != key}
         return self._next(present, gone, tuple(order))
 
+    def again(self) -> Catalog:
+        """The same offers; what was made of them is made anew."""
+        return self._next(self.offerings, self.gone, self.order)
+
     def renamed(self, old: str, new: str, order: list[str]) -> Catalog:
         """This catalog with another key for a server."""
 

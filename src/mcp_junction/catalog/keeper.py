@@ -114,6 +114,10 @@ class Keeper:
         changed = _kinds(Offering(offering.upstream), offering) if offering is not None else set()
         self._swap(self.catalog.renamed(old, new, self._order), changed)
 
+    def renew(self) -> None:
+        """Something of a server is another that is not in its lists, like its timeout."""
+        self._swap(self.catalog.again(), set())
+
     def reorder(self, keys: list[str]) -> None:
         """These come first, in this order."""
         self._order[:] = [*keys, *(key for key in self._order if key not in keys)]

@@ -82,34 +82,27 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
     logs.add_argument("--log-file", metavar="FILE", help="log there as well as on stderr")
 
 
-def read_config(given: argparse.Namespace) -> Config:
-    """The config a command was given. Raises ConfigError or UsageError."""
+def read_config(given: argparse.Namespace, *, service: bool = False) -> Config:
+    """The config a command was given. Raises ConfigError or UsageError.
+
+    A service needs no file, and begins with the servers that it can begin with.
+    """
     # Imported where they are used: asking for help needs none of it.
-    from mcp_junction.config.load import load
+    from mcp_junction.config.load import load, without_file
     from mcp_junction.upstream.child_env import in_circle
 
-    if not given.config:
-        raise UsageError("--config FILE is needed: the mcpServers file to serve")
     options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
-    config = load(given.config, os.environ, options)
+    if not given.config:
+        if service:
+            return without_file(os.environ, options, _demo_servers() if given.demo else {})
+        raise UsageError("--config FILE is needed: the mcpServers file to serve")
+    config = load(given.config, os.environ, options, lenient=service)
     if in_circle(os.environ, config.identity):
         raise UsageError(
             f"circular reference: {given.config} is already being served by an aggregator above"
             " this one; remove the entry that starts mcp-junction with this file"
         )
     return config
-
-
-def read_service_config(given: argparse.Namespace) -> Config:
-    """The config of a service, which needs no file. Raises ConfigError or UsageError."""
-    from mcp_junction.config.load import without_file
-
-    if given.demo and given.config:
-        raise UsageError("--demo and --config: choose one")
-    if given.config:
-        return read_config(given)
-    options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
-    return without_file(os.environ, options, _demo_servers() if given.demo else {})
 
 
 def _demo_servers() -> dict[str, Any]:

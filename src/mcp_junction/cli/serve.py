@@ -8,21 +8,28 @@ import logging
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_junction.cli.options import (
     add_config_options,
     add_store_options,
     parser,
-    read_service_config,
+    read_config,
     set_up_logging,
 )
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
+from mcp_junction.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_junction.app import Junction
+    from mcp_junction.audit.log import AuditLog
+    from mcp_junction.bus.bus import Bus
     from mcp_junction.cli.storage import Storage
     from mcp_junction.identity.keys import KeyRing
+    from mcp_junction.registry.registry import Registry
 
 
 def run(argv: list[str]) -> int:
@@ -55,8 +62,12 @@ def run(argv: list[str]) -> int:
     given = options.parse_args(argv)
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)
-    config = read_service_config(given)
+    if given.demo and given.config:
+        raise UsageError("--demo and --config: choose one")
+    config = read_config(given, service=True)
     given.store = config.settings.store
+    if config.settings.audit == "off":
+        raise UsageError("audit: a service cannot be without it; use normal or strict")
     return run_async(_serve(config, given))
 
 
@@ -64,7 +75,9 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.api.room import Room
     from mcp_junction.app import Junction
     from mcp_junction.bus.bus import Bus
+    from mcp_junction.calls.stages.audit import CallAudit
     from mcp_junction.cli.storage import opened
+    from mcp_junction.identity.admin import take_admin_key
     from mcp_junction.identity.keys import KeyRing
     from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.registry.registry import Registry
@@ -74,37 +87,41 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with (
-        opened(given) as storage,
-        storage.audit_log() as audit,
-        Bus(storage.store.events) as bus,
-        Junction(config, canonical=PLATFORM, supervised=True, starts=False) as junction,
-        Registry(junction, storage.store, audit, bus) as registry,
-    ):
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        storage = await enter(opened(given))
+        audit = await enter(storage.audit_log())
+        bus = await enter(Bus(storage.store.events, audit.writer))
+        calls = CallAudit(audit)
+        stages = (calls.intend,) if config.settings.audit == "strict" else ()
+        junction = await enter(
+            Junction(config, canonical=PLATFORM, supervised=True, starts=False, stages=stages)
+        )
+        junction.watchers.append(calls.ended)
         keys = await KeyRing.open(storage.store)
-        await _take_key(keys)
+        await take_admin_key(keys, os.environ)
+        registry = Registry(junction, storage.store, audit, bus)
         room = Room(junction, registry, bus, storage.store, keys)
         service = Service(junction, keys, given.host, room)
-        await _first_key(keys, storage)
+        await enter(registry)
+        await _first_key(keys, storage, audit)
+        _follow_file(given, config, junction, registry, bus)
         if given.demo:
             service.when_listening = _demo_words
         await service.serve(given.host, given.port, stop)
     return 0
 
 
-async def _take_key(keys: KeyRing) -> None:
-    from mcp_junction.identity.admin import take_admin_key
-
-    await take_admin_key(keys, os.environ)
-
-
-async def _first_key(keys: KeyRing, storage: Storage) -> None:
+async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
     """Make the administrator's key, if there is none, and say it, once."""
     from mcp_junction.identity.admin import FILE, make_admin_key
+    from mcp_junction.policy.principal import LOCAL_OWNER, Role
 
     if keys.has_admin:
         return
-    text = await make_admin_key(keys, storage.folder)
+    me, role = LOCAL_OWNER, Role.ADMIN.value
+    async with audit.act(me.id, me.role, "key.create", target=role, detail={"role": role}):
+        text = await make_admin_key(keys, storage.folder)
     print(
         f"The administrator's key, shown this once:\n\n  {text}\n\n"
         f"Commands on this machine find it in {storage.folder / FILE}; delete that file if they"
@@ -118,3 +135,17 @@ def _demo_words(url: str) -> None:
     from mcp_junction.cli.demo_words import words
 
     print(words(url), file=sys.stderr, flush=True)
+
+
+def _follow_file(
+    given: argparse.Namespace, config: Config, junction: Junction, registry: Registry, bus: Bus
+) -> None:
+    """Take over the config file when it changes, and on SIGHUP."""
+    if not given.config:
+        return
+    from mcp_junction.registry.reload import FileWatch
+
+    read = partial(read_config, given, service=True)
+    watch = FileWatch(registry, bus, given.config, read, looks=config.settings.watch_config)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.now)
+    junction.tasks.spawn(watch.run())

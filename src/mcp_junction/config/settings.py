@@ -18,6 +18,8 @@ from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 PREFIX_MODES = ("always", "auto", "never")
 SEED_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
 """Settings whose variable had its name before Junction had one."""
+AUDIT_MODES = ("normal", "strict", "off")
+_CHOICES = {"prefix": PREFIX_MODES, "audit": AUDIT_MODES}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -54,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True):
     health_timeout_ms: int = 5_000
     store: str = ""
     invocation_timeout_ms: int = 30_000
+    audit: str = "normal"
+    watch_config: bool = True
 
 
 def layered(
@@ -92,8 +96,8 @@ def _take(
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
         problems.append(_problem(place, f"must be {words[kind]}"))
-    elif name == "prefix" and value not in PREFIX_MODES:
-        problems.append(_problem(place, f"must be one of {', '.join(PREFIX_MODES)}"))
+    elif name in _CHOICES and value not in _CHOICES[name]:
+        problems.append(_problem(place, f"must be one of {', '.join(_CHOICES[name])}"))
     else:
         chosen[name] = value
 

@@ -101,7 +101,11 @@ def file_fields(definition: ServerDefinition) -> dict[str, Any]:
 def file_record(definition: ServerDefinition) -> ServerRecord:
     """A new record for a server of the config file."""
     return ServerRecord(
-        id=str(uuid4()), name=definition.key, origin=FILE, **file_fields(definition)
+        id=str(uuid4()),
+        name=definition.key,
+        origin=FILE,
+        status="CONNECTING",
+        **file_fields(definition),
     )
 
 

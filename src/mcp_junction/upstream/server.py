@@ -100,6 +100,7 @@ class Upstream:
         self._given_up: asyncio.Future[str] | None = None
         self._stop = asyncio.Event()
         self._connected = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._down_since = clock.now()
         self._waiting = 0
         self._held = False
@@ -248,7 +249,7 @@ class Upstream:
             down = self.clock.now() - self._down_since
             wait = backoff.delay(self.failures, down, random.random)
             self.failures += 1
-            await self._either(self.clock.sleep(wait))
+            await self._either(self._pause(wait))
         await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
             self.error = None
@@ -286,6 +287,22 @@ class Upstream:
         """Ask the owner to end; it leaves the link by itself."""
         self._stop.set()
         self._wake()
+
+    def hurry(self) -> None:
+        """Try again now, if it is down; calls wait for how that ends."""
+        if self.link is None:
+            self.settled.clear()
+            self._hurried.set()
+
+    async def _pause(self, seconds: float) -> None:
+        sleeping = asyncio.ensure_future(self.clock.sleep(seconds))  # noqa: TID251 - awaited here
+        hurried = asyncio.ensure_future(self._hurried.wait())  # noqa: TID251 - awaited here
+        try:
+            await asyncio.wait({sleeping, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            hurried.cancel()
+            self._hurried.clear()
 
     def judged(self, *, well: bool) -> None:
         """What its checks and its calls say of it, as long as it is connected."""
