@@ -140,14 +140,14 @@ class Calling:
         if route is not None and route.pair.server == record.name:
             return name, self._standing(record.name)
         if record.status == ServerState.DISCONNECTED or await self._has(record, name):
-            raise _unavailable(record, "SERVER_UNAVAILABLE", "it is not connected")
+            raise unavailable(record, "it is not connected")
         raise _unknown(view, name)
 
     def _standing(self, key: str) -> ServerRecord:
         """The server as it stands. Raises at once where waiting for it would be in vain."""
         record = self._registry.find(key)
         if record.status == ServerState.DISCONNECTED:
-            raise _unavailable(record, "SERVER_UNAVAILABLE", "it is disconnected")
+            raise unavailable(record, "it is disconnected")
         return record
 
     async def _away(self, name: str) -> RequestError | None:
@@ -155,7 +155,7 @@ class Calling:
         for record in self._registry.all():
             own = name.removeprefix(f"{record.name}.")
             if own != name and await self._has(record, own):
-                return _unavailable(record, "SERVER_UNAVAILABLE", "it is not connected")
+                return unavailable(record, "it is not connected")
         return None
 
     async def _has(self, record: ServerRecord, name: str) -> bool:
@@ -204,9 +204,11 @@ def _info(record: ServerRecord) -> dict[str, Any]:
     return {"id": record.id, "name": record.name, "status": record.status}
 
 
-def _unavailable(record: ServerRecord, code: str, why: str) -> RequestError:
+def unavailable(record: ServerRecord, why: str) -> RequestError:
+    """The error for a server that nothing can be asked of now."""
     context = {"server": _info(record), "delivery": Delivery.NOT_SENT.value}
-    return RequestError(code, f"server {record.name!r} is not available: {why}", context)
+    words = f"server {record.name!r} is not available: {why}"
+    return RequestError("SERVER_UNAVAILABLE", words, context)
 
 
 def _refused_by(record: ServerRecord, outcome: Outcome) -> RequestError:

@@ -6,6 +6,7 @@ from litestar import Router, get, post
 
 from mcp_junction.api.access import Right, needs
 from mcp_junction.api.bodies import AnyRequest, read_body, shaped
+from mcp_junction.api.calling import unavailable
 from mcp_junction.api.models import (
     Connecting,
     Disconnected,
@@ -19,15 +20,16 @@ from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.servers import Ref
 from mcp_junction.api.shapes import Disconnection, Nothing
 from mcp_junction.api.tools import WithSchemas, by_position
+from mcp_junction.upstream.state import ServerState
 
 
 @post(
     "/connect",
     status_code=200,
     opt=options(needs(Right.CHANGE_SERVERS), Nothing),
-    responses=outcomes("SERVER_NOT_FOUND", "SERVER_DISABLED", bodied=True),
+    responses=outcomes("SERVER_NOT_FOUND", bodied=True),
     summary="Connect a server",
-    description="Answers at once; the connection goes on in the background.",
+    description="Answers when it is connected or has failed; `status` says which.",
 )
 async def connect_server(request: AnyRequest, room: InRoom, server_id: Ref) -> Connecting:
     shaped((await read_body(request, optional=True))[1], Nothing)
@@ -63,7 +65,7 @@ async def list_server_tools(
     cursor: Cursor = None,
 ) -> ToolPage:
     whose = source(room.registry.find(server_id))
-    tools = await room.registry.tools(whose.id)
+    tools = sorted(await room.registry.tools(whose.id), key=by_position)
     found = page(tools, by_position, limit, cursor)
     shown = [shown_tool(tool, whose, with_schema=include_schemas) for tool in found.items]
     return ToolPage(shown, found.total, found.next_cursor)
@@ -80,6 +82,9 @@ async def list_server_tools(
 )
 async def refresh_tools(request: AnyRequest, room: InRoom, server_id: Ref) -> Refreshed:
     shaped((await read_body(request, optional=True))[1], Nothing)
+    record = room.registry.find(server_id)
+    if record.status == ServerState.DISCONNECTED:
+        raise unavailable(record, "it is disconnected")
     changes = await room.registry.refresh(server_id, caller(request))
     return Refreshed(
         added=[tool.name for tool in changes.added],

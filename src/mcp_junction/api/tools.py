@@ -45,7 +45,11 @@ async def list_tools(
         for record in sorted(records, key=lambda one: (one.name, one.id))
         if include_unavailable or record.status in _CALLABLE
     }
-    tools = [one for server_id in sources for one in await registry.tools(server_id)]
+    tools = [
+        one
+        for server_id in sources
+        for one in sorted(await registry.tools(server_id), key=by_position)
+    ]
 
     def place(tool: ToolRecord) -> tuple[Any, ...]:
         return (sources[tool.server_id].name, *by_position(tool))

@@ -44,6 +44,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], empty: s
 def _cell(value: Any) -> str:
     from rich.markup import escape
 
-    text = escape(printable("" if value is None else str(value)))
+    lines = ("" if value is None else str(value)).split("\n")
+    text = escape("\n".join(map(printable, lines)))
     colour = COLOURS.get(text)
     return f"[{colour}]{text}[/]" if colour else text
