@@ -20,6 +20,7 @@ from tests.plugin_http import PEER, Said
 from mcp_junction.api.room import Room
 from mcp_junction.app import Junction
 from mcp_junction.bus.bus import Bus
+from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
@@ -97,12 +98,13 @@ async def serve_api(
     stack: AsyncExitStack, opener: Any, config: Config | None = None, **settings: Any
 ) -> Served:
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
-    config = config or without_file({}, settings, {})
+    config = config or without_file({}, settings)
     store = await opener()
     audit = await opener.log(store)
     bus = await stack.enter_async_context(Bus(store.events))
     junction = Junction(config, canonical=PLATFORM, supervised=True, starts=False)
     await stack.enter_async_context(junction)
+    junction.watchers.append(CallAudit(audit).ended)
     registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
     ring = await KeyRing.open(store)
     keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in ROLES}
