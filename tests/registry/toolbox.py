@@ -15,10 +15,14 @@ class Toolbox:
 
     def __init__(self, tools: list[dict] | None = None) -> None:
         self.tools = tools if tools is not None else [tool("echo")]
+        self.underway = 0
+        self.most = 0
+        """How many openings there were at one time, and at most."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.answers = asyncio.Event()
         self.answers.set()
+        self.slowness = 0.0
         self.pings = 0
         self.calls = 0
         self.openings = 0
@@ -93,6 +97,10 @@ class Toolbox:
     async def _answer(self, method: str, params: dict) -> tuple[int, dict]:
         if method == "initialize":
             self.openings += 1
+            self.underway += 1
+            self.most = max(self.most, self.underway)
+            await asyncio.sleep(self.slowness)
+            self.underway -= 1
             return 200, {
                 "result": {
                     "protocolVersion": "2025-11-25",

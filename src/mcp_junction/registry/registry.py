@@ -64,6 +64,8 @@ from mcp_junction.store.store import Store
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.vault.masking import unmasked
 
+_AT_ONCE: Final = 4
+"""How many registrations are stored at one time: others need the store, too."""
 DRAIN: Final = 30.0
 """How long calls under way are waited for when their server is disconnected."""
 
@@ -79,6 +81,7 @@ class Registry:
         self._junction = junction
         self._roster = self._ground.roster
         self._began = time.time()
+        self._entrance = asyncio.Semaphore(_AT_ONCE)
 
     # -- life
 
@@ -228,7 +231,8 @@ class Registry:
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
         record = msgspec.structs.replace(record_of(made), status=status.value)
         async with self._ground.act(actor, "server.register", record):
-            record = await self._ground.store.servers.add(record)
+            async with self._entrance:
+                record = await self._ground.store.servers.add(record)
             member = self._admit(record)
         self._ground.tell("server.registered", record, transport_type=record.transport_type)
         return self._life.live(member)

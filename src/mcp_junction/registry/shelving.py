@@ -28,7 +28,7 @@ from mcp_junction.tasks import TaskScope
 
 log = logging.getLogger("mcp_junction.registry")
 
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 2
 _RETRY: Final = 0.5
 _members = msgspec.json.Decoder(dict[str, Raw])
 

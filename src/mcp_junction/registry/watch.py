@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from mcp_junction.calls.call import Call
-from mcp_junction.health.checks import Probe, by_ping, by_url, of_call
+from mcp_junction.health.checks import PING_TIMEOUT, Probe, by_ping, by_url, of_call
 from mcp_junction.health.probes import Pace, Probes
 from mcp_junction.health.verdict import Facts, Probed, ProbeKind, Verdict
 from mcp_junction.policy.outgoing import Permissions
@@ -33,6 +33,7 @@ class Watch:
         self._member_of = member_of
         self._probes = Probes(clock, self._judged, pace)
         self._silent: dict[str, float] = {}
+        self._patience = min(PING_TIMEOUT, 0.9 * pace.timeout)
 
     async def close(self) -> None:
         await self._probes.close()
@@ -69,7 +70,7 @@ class Watch:
 
             allowed = Permissions(record.allow_private, record.allow_http)
             return by_url(record.health_check_url, Dialer(allowed))
-        ping = by_ping(member.upstream)
+        ping = by_ping(member.upstream, self._patience)
 
         async def check() -> Probed:
             return self._excused(member, await ping())
