@@ -74,6 +74,7 @@ class Served:
         """Register a peer and wait until it is connected; its record."""
         answer = await self.client().post(SERVERS, json=registration(name, **more))
         assert answer.status_code == 201, answer.text
+        await asyncio.wait_for(self.junction.servers[name].settled.wait(), BOUND)
         return await self.until(name, "CONNECTED")
 
     async def until(self, name: str, *states: str) -> dict[str, Any]:

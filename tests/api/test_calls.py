@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import os
+import signal
 
 import pytest
+from tests.http.peer_http import HttpPeer
 from tests.plugin_rest import CALL, SERVERS, registration, stdio_config
+
+from mcp_junction.store.records import AuditQuery
 
 
 def echoed(answer):
@@ -87,13 +92,22 @@ async def test_a_call_to_a_disconnected_server_says_which_and_how_it_stands(serv
         assert told["context"] == {"server": info, "delivery": "not_sent"}
 
 
+async def test_a_call_right_after_the_registration_waits_for_the_first_connection(served):
+    await served.client().post(SERVERS, json=registration("one"))
+    assert (await served.call("one.echo")).status_code == 200
+    await served.client().post(SERVERS, json=registration("two"))
+    assert (await served.call("echo", server_id="two")).status_code == 200
+
+
 async def test_a_call_to_a_server_that_cannot_be_reached_says_so(gateway):
     served = await gateway()
     missing = {"command": "/nowhere/at-all"}
     await served.client().post(SERVERS, json=registration("one", connection_config=missing))
     await served.until("one", "ERROR")
     answer = await served.call("echo", server_id="one")
-    assert answer.status_code in (404, 503)
+    told = answer.json()
+    assert (answer.status_code, told["error_code"]) == (503, "SERVER_CONNECTION_FAILED")
+    assert told["context"]["server"]["status"] == "ERROR"
 
 
 @pytest.mark.req("AG-US4-AC8")
@@ -142,9 +156,6 @@ async def test_a_server_that_dies_under_a_call_leaves_it_in_doubt(gateway):
         while not served.room.calling:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)  # the call has to be on the wire
-    import os
-    import signal
-
     os.kill(said["pid"], signal.SIGKILL)
     told = (await held).json()
     assert (told["error_code"], told["context"]["delivery"]) == ("EXECUTION_FAILED", "unknown")
@@ -160,6 +171,25 @@ async def test_a_server_that_has_enough_to_do_is_left_alone(gateway):
     assert (answer.status_code, answer.json()["error_code"]) == (429, "RATE_LIMITED")
     assert "retry-after" in answer.headers
     held.cancel()
+
+
+class Forgetful(HttpPeer):
+    """A server that knows no session when a tool is called."""
+
+    async def _answer(self, visit):
+        if visit.rpc == "tools/call":
+            visit.answer(404)
+        else:
+            await super()._answer(visit)
+
+
+async def test_a_server_that_keeps_forgetting_our_session_has_not_run_the_call(gateway):
+    served = await gateway()
+    async with Forgetful() as peer:
+        config = {"url": peer.url}
+        await served.register("one", transport_type="HTTP", connection_config=config)
+        told = (await served.call("one.echo")).json()
+    assert (told["error_code"], told["context"]["delivery"]) == ("SESSION_NOT_FOUND", "not_sent")
 
 
 async def test_a_client_that_leaves_takes_its_call_with_it(gateway):
@@ -188,8 +218,6 @@ async def test_a_question_to_nobody_is_answered_so_and_the_call_goes_on(gateway)
 async def test_a_call_leaves_a_row_in_the_audit_with_its_caller(served):
     await served.register("one")
     await served.call("one.echo", role="agent")
-    from mcp_junction.store.records import AuditQuery
-
     store = served.registry._ground.store
     async with asyncio.timeout(10):
         while not (found := await store.audit.rows(AuditQuery(actor="the-agent"))):

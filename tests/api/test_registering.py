@@ -18,14 +18,13 @@ async def test_a_registration_is_answered_with_the_server_and_connects_behind_it
     answer = await served.client().post(SERVERS, json=registration(description="a peer"))
     assert answer.status_code == 201
     shown = answer.json()
-    assert CONTRACT <= shown.keys()
+    assert shown.keys() >= CONTRACT
     assert shown["status"] == "CONNECTING"
     assert (shown["name"], shown["description"], shown["origin"]) == ("peer", "a peer", "api")
     assert answer.headers["etag"] == '"1"'
     assert answer.headers["location"] == f"{SERVERS}/{shown['id']}"
     connected = await served.until("peer", "CONNECTED")
     assert connected["id"] == shown["id"]
-    assert connected["tool_count"] > 0
     by_id = (await served.client().get(f"{SERVERS}/{shown['id']}")).json()
     assert by_id["name"] == "peer"
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.app import Junction
@@ -31,6 +32,7 @@ from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.server import SERVING
 from mcp_junction.upstream.state import ServerState
 
 _OF_CODE: Final = {
@@ -40,8 +42,18 @@ _OF_CODE: Final = {
     LINK_LOST: "EXECUTION_FAILED",
     INTERNAL_ERROR: "INTERNAL_ERROR",
 }
+_OF_STATUS: Final[dict[Any, str]] = {404: "SESSION_NOT_FOUND", 429: "RATE_LIMITED"}
+"""What an HTTP server refused before it ran anything: it lost our session, or has enough to do."""
+_ARRIVAL: Final = 10.0
+"""How long a call waits for a server whose first connection is being made."""
 _SHOWN_CANDIDATES: Final = 20
 _QUOTED: Final = 200
+
+
+class _Told(msgspec.Struct):
+    """What an error object of ours says beside its message."""
+
+    data: dict[str, Any] = {}
 
 
 class Done(NamedTuple):
@@ -86,7 +98,12 @@ class Calling:
         loop = asyncio.get_running_loop()
         began = loop.time()
         session = self._session(principal)
-        spelled, record = await self._resolved(session, name, server)
+        try:
+            spelled, record = await self._resolved(session, name, server)
+        except RequestError:
+            if not await self._came(name, server):
+                raise
+            spelled, record = await self._resolved(session, name, server)
         params = {"name": Raw(b'""'), "arguments": arguments}
         call = Call(session, self._junction.snapshot, "tools/call", spelled, params)
         late = loop.call_later(self._timeout, call.expire, self._timeout) if self._timeout else None
@@ -112,6 +129,20 @@ class Calling:
         return session
 
     # -- which tool is meant
+
+    async def _came(self, name: str, server: str | None) -> bool:
+        """Wait for the server that seems to be meant, if it is just being connected."""
+        meant = None if server is None else self._registry.find(server).name
+        for key, upstream in self._junction.servers.items():
+            if upstream.settled.is_set() or upstream.is_shut:
+                continue
+            if key == meant or (meant is None and name.startswith(key)):
+                try:
+                    await asyncio.wait_for(upstream.settled.wait(), _ARRIVAL)
+                except TimeoutError:
+                    return False
+                return True
+        return False
 
     async def _resolved(
         self, session: Session, name: str, server: str | None
@@ -139,15 +170,15 @@ class Calling:
         route = view.find(name)
         if route is not None and route.pair.server == record.name:
             return name, self._standing(record.name)
-        if record.status == ServerState.DISCONNECTED or await self._has(record, name):
-            raise unavailable(record, "it is not connected")
+        if record.status not in SERVING or await self._has(record, name):
+            raise self._absent(record)
         raise _unknown(view, name)
 
     def _standing(self, key: str) -> ServerRecord:
         """The server as it stands. Raises at once where waiting for it would be in vain."""
         record = self._registry.find(key)
         if record.status == ServerState.DISCONNECTED:
-            raise unavailable(record, "it is disconnected")
+            raise self._absent(record)
         return record
 
     async def _away(self, name: str) -> RequestError | None:
@@ -155,8 +186,15 @@ class Calling:
         for record in self._registry.all():
             own = name.removeprefix(f"{record.name}.")
             if own != name and await self._has(record, own):
-                return unavailable(record, "it is not connected")
+                return self._absent(record)
         return None
+
+    def _absent(self, record: ServerRecord) -> RequestError:
+        """The error for a server whose tools are not there."""
+        if record.status == ServerState.DISCONNECTED:
+            return unavailable(record, "it is disconnected")
+        words = f"server {record.name!r} is not available: {record.error_message or 'not yet'}"
+        return self._not_there(record, words, Delivery.NOT_SENT.value)
 
     async def _has(self, record: ServerRecord, name: str) -> bool:
         try:
@@ -170,18 +208,13 @@ class Calling:
     def _failure(self, outcome: Outcome, record: ServerRecord) -> RequestError:
         """The error for a call that was not answered with a result."""
         delivery = outcome.delivery
-        code = _OF_CODE.get(outcome.code, "EXECUTION_FAILED")
-        if outcome.kind is Kind.CANCELLED:
-            code = "TIMEOUT"
-        if delivery is None and code != "INTERNAL_ERROR":
+        if delivery is None and outcome.kind is Kind.ERROR:
             return _refused_by(record, outcome)
-        if code == "EXECUTION_FAILED" and delivery is Delivery.NOT_SENT:
-            code = "SERVER_UNAVAILABLE"
         told = delivery.value if delivery is not None else None
+        code = _code_of(outcome)
         if code == "SERVER_UNAVAILABLE":
             return self._not_there(record, outcome.message, told)
-        context = {"server": _info(record), "delivery": told}
-        return RequestError(code, outcome.message, context)
+        return RequestError(code, outcome.message, {"server": _info(record), "delivery": told})
 
     def _not_there(self, record: ServerRecord, words: str, delivery: str | None) -> RequestError:
         try:
@@ -194,6 +227,29 @@ class Calling:
             ServerState.DEGRADED: "SESSION_NOT_FOUND",
         }.get(ServerState(record.status), "SERVER_UNAVAILABLE")
         return RequestError(code, words, {"server": _info(record), "delivery": delivery})
+
+
+def _code_of(outcome: Outcome) -> str:
+    """Which of our codes a failure is."""
+    if outcome.kind is Kind.CANCELLED:
+        return "TIMEOUT"
+    told = _data_of(outcome)
+    found = _OF_STATUS.get(told.get("http_status"))
+    if found is not None and outcome.delivery is Delivery.NOT_SENT:
+        return found
+    code = _OF_CODE.get(outcome.code, "EXECUTION_FAILED")
+    if code == "EXECUTION_FAILED" and outcome.delivery is Delivery.NOT_SENT:
+        return "SERVER_UNAVAILABLE"
+    if code == "INTERNAL_ERROR" and "server" in told:
+        return "EXECUTION_FAILED"  # the server's, not ours
+    return code
+
+
+def _data_of(outcome: Outcome) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(outcome.payload, type=_Told).data
+    except msgspec.DecodeError:
+        return {}
 
 
 def _nowhere(_: bytes) -> None:
