@@ -1,4 +1,4 @@
-"""A pytest plugin: the platform in the test's own process: a registry on a store, as `serve` has it.
+"""A pytest plugin: the platform in the test's own process: a registry on a store, as in `serve`.
 
 `platform` starts one on the test's store (SQLite, then PostgreSQL), again and again if it is asked:
 what was stored is there the next time. `single` is the same on SQLite alone, for what the store
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from tests.registry.toolbox import Toolbox
+from tests.registry.toolbox import BOUND, Toolbox, until
 
 from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
@@ -30,7 +30,6 @@ from mcp_junction.store.records import AuditQuery, AuditRow, ServerRecord
 from mcp_junction.store.store import Store, default_url
 from mcp_junction.upstream.outcome import Outcome
 
-BOUND = 20.0
 ADMIN = Principal("ann", Role.ADMIN)
 
 
@@ -63,12 +62,10 @@ class Platform:
         await self.registry.register(registration(name, server, **fields), ADMIN)
         return await self.until(name, "CONNECTED")
 
-    async def until(self, name: str, *statuses: str, bound: float = BOUND) -> ServerRecord:
+    async def until(self, name: str, *statuses: str) -> ServerRecord:
         """Wait for a status."""
-        async with asyncio.timeout(bound):
-            while (record := self.registry.find(name)).status not in statuses:
-                await asyncio.sleep(0.005)
-        return record
+        await until(lambda: self.registry.find(name).status in statuses)
+        return self.registry.find(name)
 
     async def call(self, name: str, /, **arguments: Any) -> Outcome:
         """Call a tool by its canonical name, as the local owner."""

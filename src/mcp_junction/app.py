@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
@@ -23,8 +22,9 @@ from mcp_junction.calls.methods import Address
 from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import Watcher
-from mcp_junction.catalog.catalog import Catalog, Offering
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.catalog.fleet import Fleet
 from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.catalog.kinds import ALL, RESOURCES
 from mcp_junction.config.load import Config
@@ -90,12 +90,10 @@ class Junction:
     ) -> None:
         self.config = config
         self.settings: Settings = config.settings
-        self.servers: dict[str, Upstream] = {}
         self.sessions: set[Session] = set()
         self.listens: set[Listen] = set()
         self.tasks = TaskScope("junction")
         self.clock = clock or SystemClock()
-        self._owners = TaskScope("servers")
         self._starts = starts
         self._supervised = supervised or self.settings.restart
         self.environ = os.environ if environ is None else environ
@@ -104,7 +102,6 @@ class Junction:
         self._warden = Warden(headstart)
         self._opening = Opening(self.settings, self.environ, config.identity, self._warden)
         self._attempts = asyncio.Semaphore(_ATTEMPTS) if supervised else None
-        self._running: dict[Upstream, asyncio.Task[None]] = {}
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
         parked = self.settings.parked_ms / 1000
@@ -128,6 +125,8 @@ class Junction:
             self.settings.start_timeout_ms / 1000,
             self._catalog_changed,
         )
+        self.fleet = Fleet(self.keeper, self._upstream, self._subscriptions)
+        self.servers: Mapping[str, Upstream] = self.fleet.servers
         self._snapshot = Snapshot(self.keeper.catalog, self._handle)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._settled = False
@@ -140,7 +139,7 @@ class Junction:
         self.tasks.spawn(self._deadlines.run())
         self.tasks.spawn(self.lot.run())
         for definition in self.config.servers if self._starts else ():
-            self.add_server(definition)
+            self.fleet.add(definition)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -153,97 +152,11 @@ class Junction:
         for session in self.sessions:
             session.close("Junction is ending")
         self.lot.end(lambda _: True, "Junction is ending")
-        for upstream in self._running:
-            upstream.stop()
-        await self._owners.settle(self.settings.drain_ms / 1000)
-        await self._owners.close()
+        await self.fleet.close(self.settings.drain_ms / 1000)
         await self.tasks.close()
         await self._warden.close()
         if not self._hello.done():
             self._hello.cancel()
-
-    # -- which servers there are
-
-    def add_server(
-        self, definition: ServerDefinition, stored: Mapping[str, Any] = {}, *, start: bool = True
-    ) -> Upstream:
-        """One more server. What it is known to offer is listed at once, if it is started."""
-        upstream = self.servers[definition.key] = self._upstream(definition)
-        self.keeper.place(definition.key)
-        if stored:
-            self.keeper.expect(Offering(upstream, **stored), listed=start)
-        if start:
-            self._running[upstream] = self._owners.spawn(self._own(upstream))
-        else:
-            upstream.stop()
-            upstream.settled.set()
-        return upstream
-
-    def start_server(self, key: str) -> None:
-        """Connect to a server that is stopped."""
-        upstream = self.servers[key]
-        if upstream not in self._running:
-            upstream.prepare()
-            known = self.keeper.offering(key)
-            if known is not None:
-                self.keeper.expect(known, listed=True)
-            self._running[upstream] = self._owners.spawn(self._own(upstream))
-
-    async def stop_server(self, key: str, drain: float = 0.0) -> int:
-        """Disconnect a server once its calls are done, at most so many seconds from now; how
-        many calls were under way when it was told."""
-        upstream = self.servers[key]
-        upstream.hold()
-        self.keeper.remove(upstream)
-        pending = upstream.calls
-        await upstream.drained(drain)
-        await self._end(upstream)
-        return pending
-
-    def remove_server(self, key: str, drain: float = 0.0) -> None:
-        """A server less: at once for everybody, and in the end for those who still call it."""
-        upstream = self.servers.pop(key)
-        upstream.hold()
-        self.keeper.forget(upstream)
-        self._subscriptions.forget(key)
-        self._owners.spawn(self._retire(upstream, drain))
-
-    def replace_server(self, definition: ServerDefinition, drain: float) -> Upstream:
-        """Reach a server another way: new calls wait for the new link, the old ones may end."""
-        old = self.servers[definition.key]
-        new = self.servers[definition.key] = self._upstream(definition)
-        known = self.keeper.offering(definition.key)
-        if known is not None:
-            self.keeper.expect(msgspec.structs.replace(known, upstream=new), listed=True)
-        self._running[new] = self._owners.spawn(self._own(new))
-        old.hold()
-        self._owners.spawn(self._retire(old, drain))
-        return new
-
-    async def _retire(self, upstream: Upstream, drain: float) -> None:
-        await upstream.drained(drain)
-        await self._end(upstream)
-
-    def rename_server(self, old: str, new: str) -> None:
-        """Another key for a server; its link and its calls stay."""
-        kept = {(new if key == old else key): u for key, u in self.servers.items()}
-        self.servers.clear()
-        self.servers.update(kept)
-        self.servers[new].renamed(new)
-        self._subscriptions.rename(old, new)
-        self.keeper.rename(old, new)
-
-    async def _own(self, upstream: Upstream) -> None:
-        try:
-            await upstream.run()
-        finally:
-            self._running.pop(upstream, None)
-
-    async def _end(self, upstream: Upstream) -> None:
-        upstream.stop()
-        running = self._running.get(upstream)
-        if running is not None:
-            await asyncio.wait({running})
 
     def _upstream(self, definition: ServerDefinition) -> Upstream:
         restart = definition.restart

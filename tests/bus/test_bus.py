@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.registry.toolbox import until
 
 from mcp_junction.bus import bus as buses
 from mcp_junction.bus.bus import GAP, Bus
@@ -45,8 +46,7 @@ async def test_who_begins_now_hears_only_what_follows_and_only_what_it_wants(sto
         await bus.flush()
         async with aclosing(bus.subscribe(types=["b"])) as stream:
             waiting = asyncio.ensure_future(take(stream, 1))
-            while not bus.is_read:
-                await asyncio.sleep(0.005)
+            await until(lambda: bus.is_read)
             bus.publish("a", {"n": 1})
             bus.publish("b", {"n": 2})
             (event,) = await waiting
@@ -55,12 +55,15 @@ async def test_who_begins_now_hears_only_what_follows_and_only_what_it_wants(sto
 
 async def test_events_of_another_process_are_heard_too(opener):
     here, there = await opener(), await opener()
-    async with Bus(here.events) as one, Bus(there.events) as other:
-        async with aclosing(one.subscribe(after=0)) as stream:
-            other.publish("a", {"of": "other"})
-            await other.flush()
-            one.publish("a", {"of": "one"})
-            assert [event.data["of"] for event in await take(stream, 2)] == ["other", "one"]
+    async with (
+        Bus(here.events) as one,
+        Bus(there.events) as other,
+        aclosing(one.subscribe(after=0)) as stream,
+    ):
+        other.publish("a", {"of": "other"})
+        await other.flush()
+        one.publish("a", {"of": "one"})
+        assert [event.data["of"] for event in await take(stream, 2)] == ["other", "one"]
 
 
 async def test_a_reader_that_comes_too_late_is_told_what_it_missed(opener):
@@ -71,7 +74,8 @@ async def test_a_reader_that_comes_too_late_is_told_what_it_missed(opener):
         await bus.flush()
         async with aclosing(bus.subscribe(after=0)) as stream:
             gap, first = await take(stream, 2)
-            assert gap.type == GAP and gap.data["missed"] == first.seq - 1 > 0
+            assert gap.type == GAP
+            assert gap.data["missed"] == first.seq - 1 > 0
 
 
 async def test_what_passes_is_for_those_who_read_now_and_has_no_number(store):
@@ -79,12 +83,12 @@ async def test_what_passes_is_for_those_who_read_now_and_has_no_number(store):
         bus.passing("call.completed", {"n": 0})
         async with aclosing(bus.subscribe()) as stream:
             waiting = asyncio.ensure_future(take(stream, 1))
-            while not bus.is_read:
-                await asyncio.sleep(0.005)
+            await until(lambda: bus.is_read)
             for n in range(1, 3 * buses.PASSING):
                 bus.passing("call.completed", {"n": n})
             (event,) = await waiting
-            assert event.seq == 0 and event.data["n"] >= 1
+            assert event.seq == 0
+            assert event.data["n"] >= 1
             rest = await take(stream, buses.PASSING - 1)
             assert rest[-1].data["n"] == 3 * buses.PASSING - 1, "the newest are kept"
     assert await store.events.bounds() == (1, 0)

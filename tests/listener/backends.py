@@ -30,9 +30,7 @@ class FakeBackend:
     def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
-        self._handle = pipeline(
-            clock, Deadlines(clock), Subscriptions(), None, crossing(clock)
-        )
+        self._handle = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossing(clock))
         self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
         self.is_settled = settled
         self.sessions: list[Session] = []

@@ -6,6 +6,7 @@ import json
 import pytest
 from msgspec import Raw
 from tests.plugin_registry import ADMIN, registration
+from tests.registry.toolbox import until
 
 from mcp_junction.calls.call import Call
 from mcp_junction.errors import StoreUnavailable
@@ -58,7 +59,9 @@ async def test_every_call_leaves_a_row_the_unknown_and_the_failed_too(platform, 
     good, unknown, late = await run.rows(kind="call")
     assert (good.actor, good.action, good.target) == ("local-owner", "tools/call", "box.echo")
     assert (good.server_id, good.outcome, good.decision) == (record.id, "success", "allowed")
-    assert good.params_sha256 and good.latency_ms is not None and "hi" in (good.summary or "")
+    assert good.params_sha256
+    assert good.latency_ms is not None
+    assert "hi" in (good.summary or "")
     assert (unknown.decision, unknown.server_id, unknown.target) == ("unknown", None, "box.nothing")
     assert (late.outcome, late.delivery) == ("error", "unknown")
     assert CANARY not in json.dumps([str(row) for row in await run.rows()])
@@ -73,8 +76,7 @@ async def test_a_cancelled_call_leaves_its_row(single, toolbox):
     params = {"name": Raw(b'"box.echo"')}
     call = Call(run.session, run.junction.snapshot, "tools/call", "box.echo", params)
     running = asyncio.ensure_future(call.snapshot.handle(call))
-    while not server.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.calls)
     call.cancel("nobody wants it")
     await running
     (row,) = await run.rows(kind="call")
@@ -87,8 +89,7 @@ async def test_in_strict_mode_the_intent_is_stored_before_anything_is_sent(platf
     await run.add("box", server)
     server.gate.clear()
     call = asyncio.ensure_future(run.call("box.echo"))
-    while not server.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.calls)
     (intent,) = [
         sealed.row
         for sealed in await run.store.audit.open_intents([run.audit.writer])
@@ -113,7 +114,8 @@ async def test_in_strict_mode_nothing_is_called_without_the_audit(single, toolbo
 
     monkeypatch.setattr(run.audit, "intent", broken)
     outcome = await run.call("box.echo")
-    assert outcome.delivery is Delivery.NOT_SENT and server.calls == 0
+    assert outcome.delivery is Delivery.NOT_SENT
+    assert server.calls == 0
     with pytest.raises(StoreUnavailable):
         await run.registry.register(registration("two", server), ADMIN)
     assert [record.name for record in run.registry.all()] == ["box"], "nor is anything changed"

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from tests.plugin_registry import ADMIN, registration
+from tests.registry.toolbox import until
 
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.upstream.outcome import Delivery, Kind
@@ -54,7 +55,7 @@ async def shaken(run, servers: dict, seconds: float) -> list[float]:
         await servers[name].start()
         began = time.monotonic()
         async with asyncio.timeout(10):
-            while (await run.call(f"{name}.echo")).kind is not Kind.RESULT:
+            while (await run.call(f"{name}.echo")).kind is not Kind.RESULT:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         took.append(time.monotonic() - began)
         await asyncio.sleep(0.2)
@@ -135,7 +136,8 @@ async def test_while_the_store_is_away_calls_go_on_and_changes_are_refused(
         await run.registry.change("box", {"name": "other"}, ADMIN)
     with pytest.raises(StoreUnavailable):
         await run.registry.disconnect("box", ADMIN)
-    assert run.listed() == ["box.echo"] and run.registry.find("box").status == "CONNECTED"
+    assert run.listed() == ["box.echo"]
+    assert run.registry.find("box").status == "CONNECTED"
     await server.stop()
     while run.registry.find("box").status != "ERROR":
         await run.call("box.echo")
@@ -144,15 +146,15 @@ async def test_while_the_store_is_away_calls_go_on_and_changes_are_refused(
     assert (await run.call("box.echo")).kind is Kind.RESULT
     away.is_away = False
     async with asyncio.timeout(5):
-        while not (rows := await run.registry.history("box")) or len(rows) < 3:
+        while len(rows := await run.registry.history("box")) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        while run.audit.is_failing:
-            await asyncio.sleep(0.05)
+        await until(lambda: not run.audit.is_failing)
     assert [row.event_type for row in rows[::-1]] == ["CONNECTED", "ERROR", "RECONNECT"]
     await run.registry.register(registration("two", server), ADMIN)
     await run.until("two", "CONNECTED")
     assert len(await run.rows(kind="call")) >= 3, "nothing of the outage is lost"
-    assert run.audit.lost == 0 and run.bus.lost == 0
+    assert run.audit.lost == 0
+    assert run.bus.lost == 0
 
 
 @pytest.mark.req("F-04")
@@ -163,7 +165,8 @@ async def test_a_server_that_forgot_us_is_opened_once_more_and_the_call_succeeds
     await run.add("box", server)
     server.session = "another"
     assert (await run.call("box.echo")).kind is Kind.RESULT
-    assert server.openings == 2 and run.registry.find("box").status == "CONNECTED"
+    assert server.openings == 2
+    assert run.registry.find("box").status == "CONNECTED"
 
 
 async def test_a_server_that_stays_down_refuses_calls_at_once_after_the_window(
@@ -179,7 +182,8 @@ async def test_a_server_that_stays_down_refuses_calls_at_once_after_the_window(
     await asyncio.sleep(0.3)
     began = time.monotonic()
     outcome = await run.call("box.echo")
-    assert outcome.delivery is Delivery.NOT_SENT and time.monotonic() - began < 0.1
+    assert outcome.delivery is Delivery.NOT_SENT
+    assert time.monotonic() - began < 0.1
 
 
 @pytest.mark.req("R-ISOLATE")

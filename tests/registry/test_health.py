@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.plugin_registry import ADMIN, registration
-from tests.registry.toolbox import tool
+from tests.registry.toolbox import tool, until
 
 from mcp_junction.registry import watch
 from mcp_junction.upstream.outcome import Delivery, Kind
@@ -22,10 +22,10 @@ async def test_a_server_without_a_health_url_is_pinged_at_the_set_interval(singl
     run = await single(**QUICK)
     server = await toolbox()
     await run.add("box", server)
-    while server.pings < 3:
-        await asyncio.sleep(0.01)
+    await until(lambda: server.pings >= 3)
     record = run.registry.find("box")
-    assert record.last_health_check is not None and record.response_time_ms is not None
+    assert record.last_health_check is not None
+    assert record.response_time_ms is not None
     assert (await single()).registry.state().health_check_interval_seconds == 30
 
 
@@ -36,15 +36,14 @@ async def test_a_health_url_is_asked_instead_and_its_4xx_only_warn(single, toolb
     server.health_status = 404
     url = server.url.replace("/mcp", "/health")
     await run.add("box", server, health_check_url=url)
-    while server.health_checks < 5:
-        await asyncio.sleep(0.01)
+    await until(lambda: server.health_checks >= 5)
     record = run.registry.find("box")
-    assert record.status == "CONNECTED" and server.pings == 0
+    assert record.status == "CONNECTED"
+    assert server.pings == 0
     assert "404" in (record.error_message or "")
     server.health_status = 401
     checks = server.health_checks
-    while server.health_checks < checks + 2:
-        await asyncio.sleep(0.01)
+    await until(lambda: server.health_checks >= checks + 2)
     record = run.registry.find("box")
     assert (record.reachable, record.authenticated, record.enabled) == (True, False, True)
 
@@ -59,17 +58,18 @@ async def test_two_failed_checks_degrade_three_reconnect_and_it_comes_back(platf
     await run.until("box", "DEGRADED")
     assert run.listed() == ["box.echo"], "it is still offered"
     assert (await run.call("box.echo")).kind is Kind.RESULT
-    while server.openings < 2:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.openings >= 2)
     server.health_status = 200
     await run.until("box", "CONNECTED")
     await asyncio.sleep(0.3)
     assert run.registry.find("box").status == "CONNECTED"
     told = [event.data["status"] for event in await run.events("server.status_changed")]
     at = told.index("DEGRADED")
-    assert told[at : at + 2] == ["DEGRADED", "ERROR"] and told[-1] == "CONNECTED"
+    assert told[at : at + 2] == ["DEGRADED", "ERROR"]
+    assert told[-1] == "CONNECTED"
     events = await happened(run, "box")
-    assert events[:2] == ["CONNECTED", "ERROR"] and events[-1] == "RECONNECT"
+    assert events[:2] == ["CONNECTED", "ERROR"]
+    assert events[-1] == "RECONNECT"
     stored = await run.store.servers.get("box")
     assert stored.status == "CONNECTED"
 
@@ -93,12 +93,12 @@ async def test_a_server_that_works_for_somebody_is_not_ended_for_its_silence(
     await run.add("box", server)
     server.gate.clear()
     call = asyncio.ensure_future(run.call("box.echo"))
-    while not server.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.calls)
     server.answers.clear()
     await asyncio.sleep(0.5)
     record = run.registry.find("box")
-    assert record.status == "CONNECTED" and not call.done()
+    assert record.status == "CONNECTED"
+    assert not call.done()
     monkeypatch.setattr(watch, "BUSY", 0.0)
     await run.until("box", "ERROR")
     assert (await call).delivery is Delivery.UNKNOWN, "nor is it waited for without end"
@@ -113,7 +113,8 @@ async def test_calls_that_fail_degrade_and_calls_that_succeed_make_it_well_again
     server.gate.clear()
     await asyncio.gather(*(run.call("box.echo") for _ in range(10)))
     record = await run.until("box", "DEGRADED")
-    assert record.error_rate == 1.0 and "10 of its last 10" in (record.error_message or "")
+    assert record.error_rate == 1.0
+    assert "10 of its last 10" in (record.error_message or "")
     server.gate.set()
     for _ in range(20):
         assert (await run.call("box.echo")).kind is Kind.RESULT
@@ -140,7 +141,8 @@ async def test_a_lost_server_comes_back_and_calls_made_meanwhile_wait_for_it(pla
     await run.until("box", "CONNECTED")
     assert run.listed() == ["box.echo", "box.new", "other.echo"]
     events = await run.registry.history("box")
-    assert events[0].event_type == "RECONNECT" and events[0].details["attempts"] >= 1
+    assert events[0].event_type == "RECONNECT"
+    assert events[0].details["attempts"] >= 1
     assert [row.event_type for row in events[::-1]] == ["CONNECTED", "ERROR", "RECONNECT"]
 
 
@@ -153,7 +155,8 @@ async def test_a_server_that_is_down_is_tried_again_at_once_when_it_is_connected
     await run.registry.register(registration("box", server), ADMIN)
     await run.until("box", "ERROR")
     status, words = await run.registry.connect("box", ADMIN)
-    assert status == "ERROR" and words
+    assert status == "ERROR"
+    assert words
     await server.start()
     async with asyncio.timeout(5):
         while (await run.registry.connect("box", ADMIN))[0] != "CONNECTED":

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.plugin_http import stdio_entry
 from tests.plugin_registry import ADMIN, registration
-from tests.registry.toolbox import tool
+from tests.registry.toolbox import tool, until
 
 from mcp_junction.errors import (
     AlreadyExists,
@@ -29,7 +29,8 @@ async def test_a_server_is_registered_connected_discovered_and_served(platform, 
     assert (record.reachable, record.authenticated, record.healthy) == (True, True, True)
     assert run.listed() == ["box.echo", "box.other"]
     outcome = await run.call("box.echo", word="hi")
-    assert outcome.kind is Kind.RESULT and b"hi" in bytes(outcome.payload)
+    assert outcome.kind is Kind.RESULT
+    assert b"hi" in bytes(outcome.payload)
     assert run.registry.find(record.id).name == "box"
     assert [found.name for found in run.registry.all(status="CONNECTED")] == ["box"]
     assert run.registry.all(status="ERROR") == []
@@ -39,10 +40,12 @@ async def test_without_auto_connect_it_waits_to_be_connected(single, toolbox):
     run = await single()
     server = await toolbox()
     record = await run.registry.register(registration("box", server), ADMIN, auto_connect=False)
-    assert record.status == "DISCONNECTED" and server.openings == 0
+    assert record.status == "DISCONNECTED"
+    assert server.openings == 0
     assert await run.registry.connect("box", ADMIN) == ("CONNECTED", "connected")
     status, words = await run.registry.connect("box", ADMIN)
-    assert status == "CONNECTED" and "already" in words
+    assert status == "CONNECTED"
+    assert "already" in words
 
 
 async def test_a_name_is_given_once(platform, toolbox):
@@ -55,9 +58,7 @@ async def test_a_name_is_given_once(platform, toolbox):
         run.registry.find("nobody")
 
 
-async def test_what_was_registered_is_there_after_a_restart_before_its_server_is(
-    platform, toolbox
-):
+async def test_what_was_registered_is_there_after_a_restart_before_its_server_is(platform, toolbox):
     run = await platform()
     server = await toolbox([tool("echo", "says it again")])
     await run.add("box", server)
@@ -84,7 +85,8 @@ async def test_who_was_disconnected_stays_so_after_a_restart(platform, toolbox):
     assert run.registry.find("box").status == "DISCONNECTED"
     assert run.listed() == ["on.echo"]
     outcome = await run.call("box.echo")
-    assert outcome.delivery is Delivery.NOT_SENT and b"not available" in bytes(outcome.payload)
+    assert outcome.delivery is Delivery.NOT_SENT
+    assert b"not available" in bytes(outcome.payload)
     assert (await run.registry.connect("box", ADMIN))[0] == "CONNECTED"
     assert run.listed() == ["box.echo", "on.echo"]
 
@@ -95,8 +97,7 @@ async def test_a_disconnect_waits_for_the_calls_under_way_and_counts_them(single
     await run.add("box", server)
     server.gate.clear()
     calls = [asyncio.ensure_future(run.call("box.echo", n=n)) for n in range(3)]
-    while server.calls < 3:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.calls >= 3)
     ending = asyncio.ensure_future(run.registry.disconnect("box", ADMIN))
     await asyncio.sleep(0.05)
     assert run.listed() == []
@@ -114,11 +115,11 @@ async def test_by_force_it_does_not_wait_and_every_call_is_answered(single, tool
     await run.add("box", server)
     server.gate.clear()
     call = asyncio.ensure_future(run.call("box.echo"))
-    while not server.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.calls)
     assert await run.registry.disconnect("box", ADMIN, force=True) == ("DISCONNECTED", 1)
     outcome = await call
-    assert outcome.kind is not Kind.RESULT and outcome.delivery is Delivery.UNKNOWN
+    assert outcome.kind is not Kind.RESULT
+    assert outcome.delivery is Delivery.UNKNOWN
 
 
 async def test_a_rename_is_one_step_and_no_call_is_lost(platform, toolbox):
@@ -127,8 +128,7 @@ async def test_a_rename_is_one_step_and_no_call_is_lost(platform, toolbox):
     before = await run.add("box", server)
     server.gate.clear()
     call = asyncio.ensure_future(run.call("box.echo", n=1))
-    while not server.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.calls)
     after = await run.registry.change("box", {"name": "crate"}, ADMIN, if_match=before.version)
     assert (after.id, after.name, after.status) == (before.id, "crate", "CONNECTED")
     assert after.version == before.version + 1
@@ -148,12 +148,14 @@ async def test_a_change_reconnects_only_for_another_connection(single, toolbox):
     first, second = await toolbox(), await toolbox([tool("new")])
     await run.add("box", first, description="one")
     await run.registry.change("box", {"description": "two", "timeout_ms": 5000}, ADMIN)
-    assert first.openings == 1 and run.registry.find("box").description == "two"
+    assert first.openings == 1
+    assert run.registry.find("box").description == "two"
     view = run.junction.snapshot.catalog.view(run.session.spelling)
     assert view.find("box.echo").timeout == 5.0
     await run.registry.change("box", {"connection_config": {"url": second.url}}, ADMIN)
     await run.until("box", "CONNECTED")
-    assert second.openings == 1 and run.listed() == ["box.new"]
+    assert second.openings == 1
+    assert run.listed() == ["box.new"]
 
 
 async def test_a_change_names_the_version_it_was_made_from(platform, toolbox):
@@ -171,7 +173,8 @@ async def test_disabling_ends_it_and_enabling_brings_it_back(single, toolbox):
     run = await single()
     await run.add("box", await toolbox())
     off = await run.registry.change("box", {"enabled": False}, ADMIN)
-    assert (off.enabled, off.status) == (False, "DISCONNECTED") and run.listed() == []
+    assert (off.enabled, off.status) == (False, "DISCONNECTED")
+    assert run.listed() == []
     assert "disabled" in (await run.registry.connect("box", ADMIN))[1]
     await run.registry.change("box", {"enabled": True}, ADMIN)
     await run.until("box", "CONNECTED")
@@ -184,8 +187,7 @@ async def test_a_removed_server_is_gone_for_good(platform, toolbox):
     record = await run.add("box", server)
     server.gate.clear()
     call = asyncio.ensure_future(run.call("box.echo"))
-    while not server.calls:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.calls)
     await run.registry.remove("box", ADMIN)
     assert run.listed() == []
     assert b"unknown tool" in bytes((await run.call("box.echo")).payload)
@@ -202,7 +204,8 @@ async def test_the_files_servers_are_recorded_and_are_the_files(platform, toolbo
     server = await toolbox()
     run = await platform({"Of The File": {"url": server.url}})
     record = await run.until("Of The File", "CONNECTED")
-    assert record.origin == "file" and record.transport_type == "HTTP"
+    assert record.origin == "file"
+    assert record.transport_type == "HTTP"
     with pytest.raises(FileOwned):
         await run.registry.change("Of The File", {"description": "x"}, ADMIN)
     with pytest.raises(FileOwned):

@@ -28,13 +28,15 @@ async def test_a_rug_pull_is_quarantined_within_one_refresh_until_it_is_approved
     }
     server.tools = [tool("echo") | {field: pulled[field]}, tool("quiet")]
     changes = await run.registry.refresh("box", ADMIN)
-    assert [new.name for _, new in changes.changed] == ["echo"] and changes.unchanged == 1
+    assert [new.name for _, new in changes.changed] == ["echo"]
+    assert changes.unchanged == 1
     assert run.listed() == ["box.quiet"]
     called = server.calls
     assert (await run.call("box.echo")).kind is Kind.ERROR
     assert server.calls == called, "no call passes"
     record = await run.registry.tool("box", "echo")
-    assert record.quarantined and record.pinned_hash != record.hash
+    assert record.quarantined
+    assert record.pinned_hash != record.hash
     with pytest.raises(VersionConflict):
         await run.registry.approve_tool("box", "echo", record.pinned_hash, ADMIN)
     await run.registry.approve_tool("box", "echo", record.hash, ADMIN)
@@ -52,7 +54,8 @@ async def test_a_quarantine_outlives_a_restart(platform, toolbox):
     run = await platform()
     assert run.listed() == []
     await run.until("box", "CONNECTED")
-    assert run.listed() == [] and (await run.registry.tool("box", "echo")).quarantined
+    assert run.listed() == []
+    assert (await run.registry.tool("box", "echo")).quarantined
 
 
 @pytest.mark.req("S-08")
@@ -68,9 +71,11 @@ async def test_a_change_is_recorded_with_its_difference(platform, toolbox):
     assert (told["added"], told["changed"]) == (["more"], ["echo"])
     assert told["diffs"]["echo"] == ['~ /description: "says it" -> "sells it"']
     (row,) = await run.rows(kind="pin")
-    assert row.target == "box.echo" and "sells it" in (row.detail or "")
+    assert row.target == "box.echo"
+    assert "sells it" in (row.detail or "")
     record = await run.registry.tool("box", "echo")
-    assert record.flags == ["definition_changed"] and not record.quarantined
+    assert record.flags == ["definition_changed"]
+    assert not record.quarantined
 
 
 @pytest.mark.req("S-08")
@@ -123,7 +128,8 @@ async def test_a_disabled_tool_is_neither_listed_nor_called(platform, toolbox):
     await run.registry.refresh("box", ADMIN)
     await run.registry.change_tool("box", "echo", {"enabled": False}, ADMIN)
     assert run.listed() == ["box.other"]
-    assert (await run.call("box.echo")).kind is Kind.ERROR and server.calls == 0
+    assert (await run.call("box.echo")).kind is Kind.ERROR
+    assert server.calls == 0
     run = await platform()
     assert run.listed() == ["box.other"]
     await run.until("box", "CONNECTED")

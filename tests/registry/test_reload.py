@@ -5,7 +5,7 @@ import json
 
 import pytest
 from tests.plugin_registry import ADMIN
-from tests.registry.toolbox import tool
+from tests.registry.toolbox import tool, until
 
 from mcp_junction.config.load import load
 from mcp_junction.errors import ConfigError
@@ -30,7 +30,8 @@ async def test_only_what_differs_is_touched(platform, toolbox):
     assert (done.added, done.changed, done.removed) == (("added",), ("moved",), ("gone",))
     for name in ("same", "moved", "added"):
         await run.until(name, "CONNECTED")
-    assert same.openings == 1 and new.openings == 1
+    assert same.openings == 1
+    assert new.openings == 1
     assert run.registry.find("moved").id == known
     assert sorted(run.listed()) == ["added.echo", "moved.echo", "same.echo"]
     same.gate.set()
@@ -46,8 +47,7 @@ async def test_what_is_said_of_a_server_changes_under_its_link(single, toolbox):
     entry = {"url": server.url, "junction": {"tools": {"allow": ["echo"]}, "timeout": 7000}}
     await run.registry.reload(single.config({"box": entry}))
     async with asyncio.timeout(5):
-        while run.listed() != ["box.echo"]:
-            await asyncio.sleep(0.01)
+        await until(lambda: run.listed() == ["box.echo"])
     assert server.openings == 1
     view = run.junction.snapshot.catalog.view(run.session.spelling)
     assert view.find("box.echo").timeout == 7.0
@@ -95,15 +95,15 @@ async def test_the_file_is_watched_and_a_bad_one_is_told_and_changes_nothing(
             before = len(await run.events("config.rejected"))
             file.write(text)
             async with asyncio.timeout(5):
-                while len(found := await run.events("config.rejected")) == before:
+                while len(found := await run.events("config.rejected")) == before:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             assert where in found[-1].data["problems"][0]["path"]
-            assert run.listed() == ["box.echo"] and server.openings == 1
+            assert run.listed() == ["box.echo"]
+            assert server.openings == 1
         two = {"mcpServers": {"box": {"url": server.url}, "two": {"url": server.url}}}
         file.write(json.dumps(two))
         async with asyncio.timeout(5):
-            while len(run.registry.all()) < 2:
-                await asyncio.sleep(0.02)
+            await until(lambda: len(run.registry.all()) >= 2)
         await run.until("two", "CONNECTED")
     finally:
         file.task.cancel()
@@ -119,10 +119,10 @@ async def test_a_file_that_is_not_watched_is_read_when_we_are_told_to(single, to
         assert len(run.registry.all()) == 1
         file.watch.now()
         async with asyncio.timeout(5):
-            while run.registry.all():
-                await asyncio.sleep(0.01)
+            await until(lambda: not run.registry.all())
         (row,) = await run.rows(action="config.reload", kind="outcome")
-        assert row.outcome == "success" and "box" in (row.detail or "")
+        assert row.outcome == "success"
+        assert "box" in (row.detail or "")
     finally:
         file.task.cancel()
 

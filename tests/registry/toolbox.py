@@ -3,7 +3,17 @@ of attributes, and it can be stopped and started again on the same port."""
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
+
+BOUND = 20.0
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait until something is so, but not for ever."""
+    async with asyncio.timeout(BOUND):
+        while not is_so():  # noqa: ASYNC110 - there is no event for most of it
+            await asyncio.sleep(0.005)
 
 
 def tool(name: str, description: str = "does something", **members) -> dict:
@@ -85,14 +95,14 @@ class Toolbox:
             return self._write(writer, 405 if method == "GET" else 200, b"")
         asked = json.loads(body)
         known = headers.get("mcp-session-id")
-        if self.needs_session and known != self.session and asked["method"] != "initialize":
-            if asked["method"] != "server/discover":
-                return self._write(writer, 404, b"")
+        is_first = asked["method"] in ("initialize", "server/discover")
+        if self.needs_session and known != self.session and not is_first:
+            return self._write(writer, 404, b"")
         if "id" not in asked:
             return self._write(writer, 202, b"")
         status, answer = await self._answer(asked["method"], asked.get("params") or {})
         reply = json.dumps({"jsonrpc": "2.0", "id": asked["id"]} | answer).encode()
-        self._write(writer, status, reply)
+        return self._write(writer, status, reply)
 
     async def _answer(self, method: str, params: dict) -> tuple[int, dict]:
         if method == "initialize":
@@ -124,5 +134,6 @@ class Toolbox:
     def _write(self, writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
         writer.write(
             f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n"
-            f"mcp-session-id: {self.session}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+            f"mcp-session-id: {self.session}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            + body
         )

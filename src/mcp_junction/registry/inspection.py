@@ -35,6 +35,7 @@ OFF: Final = "off"
 STRICT: Final = "strict"
 CHANGED: Final = "definition_changed"
 _PAUSE: Final = 0.2
+_RETRY: Final = 1.0
 _FEW: Final = 20
 _FLAGS: Final = 8
 
@@ -147,6 +148,10 @@ class Inspection:
             await self._store.tools.mark(member.id, marks)
         except StoreUnavailable as error:
             log.warning("server %r: its flags cannot be stored: %s", member.name, error)
+            for name in marks:
+                member.decisions[name].flags = ()  # so that it is tried again
+            self._again = True
+            await asyncio.sleep(_RETRY)
         self._flagged(member, {name: flags for name, (flags, _) in marks.items() if flags}, held)
 
 

@@ -79,6 +79,7 @@ class Registry:
     def __init__(self, junction: Junction, store: Store, audit: AuditLog, bus: Bus) -> None:
         self._ground = Ground(junction, store, audit, bus)
         self._junction = junction
+        self._fleet = junction.fleet
         self._roster = self._ground.roster
         self._began = time.time()
         self._entrance = asyncio.Semaphore(_AT_ONCE)
@@ -136,7 +137,7 @@ class Registry:
         definition = self._definition(record, written)
         decisions = {tool.name: decision_of(tool) for tool in tools or ()}
         lists = stored_offers(tools or (), offers or ()) if tools or offers else {}
-        upstream = self._junction.add_server(definition, start=False)
+        upstream = self._fleet.add(definition, start=False)
         member = Member(record, upstream)
         member.written = written
         member.decisions = decisions
@@ -151,7 +152,7 @@ class Registry:
 
     def _start(self, member: Member) -> None:
         self._life.starting(member)
-        self._junction.start_server(member.name)
+        self._fleet.start(member.name)
 
     def _definition(
         self, record: ServerRecord, written: ServerDefinition | None
@@ -272,7 +273,7 @@ class Registry:
             if not member.record.enabled:
                 return member.status.value, "it is disabled; enable it first"
             async with self._ground.act(actor, "server.connect", member.record):
-                if upstream.is_shut:
+                if not self._fleet.is_running(member.name):
                     self._redefine(member)
                     self._start(member)
                 else:
@@ -375,7 +376,7 @@ class Registry:
         was_strict = member.record.pin == STRICT
         self._roster.replace(member, record)
         if record.name != old:
-            self._junction.rename_server(old, record.name)
+            self._fleet.rename(old, record.name)
         if not record.enabled:
             await self._stop(member, DRAIN)
             self._redefine(member)
@@ -405,17 +406,17 @@ class Registry:
     def _replace(self, member: Member) -> None:
         """Reach a server another way."""
         definition = self._definition(member.record, member.written)
-        member.upstream = self._junction.replace_server(definition, DRAIN)
+        member.upstream = self._fleet.replace(definition, DRAIN)
         if member.offering is not None:
             member.offering = msgspec.structs.replace(member.offering, upstream=member.upstream)
         self._life.changed(member.upstream)
 
     async def _stop(self, member: Member, drain: float) -> int:
-        pending = await self._junction.stop_server(member.name, drain)
+        pending = await self._fleet.stop(member.name, drain)
         self._life.changed(member.upstream)
         return pending
 
     def _drop(self, member: Member) -> None:
         self._roster.remove(member)
         self._life.forget(member)
-        self._junction.remove_server(member.name, DRAIN)
+        self._fleet.remove(member.name, DRAIN)

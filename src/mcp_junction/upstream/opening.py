@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 
 from mcp_junction.config.servers import ServerDefinition
@@ -43,7 +42,9 @@ class Opening:
 
     def _admit(self, definition: ServerDefinition) -> None:
         """Raises ServerError for a program that may not be run for a registered server."""
-        # Imported where it is used: the file's servers are not asked about.
+        # Imported where they are used: the file's servers are not asked about.
+        import shutil
+
         from mcp_junction.policy.programs import allow_list, refusal
 
         executable = shutil.which(definition.command) or definition.command
