@@ -90,6 +90,16 @@ class Served:
         body = {"name": name, "arguments": arguments or {}, **more}
         return await self.client(role).post(CALL, json=body)
 
+    async def busy(self, calls: int = 1) -> None:
+        """Wait until so many REST calls are with their servers."""
+        async with asyncio.timeout(BOUND):
+            while self._sent() != calls:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.01)
+
+    def _sent(self) -> int:
+        running = self.room.calling.running
+        return sum(call.flight is not None for call in running) if running else 0
+
     async def close(self) -> None:
         for client in self._clients.values():
             await client.aclose()

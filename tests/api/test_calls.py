@@ -152,10 +152,7 @@ async def test_a_server_that_dies_under_a_call_leaves_it_in_doubt(gateway):
     await served.register("one")
     said = json.loads((await served.call("one.about")).json()["content"][0]["text"])
     held = asyncio.create_task(served.call("one.hold"))
-    async with asyncio.timeout(10):
-        while not served.room.calling:
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)  # the call has to be on the wire
+    await served.busy()
     os.kill(said["pid"], signal.SIGKILL)
     told = (await held).json()
     assert (told["error_code"], told["context"]["delivery"]) == ("EXECUTION_FAILED", "unknown")
@@ -164,13 +161,13 @@ async def test_a_server_that_dies_under_a_call_leaves_it_in_doubt(gateway):
 async def test_a_server_that_has_enough_to_do_is_left_alone(gateway):
     served = await gateway(max_calls_per_server=1)
     await served.register("one")
-    held = asyncio.create_task(served.call("one.hold"))
-    async with asyncio.timeout(10):
-        while (answer := await served.call("one.echo")).status_code == 200:
-            await asyncio.sleep(0.01)
+    calls = [asyncio.create_task(served.call("one.hold")) for _ in range(2)]
+    done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    answer = done.pop().result()
     assert (answer.status_code, answer.json()["error_code"]) == (429, "RATE_LIMITED")
     assert "retry-after" in answer.headers
-    held.cancel()
+    for call in calls:
+        call.cancel()
 
 
 class Forgetful(HttpPeer):
@@ -196,12 +193,10 @@ async def test_a_client_that_leaves_takes_its_call_with_it(gateway):
     served = await gateway()
     await served.register("one")
     held = asyncio.create_task(served.call("one.hold"))
+    await served.busy()
+    held.cancel()
+    await served.busy(0)
     async with asyncio.timeout(10):
-        while not served.room.calling:
-            await asyncio.sleep(0.01)
-        held.cancel()
-        while served.room.calling:
-            await asyncio.sleep(0.01)
         while True:  # the server is told, under our id for it
             seen = json.loads((await served.call("one.seen")).json()["content"][0]["text"])
             if any(one.get("method") == "notifications/cancelled" for one in seen):
@@ -219,9 +214,11 @@ async def test_a_call_leaves_a_row_in_the_audit_with_its_caller(served):
     await served.register("one")
     await served.call("one.echo", role="agent")
     store = served.registry._ground.store
+    found = []
     async with asyncio.timeout(10):
-        while not (found := await store.audit.rows(AuditQuery(actor="the-agent"))):
+        while not found:
             await asyncio.sleep(0.02)
+            found = await store.audit.rows(AuditQuery(actor="the-agent"))
     assert found[0].row.target == "one.echo"
 
 

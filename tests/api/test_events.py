@@ -110,5 +110,5 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(served):
         assert response.status_code == 200
         assert len(served.room.streams) == 1
     async with asyncio.timeout(20):
-        while len(served.room.streams) or served.bus.is_read:
+        while len(served.room.streams) or served.bus.is_read:  # noqa: ASYNC110 - it says nothing
             await asyncio.sleep(0.02)

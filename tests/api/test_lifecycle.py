@@ -13,14 +13,6 @@ async def listed(served, **params) -> set[str]:
     return {tool["name"] for group in found["items"] for tool in group["tools"]}
 
 
-async def under_way(served, count: int = 1) -> None:
-    """Wait until so many REST calls are with their server."""
-    async with asyncio.timeout(10):
-        while len(served.room.calling) < count:
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
-
-
 @pytest.mark.req("AG-US6-AC1", "AG-US6-AC5")
 async def test_a_server_is_connected_at_run_time_and_its_tools_are_found(served):
     await served.client().post(SERVERS, json=registration(auto_connect=False))
@@ -51,7 +43,7 @@ async def test_a_disconnected_servers_tools_are_neither_listed_nor_callable(serv
 async def test_a_disconnect_lets_calls_end_and_says_how_many_there_were(served):
     await served.register()
     held = asyncio.create_task(served.call("peer.hold"))
-    await under_way(served)
+    await served.busy()
     leaving = asyncio.create_task(served.client().post(f"{SERVERS}/peer/disconnect"))
     await asyncio.sleep(0.2)
     assert not leaving.done()
@@ -66,7 +58,7 @@ async def test_a_disconnect_lets_calls_end_and_says_how_many_there_were(served):
 async def test_a_forced_disconnect_ends_calls_at_once(served):
     await served.register()
     held = asyncio.create_task(served.call("peer.hold"))
-    await under_way(served)
+    await served.busy()
     answer = await served.client().post(f"{SERVERS}/peer/disconnect", json={"force": True})
     assert answer.json() == {"status": "DISCONNECTED", "pending_requests": 1}
     told = (await held).json()
@@ -137,6 +129,7 @@ async def test_a_list_of_tools_is_cut_into_pages_without_losing_one(served):
 
 async def test_tools_are_discovered_again_when_somebody_asks(served):
     await served.register()
+    assert "peer.echo" in await listed(served)
     answer = await served.client("orchestrator").post(f"{SERVERS}/peer/tools/refresh")
     told = answer.json()
     assert (answer.status_code, told["added"], told["removed"]) == (200, [], [])

@@ -78,6 +78,11 @@ class Calling:
     def __len__(self) -> int:
         return len(self._running)
 
+    @property
+    def running(self) -> list[Call]:
+        """The calls under way."""
+        return list(self._running)
+
     def end(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:
         """End what is no longer allowed to whom it is for."""
         for call, principal in list(self._running.items()):
