@@ -106,7 +106,11 @@ class Served:
 
 
 async def serve_api(
-    stack: AsyncExitStack, opener: Any, config: Config | None = None, **settings: Any
+    stack: AsyncExitStack,
+    opener: Any,
+    config: Config | None = None,
+    only: tuple[str, ...] = ROLES,
+    **settings: Any,
 ) -> Served:
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
     config = config or without_file({}, settings)
@@ -118,7 +122,7 @@ async def serve_api(
     junction.watchers.append(CallAudit(audit).ended)
     registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
     ring = await KeyRing.open(store)
-    keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in ROLES}
+    keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
     room = Room(junction, registry, bus, store, ring)
     service = Service(junction, ring, "127.0.0.1", room)
     stop, said = asyncio.Event(), Said()

@@ -35,7 +35,8 @@ class Front:
     def __init__(self, keys: Keys, make: Callable[[], App]) -> None:
         self._keys = keys
         self._make = make
-        self._app: App | None = None
+        self.app: App | None = None
+        """What stands behind it, once that is loaded."""
         self._loading: asyncio.Task[App] | None = None
         self._draining = False
 
@@ -51,7 +52,7 @@ class Front:
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         try:
             scope[PRINCIPAL] = self._admitted(scope)
-            app = self._app or await self._loaded()
+            app = self.app or await self._loaded()
         except RequestError as error:
             await respond(send, answer_to(error))
             return
@@ -84,8 +85,8 @@ class Front:
     async def _loaded(self) -> App:
         if self._loading is None:
             raise RequestError("SERVER_UNAVAILABLE", "Junction is starting")
-        self._app = await asyncio.shield(self._loading)
-        return self._app
+        self.app = await asyncio.shield(self._loading)
+        return self.app
 
 
 def _check_type(headers: list[tuple[bytes, bytes]]) -> None:
