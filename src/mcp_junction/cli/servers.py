@@ -38,6 +38,8 @@ def run(argv: list[str]) -> int:
     add = actions.add_parser(
         "add",
         help="register a server and connect it",
+        usage="mcp-junction servers add NAME [options] -- COMMAND [ARGS]"
+        "\n       mcp-junction servers add NAME [options] --http ADDRESS | --sse ADDRESS",
         description="Register a server: by its command after --, or by its address."
         "\n${VARIABLES} are replaced by the service each time it connects, and never stored.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -51,13 +53,15 @@ def run(argv: list[str]) -> int:
         action.add_argument("name", metavar="NAME", help="the server's name or id")
     for action in (listing, show, add, remove, connect, disconnect):
         add_remote_options(action)
-    given = options.parse_args(argv)
+    # argparse gives up on a command that stands behind options; it begins at the first "--".
+    end = argv.index("--") if "--" in argv else len(argv)
+    given = options.parse_args(argv[:end])
+    given.command = argv[end + 1 :]
     return _ACTIONS[given.action](given, Remote.of(given))
 
 
 def _add_options(add: argparse.ArgumentParser) -> None:
     add.add_argument("name", metavar="NAME", help="a-z, 0-9, '_' and '-'; a letter first")
-    add.add_argument("command", metavar="COMMAND", nargs="*", help="after --: a program to run")
     add.add_argument("--http", metavar="ADDRESS", help="a server by streamable HTTP")
     add.add_argument("--sse", metavar="ADDRESS", help="a server by the older HTTP+SSE")
     add.add_argument("--env", metavar="K=V", action="append", default=[], help="for a program")
