@@ -51,6 +51,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 EVERYTHING = Endpoint("mcp")
 
 
+@lru_cache(4096)
 def one_server(key: str) -> Endpoint:
     """A server by itself, under its own names."""
     return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
