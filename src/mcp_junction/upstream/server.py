@@ -311,7 +311,8 @@ class Upstream:
                 raise EraError(self.key, Phase.INITIALIZATION, greeting.words)
             raise self._at_fault(link, greeting.words)
         self._is_wary = talk.was_silent and greeting.era is Era.HANDSHAKE
-        self._refused = frozenset(talk.refused)
+        is_too_old = alone and not hello.only  # its transport: see _first_era
+        self._refused = frozenset({Era.STATELESS} if is_too_old else talk.refused)
         await link.opened(greeting.protocol_version)
         talk.tidy()
         return greeting
