@@ -243,3 +243,32 @@ async def test_a_stateless_server_is_told_no_log_level_and_no_news_of_roots(serv
         assert await client.names() == ["far.one"]
         said = {visit.rpc for visit in origin.visits}
         assert said == {"server/discover", "subscriptions/listen", "tools/list"}
+
+
+async def test_a_server_that_comes_back_as_one_of_the_other_era_is_greeted_anew(serving):
+    modern = Modern()
+
+    async def older(visit: Visit) -> None:
+        refusal = {"code": -32601, "message": "Method not found"}
+        if visit.rpc == "initialize":
+            visit.result({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}})
+        elif visit.rpc == "tools/list":
+            visit.result({"tools": [tool("old")]})
+        elif visit.method == "POST" and "id" in visit.message:
+            error = {"jsonrpc": "2.0", "id": visit.message["id"], "error": refusal}
+            visit.json(error, 404)
+        else:
+            visit.answer(405)
+
+    async with Origin(modern) as origin:
+        gateway = await serving({"far": {"url": origin.url}})
+        await gateway.settled()
+        upstream = gateway.junction.servers["far"]
+        link = upstream.link
+        origin.handler = older
+        modern.listens[0].hang_up()
+        async with asyncio.timeout(BOUND):
+            await link.gone()
+        await origin.visited("tools/list", times=2)
+        assert await upstream.link_in_time(BOUND) is not None
+        assert upstream.greeting.era is Era.HANDSHAKE

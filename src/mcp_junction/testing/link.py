@@ -147,6 +147,9 @@ class FakeLink:
     async def release(self, why: str) -> None:
         self.lose(why)
 
+    def unreachable(self, why: str) -> None:
+        self.lose(why)
+
     async def end(self, grace: float) -> None:
         self.lose("it was stopped")
 
