@@ -15,7 +15,7 @@ from mcp_junction.testing.link import DeafObserver, FakeUpstream, greets
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
-from mcp_junction.upstream.server import Terms
+from mcp_junction.upstream.terms import Terms
 
 BOUND = 10.0
 CHANGING = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
