@@ -27,12 +27,12 @@ class Manners:
         first, alone = self._first(hello)
         if hello.only and first is not hello.prefers:
             return Refusal("its transport is older than the stateless era", of_era=True)
-        self._is_probing = first is Era.STATELESS
+        self._is_probing = first is Era.STATELESS and not alone
         talk = Negotiation(link, hello, terms.name, terms.version, terms.start_timeout)
         greeting = await talk.greet(first, alone=alone)
         self.speaks_older = talk.speaks_older
         if link.closed.done():
-            of_era = alone and self._is_probing and self._transport == "stdio"
+            of_era = alone and first is Era.STATELESS and self._transport == "stdio"
             return Refusal("it exits on server/discover", of_era=of_era)
         self._is_probing = False
         if isinstance(greeting, Greeting):
