@@ -13,6 +13,7 @@ from tests.journeys_eras.guarded import ANSWER, Guarded, guarded, stop
 from tests.journeys_eras.wire import Wire
 
 REFUSED = (400, -32602)
+MANY = 300
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -179,6 +180,15 @@ def test_on_one_pipe_a_question_of_one_principal_never_reaches_another(stacks):
 
 
 # Those who never come back
+
+
+def test_many_that_wait_are_in_nobodys_way(gateway):
+    """More than a server has connections: one client's waiting calls must not shut out others."""
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        parked = list(threads.map(lambda _: gateway.park("ada"), range(MANY)))
+        assert gateway.wire("bob").call("older.echo", {"text": "through"}).text == "through"
+        answers = list(threads.map(lambda call: call.resume().text, parked))
+    assert answers == [f"{call.nonce}: accept Ada" for call in parked]
 
 
 def test_closing_the_connection_does_not_end_a_call_that_waits(gateway):
