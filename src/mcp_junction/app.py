@@ -238,7 +238,7 @@ class Junction:
         """Someone is gone: servers need not tell any more what nobody else wants to hear."""
         for server, uri in self._subscriptions.drop(subscriber):
             if not (upstream := self.servers[server]).is_isolated:
-                self.tasks.spawn(self._tell(upstream, "resources/unsubscribe", uri=uri))
+                self.tasks.spawn(upstream.unsubscribe(uri))
 
     # -- stateless clients
 
@@ -246,7 +246,12 @@ class Junction:
         self.greet(visitor.hello())
 
     def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
-        return dict(STATELESS_CAPABILITIES)
+        """Also the extensions of its stateless servers: their members pass unread."""
+        extensions: dict[str, Any] = {}
+        for key, upstream in self.servers.items():
+            if upstream.greeting is not None and endpoint.admits_server(key):
+                extensions |= upstream.greeting.extensions
+        return {**STATELESS_CAPABILITIES, **({"extensions": extensions} if extensions else {})}
 
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         calls = [self._watch(listen, uri) for uri in dict.fromkeys(uris)]
@@ -269,6 +274,8 @@ class Junction:
 
     def listened(self, listen: Listen) -> None:
         self.listens.discard(listen)
+        for upstream in self.servers.values():
+            upstream.end_session(listen)
         self._unsubscribe(listen)
 
     def introduced(self, session: Session) -> None:
@@ -327,15 +334,11 @@ class Junction:
         if levels:
             await upstream.at_level(LOG_LEVELS[min(levels)], exactly=True)
 
-    async def _tell(self, upstream: Upstream, method: str, **params: str) -> None:
-        timeout = self.settings.start_timeout_ms / 1000
-        await upstream.request(method, encode.dumps(params), timeout)
-
     # -- the Observer of servers
 
     def changed(self, upstream: Upstream) -> None:
-        if upstream.session is not None:
-            return  # the life of what is one session's own is nobody else's news
+        if upstream.primary is not None:
+            return  # the life of a twin is nobody's news
         if upstream.state not in _SERVING:
             self._keeper.remove(upstream)
         if self._sink is not None:
@@ -343,7 +346,7 @@ class Junction:
             self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
 
     async def connected(self, upstream: Upstream) -> None:
-        if upstream.session is None:
+        if upstream.primary is None:
             await self._keeper.discover(upstream)
         await self._remind(upstream)
 
@@ -355,14 +358,14 @@ class Junction:
         """Tell a server again what it cannot remember across conversations."""
         if any(session.log_level for session in self.sessions):
             await self._tell_log_level(upstream)
-        if upstream.is_isolated and upstream.session is None:
-            return  # nobody's calls go there
-        for uri in self._subscriptions.of(upstream.key, upstream.session):
-            await self._tell(upstream, "resources/subscribe", uri=uri)
+        if upstream.session is None and (upstream.is_isolated or upstream.primary is not None):
+            return  # nobody subscribes there
+        wanted = self._subscriptions.of(upstream.key, upstream.session)
+        await asyncio.gather(*map(upstream.subscribe, wanted))
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
         if frame.method in _CHANGES:
-            self._keeper.announce(self.servers[upstream.key])
+            self._keeper.announce(self.servers[upstream.key], frame.method)
         elif frame.method == "notifications/message":
             self._log(upstream, frame)
         elif frame.method == "notifications/resources/updated":

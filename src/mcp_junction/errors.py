@@ -6,6 +6,7 @@
     ├── CursorError        a list cursor that is not ours, or no longer means anything
     ├── StateError         a requestState that is not ours, not the caller's, or no longer good
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
+    │   └── EraError       it does not speak the era of the protocol that is wanted of it
     └── UsageError         a command was called with something it cannot work with
 
 A *call* that fails does not raise: it ends in an ``Outcome`` (``calls/outcome.py``), because a
@@ -102,6 +103,10 @@ class ServerError(JunctionError):
         self.exit_code = exit_code
         self.stderr_tail = stderr_tail
         super().__init__(f"server {server!r} failed during {phase}: {message}")
+
+
+class EraError(ServerError):
+    """An upstream server does not speak the era of the protocol that is wanted of it."""
 
 
 class UsageError(JunctionError):

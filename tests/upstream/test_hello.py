@@ -29,7 +29,12 @@ def test_a_greeting_is_read():
     text = b"""{"protocolVersion": "2025-06-18", "capabilities": {"tools": {"listChanged": true}},
         "serverInfo": {"name": "files", "version": "1.2"}, "instructions": "hi", "_meta": {}}"""
     assert read_greeting(text) == Greeting(
-        "2025-06-18", {"tools": {"listChanged": True}}, "files", "1.2", "hi"
+        "2025-06-18",
+        {"tools": {"listChanged": True}},
+        "files",
+        "1.2",
+        "hi",
+        info={"name": "files", "version": "1.2"},
     )
 
 

@@ -40,20 +40,22 @@ ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
 SUBSCRIBING: Final = {"resources/subscribe", "resources/unsubscribe"}
 
 _MAX_ROUNDS: Final = 32
+_VERDICT_WAIT: Final = 5.0
 _OBJECT: Final = ord("{")
 _KEPT: Final = b'"ttlMs":0,"cacheScope":"private",'
 
 
-async def fly(call: Call, link: Link, route: Route, loop: asyncio.AbstractEventLoop) -> Outcome:
-    """One flight, in the era of both sides."""
-    flight = Flight(call.method, call, loop)
-    flight.params = _params(call, route, flight.wire_id)
+async def fly(call: Call, link: Link, route: Route) -> Outcome:
+    """One flight in the handshake era, which is that of both sides."""
+    flight = Flight(call.method, call)
+    flight.params = params_of(call, route, flight.wire_id)
     if call.board(flight):
         link.send(flight)
     return await flight.future
 
 
-def _params(call: Call, route: Route, wire_id: bytes) -> bytes:
+def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
+    """The params as the server is sent them."""
     params = readdressed(call.method, call.params, route.raw_name)
     meta = params.get("_meta")
     if meta is not None and memoryview(meta)[0] == _OBJECT:
@@ -74,37 +76,54 @@ class Crossing:
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, call: Call, route: Route) -> Outcome:
-        upstream = await self._upstream(call, route)
+        if call.method in SUBSCRIBING and not route.upstream.is_isolated:
+            return await _subscribed(call, route)
+        upstream = await self._upstream(call, route.upstream)
         link = await upstream.link_in_time(route.timeout)
         if link is None:
             return call.ended_by or upstream.unavailable()
         era = call.caller.era
         try:
-            if call.method in SUBSCRIBING and link.era is Era.STATELESS:
-                return await self._subscribed(call, route, upstream)
+            if era is Era.HANDSHAKE:
+                way = fly if link.era is era else self._in_rounds
+                return await way(call, link, route)
             if link.era is era:
-                way = self._stateless if era is Era.STATELESS else self._plain
-            elif era is Era.STATELESS:
-                way = self._parked
-            else:
-                way = self._in_rounds
-            return await way(call, link, route)
+                return await self.stateless(call, link, route)
+            return await self._parked(call, upstream, link, route)
         except StateError as error:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
 
-    async def _upstream(self, call: Call, route: Route) -> Upstream:
-        """The server as this caller reaches it."""
-        return route.upstream.for_session(call.caller, call.caller.hello)
+    async def _upstream(self, call: Call, server: Upstream) -> Upstream:
+        """The server as this caller reaches it: in the caller's own era, if it speaks that."""
+        caller = call.caller
+        if server.link is not None and server.link.era is not caller.era:
+            try:
+                own = await asyncio.wait_for(server.in_era(caller.era), _VERDICT_WAIT)
+            except TimeoutError:
+                own = None
+            server = own or server
+        if caller.era is Era.HANDSHAKE:
+            return server.for_session(caller, caller.hello)
+        if server.link is not None and server.link.era is Era.STATELESS:
+            return server
+        return self._for_stateless(call, server)
 
-    async def _subscribed(self, call: Call, route: Route, upstream: Upstream) -> Outcome:
-        raise NotImplementedError
+    @staticmethod
+    def _for_stateless(call: Call, server: Upstream) -> Upstream:
+        """A handshake server for a stateless client: one that was told what this client can do.
 
-    async def _plain(self, call: Call, link: Link, route: Route) -> Outcome:
-        return await fly(call, link, route, self._loop)
+        A conversation over HTTP costs little. A process is shared, and says it can be asked all.
+        """
+        if server.definition.transport == "stdio" and not server.is_isolated:
+            return server
+        caller = call.caller
+        hello = caller.hello()
+        alone = id(caller) if server.is_isolated else 0
+        return server.pooled((caller.principal, hello.capabilities, alone), hello) or server
 
     # -- stateless on both sides
 
-    async def _stateless(self, call: Call, link: Link, route: Route) -> Outcome:
+    async def stateless(self, call: Call, link: Link, route: Route) -> Outcome:
         """As it is. Only the server's state is sealed, so that it is good for this caller alone."""
         flight = Flight(call.method, call, self._loop)
         params = readdressed(call.method, call.params, route.raw_name)
@@ -137,12 +156,14 @@ class Crossing:
 
     # -- a stateless client before a handshake server
 
-    async def _parked(self, call: Call, link: Link, route: Route) -> Outcome:
+    async def _parked(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Outcome:
         bearer = _bearer(call, route)
         responses = frames.members(call.params.pop("inputResponses", b""))
         state = call.params.pop("requestState", None)
         if state is None:
-            ride = await self._boarded(call, link, route, bearer)
+            if call.level is not None:  # what it says below that is filtered
+                await upstream.at_level(LOG_LEVELS[call.level])
+            ride = self._boarded(call, link, route, bearer)
         else:
             ride = self._lot.take(_text(state), bearer)
             assert ride.flight is not None
@@ -154,9 +175,8 @@ class Crossing:
             return self._lot.park(ride)
         return self._dressed(call, outcome)
 
-    async def _boarded(self, call: Call, link: Link, route: Route, bearer: Bearer) -> Ride:
+    def _boarded(self, call: Call, link: Link, route: Route, bearer: Bearer) -> Ride:
         """The call on its flight, with its envelope taken off."""
-        await self._level(call, route)
         caller = call.caller
         ride = Ride(bearer, caller, _questions(caller.hello().capabilities))
         ride.flight = flight = Flight(call.method, ride, self._loop)
@@ -169,11 +189,6 @@ class Crossing:
         if call.board(flight):
             link.send(flight)
         return ride
-
-    async def _level(self, call: Call, route: Route) -> None:
-        """Have the server say as much as this call wants to hear; the rest is filtered."""
-        if call.level is not None:
-            await route.upstream.at_level(LOG_LEVELS[call.level])
 
     def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
         if outcome.kind is Kind.ERROR:
@@ -220,6 +235,15 @@ class Crossing:
         return outcomes.failed(
             INVALID_PARAMS, f"the server asked {_MAX_ROUNDS} times in a row", Delivery.UNKNOWN
         )
+
+
+async def _subscribed(call: Call, route: Route) -> Outcome:
+    """Subscriptions are the server's own link's, whoever wants them."""
+    upstream = route.upstream
+    if await upstream.link_in_time(route.timeout) is None:
+        return call.ended_by or upstream.unavailable()
+    change = upstream.subscribe if call.method == "resources/subscribe" else upstream.unsubscribe
+    return await change(route.pair.name)
 
 
 def _bearer(call: Call, route: Route) -> Bearer:

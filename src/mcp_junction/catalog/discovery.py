@@ -9,7 +9,8 @@ from msgspec import Raw
 
 from mcp_junction.catalog.kinds import TOOLS, Kind
 from mcp_junction.errors import FrameError, Phase, ServerError
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, frames, param_headers
+from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.server import Upstream
 
@@ -24,6 +25,8 @@ class Offer(msgspec.Struct, frozen=True):
 
     name: str
     members: dict[str, Raw]
+    headers: tuple[ParamHeader, ...] = ()
+    """The arguments that a call repeats as headers, to a stateless server over HTTP."""
 
 
 async def discover(upstream: Upstream, kind: Kind, timeout: float) -> tuple[Offer, ...]:
@@ -65,8 +68,12 @@ def _read_page(
         items = _list.decode(page[kind.member])
     except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
         raise _failed(upstream, kind, f"the answer makes no sense: {error}") from None
+    is_marked = kind is TOOLS and MARK_BYTES in bytes(payload)
     for members in items:
         name = frames.text(members.get(kind.key))
+        headers = _headers(upstream, name, members) if is_marked else ()
+        if headers is None:
+            continue
         if not name:
             words = "lists something in %s without a %s; it is left out"
             log.warning(f"server %r {words}", upstream.key, kind.name, kind.key)
@@ -74,9 +81,24 @@ def _read_page(
             log.warning("server %r lists %r twice; the first one stands", upstream.key, name)
         else:
             # A copy of its own, so that an item does not keep its whole page in memory.
-            offers[name] = Offer(name, {key: raw.copy() for key, raw in members.items()})
+            kept = {key: raw.copy() for key, raw in members.items()}
+            offers[name] = Offer(name, kept, headers)
     cursor = page.get("nextCursor")
     return cursor.copy() if cursor is not None and frames.text(cursor) else None
+
+
+def _headers(
+    upstream: Upstream, name: str | None, members: dict[str, Raw]
+) -> tuple[ParamHeader, ...] | None:
+    """The arguments that a tool wants repeated as headers; None when it must not be called."""
+    schema = members.get("inputSchema") or b""
+    fault = param_headers.fault(schema)
+    if fault is None:
+        return param_headers.find(schema)
+    if not (upstream.definition.transport == "http" and upstream.is_stateless):
+        return ()  # nobody sends it headers
+    log.warning("server %r: the tool %r is left out: %s", upstream.key, name, fault)
+    return None
 
 
 def _failed(upstream: Upstream, kind: Kind, message: str) -> ServerError:

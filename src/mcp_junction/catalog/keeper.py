@@ -36,6 +36,7 @@ class Keeper:
         self._timeout = timeout
         self._changed = changed
         self._again: dict[str, bool] = {}
+        self._said: dict[str, set[str]] = {}
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def discover(self, upstream: Upstream) -> None:
@@ -44,8 +45,13 @@ class Keeper:
         if upstream.is_open:  # else it went away while it was being read
             self._put(Offering(upstream, **found))
 
-    def announce(self, upstream: Upstream) -> None:
-        """A server says that its lists have changed."""
+    def announce(self, upstream: Upstream, method: str | None = None) -> None:
+        """A server says that its lists have changed; ``method`` is how it said so.
+
+        That is passed on once they are read, even when nothing of it can be seen in them.
+        """
+        if method is not None:
+            self._said.setdefault(upstream.key, set()).add(method)
         running = upstream.key in self._again
         self._again[upstream.key] = running
         if not running:
@@ -88,8 +94,11 @@ class Keeper:
         key = offering.upstream.key
         before = self.catalog.offerings.get(key) or Offering(offering.upstream)
         changed = _kinds(before, offering)
+        said = self._said.pop(key, set())
         if changed or key not in self.catalog.offerings:
-            self._swap(self.catalog.with_offering(offering, self._order), changed)
+            self._swap(self.catalog.with_offering(offering, self._order), changed | said)
+        elif said:
+            self._changed(said)
 
     def _swap(self, catalog: Catalog, changed: set[str]) -> None:
         self.catalog = catalog
@@ -106,7 +115,7 @@ def _selected(offers: tuple[Offer, ...], selection: ToolSelection) -> tuple[Offe
         if name in chosen:
             log.warning("two tools would be called %r; %r is left out", name, offer.name)
         elif name is not None:
-            chosen[name] = Offer(name, offer.members)
+            chosen[name] = Offer(name, offer.members, offer.headers)
     return tuple(chosen.values())
 
 

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol.names import Pair
+from mcp_junction.protocol.param_headers import ParamHeader, name_line
 from mcp_junction.upstream.server import Upstream
 
 
@@ -17,6 +18,15 @@ class Route(msgspec.Struct, frozen=True, eq=False):
     canonical: str
     raw_name: Raw
     timeout: float
+    name_header: bytes = b""
+    """The header line that repeats the name, where the server may want one."""
+    headers: tuple[ParamHeader, ...] = ()
+    """The arguments that a call repeats as headers."""
+
+
+def name_header_for(upstream: Upstream, raw_name: Raw) -> bytes:
+    """The header line that repeats a name or an address, for servers that have headers."""
+    return name_line(raw_name) if upstream.definition.transport == "http" else b""
 
 
 def timeout_for(upstream: Upstream, general: float) -> float:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.kinds import Kind
-from mcp_junction.catalog.routes import Route, timeout_for
+from mcp_junction.catalog.routes import Route, name_header_for, timeout_for
 from mcp_junction.protocol import encode, names
 from mcp_junction.protocol.merge import MergedList
 from mcp_junction.protocol.names import Pair, Spelling
@@ -54,6 +54,8 @@ class View:
         here = {name: pair for name, pair in table.items() if pair in offers}
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
+        self.is_marked = any(route.headers for route in self._routes.values())
+        """Whether any of them wants arguments repeated as headers."""
         items = [self._described(name, pair) for name, pair in here.items()]
         self.items = MergedList(kind.member, list(here), items, page_size)
 
@@ -105,12 +107,15 @@ class View:
 
     def _route(self, pair: Pair) -> Route:
         upstream, offer = self._known[pair]
+        raw_name = offer.members["name"]
         return Route(
             upstream=upstream,
             pair=pair,
             canonical=self._canonical.separator.join(pair),
-            raw_name=offer.members["name"],
+            raw_name=raw_name,
             timeout=timeout_for(upstream, self._timeout),
+            name_header=name_header_for(upstream, raw_name),
+            headers=offer.headers,
         )
 
     def _described(self, name: str, pair: Pair) -> bytes:

@@ -19,9 +19,10 @@ from mcp_junction.calls.methods import address
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
+from mcp_junction.listener.agreement import Headers, mismatch
 from mcp_junction.listener.backend import Backend
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.envelope import Envelope
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import MergedList
@@ -67,8 +68,6 @@ class Reply(NamedTuple):
 
 
 Answer = Reply | Coroutine[Any, Any, Reply | None]
-Check = Callable[[Frame, dict[str, Raw], Envelope], str | None]
-"""Whether what repeats a request, such as HTTP headers, agrees with it; else what does not."""
 
 
 class _Code(msgspec.Struct):
@@ -95,20 +94,22 @@ class StatelessDispatcher:
         endpoint: Endpoint,
         frame: Frame,
         wire: Wire,
-        check: Check | None = None,
+        headers: Headers | None = None,
         begun: Callable[[Call | Listen], None] | None = None,
     ) -> Answer:
         """The answer to a request, or the coroutine of it; whatever is wrong is answered.
 
-        ``begun`` is given what can be ended by the client before it is over.
+        ``headers`` are those that repeat it, if any; ``begun`` is given what the client can end
+        before it is over.
         """
         frame_id = bytes(frame.id)
         try:
             params = frames.members_once(frame.params)
             said = envelope.read(params.get("_meta"))
-            mismatch = check(frame, params, said) if check is not None else None
-            if mismatch is not None:
-                return refusal(frame_id, HEADER_MISMATCH, mismatch)
+            if headers is not None:
+                wrong = mismatch(headers, frame, params, said)
+                if wrong is not None:
+                    return refusal(frame_id, HEADER_MISMATCH, wrong)
             version = frames.text(said.version)
             if version is None:
                 raise FrameError(INVALID_PARAMS, "the protocol version must be a string")
@@ -116,10 +117,26 @@ class StatelessDispatcher:
                 return unsupported(frame_id, version)
             visitor = self._visitor(principal, endpoint, said)
             if frame.method in _ROUTED:
+                if headers is not None and frame.method == "tools/call":
+                    wrong = self._contradicted(visitor, params, headers)
+                    if wrong is not None:
+                        return refusal(frame_id, HEADER_MISMATCH, wrong)
                 return self._routed(visitor, frame_id, frame, params, said, wire, begun)
             return self._own(visitor, frame_id, frame, params, wire, begun)
         except FrameError as error:
             return refusal(frame_id, error.code, f"{frame.method}: {error}")
+
+    def _contradicted(
+        self, visitor: Visitor, params: dict[str, Raw], headers: Headers
+    ) -> str | None:
+        """How headers contradict the arguments of a tool that wants some repeated."""
+        view = self._backend.snapshot.catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
+        if not view.is_marked:
+            return None
+        route = view.find(frames.text(params.get("name")) or "")
+        if route is None or not route.headers:
+            return None
+        return param_headers.mismatch(route.headers, params.get("arguments") or b"{}", headers)
 
     def _own(
         self,

@@ -1,8 +1,9 @@
-"""Headers that repeat parts of a call, in the stateless era over HTTP: ``Mcp-Name``, ``Mcp-Param-*``.
+"""Headers that repeat parts of a call, in the stateless era over HTTP.
 
-A tool's input schema marks with ``x-mcp-header`` which arguments a caller repeats as headers. Here
-is how the marks are found and judged, how the headers are written, and how those of a caller are
-held against its arguments. A schema is only looked into, never applied, and no ``$ref`` is followed.
+``Mcp-Name`` repeats a name or an address, ``Mcp-Param-*`` the arguments that a tool's input schema
+marks with ``x-mcp-header``. Here is how the marks are found and judged, how the headers are
+written, and how a caller's are held against its arguments. A schema is only looked into, never
+applied, and no ``$ref`` is followed.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 # Where a JSON Schema holds further schemas, other than under ``properties``.
 _ONE: Final = frozenset(
-    "items contains unevaluatedItems additionalProperties propertyNames unevaluatedProperties"
-    " not if then else contentSchema".split()
-)
+    ("items", "contains", "unevaluatedItems", "additionalProperties", "propertyNames")
+) | {"unevaluatedProperties", "not", "if", "then", "else", "contentSchema"}
 _SEVERAL: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _NAMED: Final = frozenset(("patternProperties", "dependentSchemas", "$defs", "definitions"))
 

@@ -81,6 +81,7 @@ class Session:
             protocol_version=self.protocol_version or LATEST_HANDSHAKE,
             capabilities=msgspec.json.encode(relayed),
             client=bytes(self.client_info),
+            prefers=Era.HANDSHAKE,
         )
 
     # -- to the client

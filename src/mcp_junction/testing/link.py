@@ -20,7 +20,14 @@ from mcp_junction.eras.seal import Seal
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.versions import LATEST_HANDSHAKE, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.versions import (
+    LATEST_HANDSHAKE,
+    LATEST_STATELESS,
+    METHOD_NOT_FOUND,
+    SERVER_INFO_KEY,
+    Era,
+    era_of,
+)
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
@@ -44,18 +51,38 @@ def echo(flight: Flight) -> Outcome | None:
     return outcomes.result(flight.params)
 
 
-def greets(tools: Iterable[str], calls: Script = echo) -> Script:
-    """Open the conversation, list these tools, and leave calls to another script."""
+def greets(
+    tools: Iterable[str],
+    calls: Script = echo,
+    eras: Iterable[Era] = (Era.HANDSHAKE,),
+    capabilities: dict[str, object] | None = None,
+) -> Script:
+    """Greet in these eras, list these tools, and leave calls to another script."""
+    offered = {"tools": {}} if capabilities is None else capabilities
     listed = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in tools]}
     greeting = {
         "protocolVersion": LATEST_HANDSHAKE,
-        "capabilities": {"tools": {}},
+        "capabilities": offered,
         "serverInfo": {"name": "fake", "version": "0"},
     }
+    discovery = {
+        "resultType": "complete",
+        "supportedVersions": [LATEST_STATELESS],
+        "capabilities": offered,
+        "_meta": {SERVER_INFO_KEY: {"name": "fake", "version": "0"}},
+    }
+    openings = {
+        "initialize": (Era.HANDSHAKE, encode.dumps(greeting)),
+        "server/discover": (Era.STATELESS, encode.dumps(discovery)),
+    }
+    spoken = frozenset(eras)
 
     def answer(flight: Flight) -> Outcome | None:
-        if flight.method == "initialize":
-            return outcomes.result(encode.dumps(greeting))
+        if flight.method in openings:
+            era, said = openings[flight.method]
+            if era in spoken:
+                return outcomes.result(said)
+            return outcomes.refused(encode.error_object(METHOD_NOT_FOUND, "Method not found"))
         if flight.method == "tools/list":
             return outcomes.result(encode.dumps(listed))
         return calls(flight)
@@ -66,9 +93,9 @@ def greets(tools: Iterable[str], calls: Script = echo) -> Script:
 class FakeLink:
     """An OwnedLink without a wire."""
 
-    def __init__(self, server: str, script: Script = echo) -> None:
+    def __init__(self, server: str, script: Script = echo, era: Era = Era.HANDSHAKE) -> None:
         self.server = server
-        self.era = Era.HANDSHAKE
+        self.era = era
         self.script = script
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flights: list[Flight] = []
@@ -94,7 +121,8 @@ class FakeLink:
         self.cancelled.append((flight, reason))
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
-        self.notified.append((method, bytes(params)))
+        if self.era is Era.HANDSHAKE:
+            self.notified.append((method, bytes(params)))
 
     # -- its life
 
@@ -102,6 +130,7 @@ class FakeLink:
         await asyncio.wait({self.closed})
 
     async def opened(self, protocol_version: str) -> None:
+        self.era = era_of(protocol_version)
         self.notify("notifications/initialized")
 
     async def last_words(self) -> LastWords:
@@ -112,6 +141,10 @@ class FakeLink:
     @property
     def speaks_older(self) -> bool:
         return False
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.waiting)
 
     async def release(self, why: str) -> None:
         self.lose(why)
@@ -149,12 +182,15 @@ class FakeUpstream(Upstream):
         observer: Observer | None = None,
         terms: Terms | None = None,
         clock: Clock | None = None,
+        era: Era = Era.HANDSHAKE,
+        hello: Hello | None = None,
     ) -> None:
         self.tools = tuple(tools)
-        self.script = script or greets(self.tools)
+        self.script = script or greets(self.tools, eras=[era])
+        self.era = era
         self.links: list[FakeLink] = []
         told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        told.set_result(Hello())
+        told.set_result(hello or Hello(prefers=era))
         super().__init__(
             ServerDefinition(key, "stdio", command="fake", timeout_ms=timeout_ms),
             opener=self._opened,
@@ -164,15 +200,15 @@ class FakeUpstream(Upstream):
             clock=clock or SystemClock(),
         )
         if connected:
-            self.link = self._current = self._new_link()
+            self.link = self._current = self._new_link(era)
             self.state = ServerState.CONNECTED
             self.settled.set()
 
     async def _opened(self, upstream: Upstream) -> FakeLink:
         return self._new_link()
 
-    def _new_link(self) -> FakeLink:
-        self.links.append(FakeLink(self.definition.key, self.script))
+    def _new_link(self, era: Era = Era.HANDSHAKE) -> FakeLink:
+        self.links.append(FakeLink(self.definition.key, self.script, era))
         return self.links[-1]
 
     @property

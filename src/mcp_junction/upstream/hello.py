@@ -1,4 +1,4 @@
-"""The opening of the handshake era: what we say to a server, and what it says of itself."""
+"""The opening, in either era: what we say to a server, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.versions import LATEST_HANDSHAKE
+from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.versions import (
+    LATEST_HANDSHAKE,
+    LATEST_STATELESS,
+    SERVER_INFO_KEY,
+    STATELESS_VERSIONS,
+    Era,
+)
 
 QUESTIONS: Final = {
     "sampling/createMessage": "sampling",
@@ -18,12 +24,15 @@ QUESTIONS: Final = {
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What servers are told of who calls: the client's version and capabilities."""
+    """What servers are told of who calls, and in which era they are addressed first."""
 
     protocol_version: str = LATEST_HANDSHAKE
     capabilities: bytes = b"{}"
     client: bytes = b"{}"
     """Who the client says it is; only stateless servers are told, with its own requests."""
+    prefers: Era = Era.STATELESS
+    only: bool = False
+    """Whether no other era will do."""
 
     def params(self, name: str, version: str) -> bytes:
         """The params of ``initialize``, under our own name."""
@@ -50,6 +59,17 @@ class Greeting(msgspec.Struct, frozen=True):
     name: str = ""
     version: str = ""
     instructions: str = ""
+    era: Era = Era.HANDSHAKE
+    supported: tuple[str, ...] = ()
+    """The versions it names, where it names more than one."""
+    info: dict[str, Any] = {}
+    """All that it says of its name, title, icons and so on."""
+
+    @property
+    def extensions(self) -> dict[str, Any]:
+        """The extensions it declares."""
+        found = self.capabilities.get("extensions")
+        return found if isinstance(found, dict) else {}
 
 
 def read_greeting(payload: msgspec.Raw | bytes) -> Greeting:
@@ -65,7 +85,40 @@ def read_greeting(payload: msgspec.Raw | bytes) -> Greeting:
         name=str(info.get("name", "")),
         version=str(info.get("version", "")),
         instructions=frames.text(answer.get("instructions")) or "",
+        info=info,
     )
+
+
+def our_meta(name: str, version: str, spoken: str = LATEST_STATELESS) -> dict[str, msgspec.Raw]:
+    """The envelope of requests of our own: we ask for nothing that needs a capability."""
+    return envelope.meta(encode.dumps({"name": name, "version": version}), version=spoken)
+
+
+def read_discovery(payload: msgspec.Raw | bytes) -> Greeting | None:
+    """The answer to ``server/discover``; None when it names no stateless version that we speak.
+
+    Raises FrameError or ValueError when it makes no sense.
+    """
+    answer = frames.members(payload)
+    supported = msgspec.json.decode(answer.get("supportedVersions") or b"[]", type=list[str])
+    shared = [version for version in STATELESS_VERSIONS if version in supported]
+    if not shared:
+        return None
+    info = _object(_object_of_raws(answer.get("_meta")).get(SERVER_INFO_KEY))
+    return Greeting(
+        protocol_version=shared[-1],
+        capabilities=_object(answer.get("capabilities")),
+        name=str(info.get("name", "")),
+        version=str(info.get("version", "")),
+        instructions=frames.text(answer.get("instructions")) or "",
+        era=Era.STATELESS,
+        supported=tuple(supported),
+        info=info,
+    )
+
+
+def _object_of_raws(raw: msgspec.Raw | None) -> dict[str, msgspec.Raw]:
+    return frames.members(raw) if raw is not None else {}
 
 
 def _object(raw: msgspec.Raw | None) -> dict[str, Any]:

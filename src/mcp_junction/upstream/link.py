@@ -44,6 +44,7 @@ class LastWords(msgspec.Struct, frozen=True):
 class OwnedLink(Link, Protocol):
     """A link as its owner, the Upstream, sees it: with a beginning and an end."""
 
+    server: str
     closed: asyncio.Future[None]
 
     async def opened(self, protocol_version: str) -> None:

@@ -35,6 +35,10 @@ class _Words(msgspec.Struct):
     message: str
 
 
+class _Code(msgspec.Struct):
+    code: int = 0
+
+
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt or call."""
 
@@ -49,6 +53,14 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
             return msgspec.json.decode(self.payload, type=_Words).message
         except msgspec.DecodeError:
             return bytes(self.payload).decode("utf-8", "replace")
+
+    @property
+    def code(self) -> int:
+        """The code of an error; 0 when it has none."""
+        try:
+            return msgspec.json.decode(self.payload, type=_Code).code
+        except msgspec.DecodeError:
+            return 0
 
     def frame(self, frame_id: bytes) -> bytes:
         """The answer to a request, as a frame."""

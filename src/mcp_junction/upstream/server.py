@@ -2,7 +2,9 @@
 
 ``run`` is that task: it opens the link, begins the conversation, lets the catalog discover, waits
 for the end, says what it was, and, when supervised, begins again. Nobody else enters or leaves the
-link. What to do with a server's tools is not decided here: an Observer is told.
+link. How the conversation begins is in ``negotiation``, what is kept open to hear of changes in
+``listening``, further links to the same server in ``twins``. What to do with a server's tools is
+not decided here: an Observer is told.
 """
 
 from __future__ import annotations
@@ -10,25 +12,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.errors import JunctionError, Phase, ServerError
-from mcp_junction.protocol import encode
+from mcp_junction.errors import EraError, Phase, ServerError
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.versions import LOG_LEVELS
+from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND, Era
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import Greeting, Hello, read_greeting
+from mcp_junction.upstream.hello import Greeting, Hello, our_meta
 from mcp_junction.upstream.link import OwnedLink
-from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.listening import Listening
+from mcp_junction.upstream.negotiation import Negotiation, Refusal
+from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import ServerState, may_follow
+from mcp_junction.upstream.twins import Twins
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -86,11 +91,16 @@ class Upstream:
         terms: Terms,
         clock: Clock,
         session: object = None,
+        primary: Upstream | None = None,
+        is_pooled: bool = False,
     ) -> None:
         self.definition = definition
         self.session = session
         """The one session it is for, where each needs a link of its own."""
+        self.primary = primary
+        """The server it is a twin of: that one's life is news, and its lists are read."""
         self.terms = terms
+        self.clock = clock
         self.state = ServerState.DISCONNECTED
         self.error: ServerError | None = None
         self.greeting: Greeting | None = None
@@ -98,22 +108,31 @@ class Upstream:
         """The link calls may use; there is none until the server is connected."""
         self.start_seconds: float | None = None
         self.starts = 0
-        self.speaks_older = False
+        self.speaks_older: bool = primary is not None and primary.speaks_older
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
         self.settled = asyncio.Event()
         self._open = opener
         self._hello = hello
         self._observer = observer
-        self._clock = clock
         self._current: OwnedLink | None = None
         self._stop = asyncio.Event()
         self._connected = asyncio.Event()
         self._down_since = clock.now()
         self._waiting = 0
         self._asked_older = False
-        self._twins: dict[object, Upstream] = {}
-        self._twin_tasks = TaskScope(f"twins of {definition.key}")
+        self._is_probing = False
+        self._is_wary: bool = primary is not None and primary._is_wary
+        self._refused: frozenset[Era] = frozenset()
+        self._is_pooled = is_pooled
+        self._meta = our_meta(terms.name, terms.version)
+        self._listening = Listening(
+            definition.key, self._meta, clock, self.renewed, lists=primary is None
+        )
+        same = partial(
+            Upstream, definition, opener=opener, observer=observer, terms=terms, clock=clock
+        )
+        self._twins = Twins(self, same)
 
     @property
     def key(self) -> str:
@@ -129,46 +148,64 @@ class Upstream:
         return self._current is not None
 
     @property
+    def is_stateless(self) -> bool:
+        """Whether it is talked to in the stateless era."""
+        return self._current is not None and self._current.era is Era.STATELESS
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is being connected to, or an answer is waited for."""
+        if self.link is None:
+            return not self.settled.is_set() or self._waiting > 0
+        return self.link.is_busy
+
+    # -- its twins
+
+    @property
     def is_isolated(self) -> bool:
-        """Whether each session needs a link of its own."""
-        return self.definition.isolation == "per-session"
+        """Whether each session needs a link of its own; without state there is nothing to share."""
+        if self.definition.isolation != "per-session":
+            return False
+        return self.link is None or self.link.era is Era.HANDSHAKE
 
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
         """This server as one session sees it: itself, or a twin with a link of its own."""
-        if not self.is_isolated:
-            return self
-        twin = self._twins.get(session)
-        if twin is None:
-            twin = self._twins[session] = self._twin(session, hello())
-        return twin
-
-    def _twin(self, session: object, hello: Hello) -> Upstream:
-        told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        told.set_result(hello)
-        twin = Upstream(
-            self.definition,
-            opener=self._open,
-            hello=told,
-            observer=self._observer,
-            terms=self.terms,
-            clock=self._clock,
-            session=session,
-        )
-        self._twin_tasks.spawn(twin.run())
-        return twin
+        return self._twins.for_session(session, hello) if self.is_isolated else self
 
     def twin_of(self, session: object) -> Upstream | None:
-        return self._twins.get(session)
+        return self._twins.of_session(session)
 
     @property
     def twins(self) -> list[Upstream]:
-        return list(self._twins.values())
+        """Its twins for sessions and eras."""
+        return list(self._twins)
 
     def end_session(self, session: object) -> None:
         """A session is over: so is what was kept for it alone."""
-        twin = self._twins.pop(session, None)
-        if twin is not None:
-            twin.stop()
+        self._twins.end_session(session)
+
+    def speaks(self, era: Era) -> bool | None:
+        """Whether it is known to speak an era; None when nobody has asked it."""
+        if self.link is not None and self.link.era is era:
+            return True
+        return False if era in self._refused else self._twins.speaks(era)
+
+    async def in_era(self, era: Era) -> Upstream | None:
+        """This server in an era: itself, or a twin, opened when first asked for.
+
+        None when it does not speak that era: its own link is then the only way. While it is down
+        that is not known, and it stands for itself.
+        """
+        if self.link is None or self.link.era is era:
+            return self
+        return None if era in self._refused else await self._twins.in_era(era)
+
+    def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
+        """A twin in the handshake era for those who share a key; None when all there may be work.
+
+        Questions of such a twin that name no call are refused.
+        """
+        return self._twins.pooled(key, hello)
 
     def unavailable(self) -> Outcome:
         """The answer to a call while it is down."""
@@ -186,25 +223,19 @@ class Upstream:
                 await self._live()
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
                 if self.state is ServerState.CONNECTED:
-                    attempt, self._down_since = 0, self._clock.now()
-                elif self._try_older():
+                    attempt, self._down_since = 0, self.clock.now()
+                elif self._try_otherwise():
                     continue
                 self._failed(error)
-            if not self.terms.restart:
+            if not self.terms.restart or isinstance(self.error, EraError):
                 break
-            wait = backoff.delay(attempt, self._clock.now() - self._down_since, random.random)
+            wait = backoff.delay(attempt, self.clock.now() - self._down_since, random.random)
             attempt += 1
-            await self._either(self._clock.sleep(wait))
-        await self._end_twins()
+            await self._either(self.clock.sleep(wait))
+        await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
             self._to(ServerState.DISCONNECTED)
         self.settled.set()
-
-    async def _end_twins(self) -> None:
-        for twin in self._twins.values():
-            twin.stop()
-        await self._twin_tasks.settle(self.terms.end_grace * 2 + 1)
-        await self._twin_tasks.close()
 
     def stop(self) -> None:
         """Ask the owner to end; it leaves the link by itself."""
@@ -212,7 +243,7 @@ class Upstream:
 
     async def _live(self) -> None:
         """One life of the server: from opening the link to its end."""
-        began = self._clock.now()
+        began = self.clock.now()
         self.starts += 1
         self.level = None
         self._to(ServerState.CONNECTING)
@@ -223,7 +254,7 @@ class Upstream:
                 return
             if not await self._either(self._begin(link, hello)):
                 return
-            self.start_seconds = self._clock.now() - began
+            self.start_seconds = self.clock.now() - began
             self._up(link)
             await self._either(link.gone())
             if not self._stop.is_set():
@@ -232,6 +263,7 @@ class Upstream:
             await self._leave(link)
 
     def _up(self, link: OwnedLink) -> None:
+        self._twins.forget_verdicts()
         self.error = None
         self.link = link
         self._to(ServerState.CONNECTED)
@@ -240,17 +272,25 @@ class Upstream:
 
     async def _leave(self, link: OwnedLink) -> None:
         if self.link is not None:
-            self._down_since = self._clock.now()
+            self._down_since = self.clock.now()
         self.link = self._current = None
         self._connected.clear()
+        await self._listening.end()
         if self._stop.is_set():
             await link.end(self.terms.end_grace)
         else:
             await link.release(await self._why(link))
             await link.end(0.0)
 
-    def _try_older(self) -> bool:
-        """A server that refused the newer HTTP transport may speak the older one: ask it, once."""
+    def _try_otherwise(self) -> bool:
+        """Whether to begin again at once, in another way, before it counts as a failure.
+
+        Some servers exit when they are first asked something other than initialize; one that
+        refused the newer HTTP transport may speak the older one.
+        """
+        if self._is_probing and self.definition.transport == "stdio":
+            self._is_probing, self._is_wary = False, True
+            return True
         if self._asked_older or self.definition.transport != "http":
             return False
         self._asked_older = self.speaks_older
@@ -269,6 +309,8 @@ class Upstream:
         """Greet it and find out what it offers. Raises ServerError that says what it died of."""
         self.greeting = await self._greet(link, hello)
         try:
+            if link.era is Era.STATELESS:
+                await self._listening.begin(link, self.greeting)
             await self._observer.connected(self)
         except ServerError as error:
             if link.closed.done():
@@ -278,19 +320,36 @@ class Upstream:
 
     async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
         terms = self.terms
-        params = hello.params(terms.name, terms.version)
-        outcome = await self.request("initialize", params, terms.start_timeout)
-        self.speaks_older = link.speaks_older
+        first, alone = self._first_era(hello)
+        self._is_probing = first is Era.STATELESS and not alone
+        talk = Negotiation(link, hello, terms.name, terms.version, terms.start_timeout)
+        greeting = await talk.greet(first, alone=alone)
+        self.speaks_older = talk.speaks_older
         if link.closed.done():
+            if alone and first is Era.STATELESS and self.definition.transport == "stdio":
+                raise EraError(self.key, Phase.INITIALIZATION, "it exits on server/discover")
             raise await self._diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
-        if outcome.kind is not Kind.RESULT:
-            raise self._at_fault(link, f"initialize: {outcome.message}")
-        try:
-            greeting = read_greeting(outcome.payload)
-        except (ValueError, JunctionError, msgspec.MsgspecError) as error:
-            raise self._at_fault(link, str(error)) from None
+        self._is_probing = False
+        if isinstance(greeting, Refusal):
+            if hello.only and greeting.of_era:
+                raise EraError(self.key, Phase.INITIALIZATION, greeting.words)
+            raise self._at_fault(link, greeting.words)
+        self._is_wary = talk.was_silent and greeting.era is Era.HANDSHAKE
+        self._refused = frozenset(talk.refused)
         await link.opened(greeting.protocol_version)
+        talk.tidy()
         return greeting
+
+    def _first_era(self, hello: Hello) -> tuple[Era, bool]:
+        """The era to address it in first, and whether there is no other."""
+        if self.speaks_older or self.definition.transport == "sse":
+            if hello.only and hello.prefers is Era.STATELESS:
+                words = "its transport is older than the stateless era"
+                raise EraError(self.key, Phase.INITIALIZATION, words)
+            return Era.HANDSHAKE, True
+        if hello.only:
+            return hello.prefers, True
+        return (Era.HANDSHAKE if self._is_wary else hello.prefers), False
 
     # -- its link, for calls
 
@@ -299,7 +358,7 @@ class Upstream:
         or a healthy one was lost moments ago. None at once otherwise."""
         if self.link is not None:
             return self.link
-        left = self._down_since + RECONNECT_WINDOW - self._clock.now()
+        left = self._down_since + RECONNECT_WINDOW - self.clock.now()
         first = not self.settled.is_set()
         if self._stop.is_set() or not (first or (self.terms.restart and left > 0)):
             return None
@@ -323,7 +382,7 @@ class Upstream:
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
         flight = Flight(method)
-        flight.params = params
+        flight.params = self._sealed(params) if link.era is Era.STATELESS else params
         link.send(flight)
         either: set[asyncio.Future[Any]] = {flight.future, link.closed}
         await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -332,16 +391,13 @@ class Upstream:
         if link.closed.done():
             return outcomes.link_lost(self.key, flight.delivery, "the link ended")
         late = outcomes.timed_out(self.key, flight.delivery, timeout)
-        if method == "initialize":  # the one request that must not be cancelled
-            flight.end(late)
-        else:
-            flight.abandon(late, "timed out")
+        flight.abandon(late, "timed out")
         return late
 
     async def at_level(self, level: str, *, exactly: bool = False) -> None:
         """Have it send log messages of this level and above, and no fewer than it does."""
-        if not self.offers("logging"):
-            return
+        if self.is_stateless or not self.offers("logging"):
+            return  # a stateless one is told with each request
         known = self.level
         enough = known is not None and LOG_LEVELS.index(known) <= LOG_LEVELS.index(level)
         if known == level or (enough and not exactly):
@@ -350,13 +406,38 @@ class Upstream:
         params = encode.dumps({"level": level})
         await self.request("logging/setLevel", params, self.terms.start_timeout)
 
+    def _sealed(self, params: bytes) -> bytes:
+        found = frames.members(params)
+        envelope.sealed(found, self._meta)
+        return encode.dumps(found)
+
+    async def subscribe(self, uri: str) -> Outcome:
+        """Have it tell us of changes to a resource, in whichever era."""
+        if self.is_stateless:
+            return await self._listening.add(uri)
+        params = encode.dumps({"uri": uri})
+        return await self.request("resources/subscribe", params, self.terms.start_timeout)
+
+    async def unsubscribe(self, uri: str) -> Outcome:
+        """Hear no more of changes to a resource."""
+        if self.is_stateless:
+            return await self._listening.remove(uri)
+        params = encode.dumps({"uri": uri})
+        return await self.request("resources/unsubscribe", params, self.terms.start_timeout)
+
     # -- the Ear of its link
 
     def heard(self, frame: Frame) -> None:
-        self._observer.heard(self, frame)
+        if self._is_pooled:
+            return  # nobody in particular is behind it, and the server's own link hears it too
+        heard = self._listening.sort(frame) if self.is_stateless else frame
+        if heard is not None:
+            self._observer.heard(self, heard)
 
-    def asked(self, frame: Frame) -> Awaitable[Outcome]:
-        return self._observer.asked(self, frame)
+    async def asked(self, frame: Frame) -> Outcome:
+        if self._is_pooled:
+            return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
+        return await self._observer.asked(self, frame)
 
     def renewed(self) -> None:
         self.level = None
@@ -387,7 +468,8 @@ class Upstream:
         repeated = self.error is not None and str(self.error) == str(error)
         self.error = error
         tail = error.stderr_tail.strip()
-        level = logging.DEBUG if repeated else logging.ERROR
+        is_known = repeated or isinstance(error, EraError)
+        level = logging.DEBUG if is_known else logging.ERROR
         stderr = f"\n  its stderr ends with:\n{_indented(tail)}" if tail else ""
         log.log(level, "%s%s", error, stderr)
         self._to(ServerState.ERROR)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.crossing import Crossing, fly
+from mcp_junction.calls.crossing import Crossing, params_of
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.protocol.versions import Era
+from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
 
@@ -32,17 +33,17 @@ class Forward:
             self._deadlines.watch(call, route.timeout)
         try:
             link: Link | None = route.upstream.link
-            era = call.caller.era
-            if (
-                link is None
-                or link.era is not era
-                or era is Era.STATELESS
-                or route.upstream.is_isolated
-            ):
+            if link is None or link.era is not call.caller.era or route.upstream.is_isolated:
+                return await self._crossing(call, route)
+            if link.era is Era.STATELESS:
                 return await self._crossing(call, route)
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
-            return await fly(call, link, route, self._loop)
+            flight = Flight(call.method, call, self._loop)
+            flight.params = params_of(call, route, flight.wire_id)
+            if call.board(flight):
+                link.send(flight)
+            return await flight.future
         finally:
             if route.timeout:
                 self._deadlines.forget(call)

@@ -191,10 +191,11 @@ class HttpListener:
             again = [(b"retry-after", b"1")]
             await _respond(send, 503, encode.error(bytes(frame.id), payload), again)
             return
-        if frame.method == "initialize" and frame.id:
+        is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
+        if frame.method == "initialize" and frame.id and not is_stateless:
             await self._open(frame, send, principal, endpoint)
             return
-        if _is_stateless(headers, frame):
+        if is_stateless or _is_enveloped(headers, frame):
             given = scope["headers"]
             front = self._stateless
             await front.post(given, headers, frame, send, exchange, principal, endpoint)
@@ -314,12 +315,8 @@ class HttpListener:
             await _respond(send, 200, b"")
 
 
-def _is_stateless(headers: dict[bytes, bytes], frame: Frame) -> bool:
-    """Whether a request is of the era without sessions: it names another version than theirs, or
-    says in its own params what a session would know."""
-    version = headers.get(b"mcp-protocol-version")
-    if version is not None and version not in _VERSIONS:
-        return True
+def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
+    """Whether a request says in its own params what a session would know."""
     return b"mcp-session-id" not in headers and envelope.is_enveloped(frame.params)
 
 

@@ -11,16 +11,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from msgspec import Raw
-
 from mcp_junction.calls.call import Call
 from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.listener.agreement import said_twice
 from mcp_junction.listener.http.protocol import Exchange
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import frames, param_headers
-from mcp_junction.protocol.envelope import Envelope
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.sessions.listen import Listen
@@ -29,8 +26,6 @@ from mcp_junction.tasks import TaskScope
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-_ROUTING: Final = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 _STREAM: Final = b"text/event-stream"
 
 
@@ -60,8 +55,7 @@ class StatelessFront:
             return
         flow = Flow(send, self._tasks, headers.get(b"accept", b""))
         begun = None if exchange is None else partial(self._begun, exchange, flow)
-        check = partial(mismatch, headers)
-        answer = self._dispatcher.answer(principal, endpoint, frame, flow, check, begun)
+        answer = self._dispatcher.answer(principal, endpoint, frame, flow, headers, begun)
         reply = answer if isinstance(answer, Reply) else await answer
         if flow.stream is not None:
             await flow.finish(reply.frame if reply is not None else None)
@@ -141,8 +135,7 @@ def _refused_early(
 ) -> Reply | None:
     """What is wrong with a request before it is even read."""
     if len(given) != len(headers):
-        names = [name for name, _ in given]
-        twice = next((name for name in _ROUTING if names.count(name) > 1), None)
+        twice = said_twice(given)
         if twice is not None:
             words = f"the {twice.decode()} header appears more than once"
             return refusal(bytes(frame.id), HEADER_MISMATCH, words)
@@ -152,28 +145,6 @@ def _refused_early(
             words = "the answer to this is a stream: accept text/event-stream"
             return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
     return None
-
-
-def mismatch(
-    headers: dict[bytes, bytes], frame: Frame, params: dict[str, Raw], said: Envelope
-) -> str | None:
-    """What of a request its headers say differently. Intermediaries go by them."""
-    version = headers.get(b"mcp-protocol-version")
-    if version is None or bytes(said.version) != b'"%b"' % version:
-        return "the MCP-Protocol-Version header is not the version in params._meta"
-    if headers.get(b"mcp-method") != frame.method.encode("utf-8", "surrogatepass"):
-        return "the Mcp-Method header is not the method of the body"
-    key = _NAMED.get(frame.method)
-    if key is None:
-        return None
-    name = frames.text(params.get(key))
-    if name is not None and _said(headers.get(b"mcp-name")) != name:
-        return f"the Mcp-Name header is not params.{key}"
-    return None
-
-
-def _said(value: bytes | None) -> str | None:
-    return None if value is None else param_headers.decode_value(value)
 
 
 async def respond(send: Send, reply: Reply) -> None:

@@ -1,0 +1,209 @@
+"""Negotiation: find out in which era a server speaks, and be greeted by it.
+
+``server/discover`` belongs to the stateless era, ``initialize`` to the other. Whatever a server
+makes of the one, short of an outage, leads to the other on the same link; only a server that has
+answered either properly has given a verdict. One that is silent may be slow to start: its answer to
+the first question still counts after the second was put. Opening and ending links is not done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.versions import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LATEST_STATELESS,
+    METHOD_NOT_FOUND,
+    STATELESS_VERSIONS,
+    UNSUPPORTED_VERSION,
+    Era,
+)
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import Greeting, Hello, our_meta, read_discovery, read_greeting
+from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+
+PROBE_TIME: Final = 3.0
+_REFUSALS: Final = (UNSUPPORTED_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS)
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A server that did not greet us: in words, and whether that says something of its era."""
+
+    words: str
+    of_era: bool
+
+
+class _Data(msgspec.Struct):
+    supported: list[str] = []
+
+
+class _Error(msgspec.Struct):
+    data: _Data
+
+
+class Negotiation:
+    """One attempt to be greeted, on one link."""
+
+    def __init__(
+        self, link: OwnedLink, hello: Hello, name: str, version: str, patience: float
+    ) -> None:
+        self.speaks_older = False
+        self.refused: set[Era] = set()
+        """The eras in which it did not greet us, though it could have."""
+        self.was_silent = False
+        self._link = link
+        self._hello = hello
+        self._name, self._version = name, version
+        self._patience = patience
+        self._until = asyncio.get_running_loop().time() + patience
+        self._alone = False
+        self._probe: Flight | None = None
+
+    async def greet(self, first: Era, *, alone: bool = False) -> Greeting | Refusal:
+        """Be greeted in one era or else in the other; ``alone``: not in the other."""
+        self._alone = alone
+        greeting = await self._in(first)
+        if isinstance(greeting, Greeting):
+            return greeting
+        if alone or not greeting.of_era or self._link.closed.done():
+            return greeting
+        self.refused.add(first)
+        other = Era.HANDSHAKE if first is Era.STATELESS else Era.STATELESS
+        second = await self._in(other)
+        if isinstance(second, Greeting):
+            self.refused.discard(second.era)
+            return second
+        return second if other is Era.HANDSHAKE else greeting
+
+    def tidy(self) -> None:
+        """It has greeted us, and the conversation is open: what it did not answer is given up."""
+        if self._probe is not None and not self._probe.future.done():
+            why = "the server answered initialize"
+            self._probe.abandon(outcomes.cancelled(why, self._probe.delivery), why)
+
+    def _in(self, era: Era) -> Awaitable[Greeting | Refusal]:
+        return self._discover() if era is Era.STATELESS else self._initialize()
+
+    # -- the stateless era
+
+    async def _discover(self) -> Greeting | Refusal:
+        version = LATEST_STATELESS
+        self._probe = self._ask_discover(version)
+        outcome = await self._outcome(self._probe, self._patience if self._alone else PROBE_TIME)
+        if outcome is None:
+            self.was_silent = True
+            return Refusal("no answer to server/discover", of_era=True)
+        shared = _supported(outcome)
+        if shared:
+            self._probe = self._ask_discover(shared[-1])
+            outcome = await self._outcome(self._probe, self._patience) or outcome
+        self._probe = None
+        return _discovered(outcome)
+
+    def _ask_discover(self, version: str) -> Flight:
+        meta = our_meta(self._name, self._version, version)
+        flight = Flight("server/discover")
+        flight.params = encode.dumps({"_meta": meta})
+        flight.headers = b"mcp-protocol-version: %b\r\nmcp-method: server/discover\r\n" % (
+            version.encode()
+        )
+        self._link.send(flight)
+        return flight
+
+    # -- the handshake era
+
+    async def _initialize(self) -> Greeting | Refusal:
+        flight = Flight("initialize")
+        flight.params = self._hello.params(self._name, self._version)
+        self._link.send(flight)
+        late = await self._answer_to_probe(flight)
+        if late is not None:
+            return late
+        outcome = await self._outcome(flight, self._patience)
+        self.speaks_older = self._link.speaks_older
+        if outcome is None:
+            slow = outcomes.timed_out(self._link.server, Delivery.UNKNOWN, self._patience)
+            return Refusal(f"initialize: {slow.message}", of_era=False)
+        if outcome.kind is Kind.RESULT:
+            return _greeted(outcome)
+        return await self._after_refusal(outcome)
+
+    async def _after_refusal(self, outcome: Outcome) -> Greeting | Refusal:
+        """The handshake was refused: a server that was slow to start may yet say why."""
+        if self._probe is not None:
+            said = await self._outcome(self._probe, PROBE_TIME)
+            self._probe = None
+            if said is not None and isinstance(greeting := _discovered(said), Greeting):
+                return greeting
+        if _supported(outcome) and Era.STATELESS in self.refused:
+            return await self._discover()
+        return Refusal(f"initialize: {outcome.message}", of_era=_is_refusal(outcome, self._link))
+
+    async def _answer_to_probe(self, flight: Flight) -> Greeting | None:
+        """What a server that was only slow says to the first question, if it says it first."""
+        if self._probe is None:
+            return None
+        probe = self._probe
+        either: set[asyncio.Future[Any]] = {probe.future, flight.future, self._link.closed}
+        await asyncio.wait(either, timeout=self._left, return_when=asyncio.FIRST_COMPLETED)
+        if not probe.future.done():
+            return None
+        self._probe = None
+        greeting = _discovered(probe.future.result())
+        return greeting if isinstance(greeting, Greeting) else None
+
+    # -- waiting
+
+    @property
+    def _left(self) -> float:
+        return max(0.0, self._until - asyncio.get_running_loop().time())
+
+    async def _outcome(self, flight: Flight, timeout: float) -> Outcome | None:
+        """How a request ended; None when it has not, in time or because the link did."""
+        either: set[asyncio.Future[Any]] = {flight.future, self._link.closed}
+        left = min(timeout, self._left)
+        await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return flight.future.result() if flight.future.done() else None
+
+
+def _discovered(outcome: Outcome) -> Greeting | Refusal:
+    if outcome.kind is not Kind.RESULT:
+        outage = outcome.delivery is Delivery.NOT_SENT
+        return Refusal(f"server/discover: {outcome.message}", of_era=not outage)
+    try:
+        greeting = read_discovery(outcome.payload)
+    except (ValueError, FrameError, msgspec.MsgspecError) as error:
+        return Refusal(f"server/discover: {error}", of_era=True)
+    return greeting or Refusal("server/discover: it shares no version with us", of_era=True)
+
+
+def _greeted(outcome: Outcome) -> Greeting | Refusal:
+    try:
+        return read_greeting(outcome.payload)
+    except (ValueError, FrameError, msgspec.MsgspecError) as error:
+        return Refusal(str(error), of_era=False)
+
+
+def _is_refusal(outcome: Outcome, link: OwnedLink) -> bool:
+    """Whether a failed handshake may mean that the server knows none."""
+    return (outcome.code in _REFUSALS and outcome.delivery is None) or link.speaks_older
+
+
+def _supported(outcome: Outcome) -> list[str]:
+    """The stateless versions we share with a server that refused another one."""
+    if outcome.kind is Kind.RESULT or outcome.code != UNSUPPORTED_VERSION:
+        return []
+    try:
+        named = msgspec.json.decode(outcome.payload, type=_Error).data.supported
+    except msgspec.MsgspecError:
+        return []
+    return [version for version in STATELESS_VERSIONS if version in named]
