@@ -319,9 +319,10 @@ class Junction:
 
     def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         for shared in self.servers.values():
-            upstream = shared.twin_of(session) if shared.is_isolated else shared
-            if upstream is not None and upstream.link is not None:
-                upstream.link.notify(method, params)
+            for upstream in (shared, *shared.twins):
+                whose = session if upstream.is_isolated else None
+                if upstream.link is not None and upstream.session is whose:
+                    upstream.link.notify(method, params)
 
     async def log_level_set(self) -> None:
         everyone = [u for shared in self.servers.values() for u in (shared, *shared.twins)]
@@ -356,12 +357,18 @@ class Junction:
 
     async def _remind(self, upstream: Upstream) -> None:
         """Tell a server again what it cannot remember across conversations."""
+        if upstream.is_pooled:
+            return  # what its callers want, each of their calls says
         if any(session.log_level for session in self.sessions):
             await self._tell_log_level(upstream)
         if upstream.session is None and (upstream.is_isolated or upstream.primary is not None):
             return  # nobody subscribes there
         wanted = self._subscriptions.of(upstream.key, upstream.session)
-        await asyncio.gather(*map(upstream.subscribe, wanted))
+        if upstream.is_stateless:  # all together are one request
+            await asyncio.gather(*map(upstream.subscribe, wanted))
+            return
+        for uri in wanted:
+            await upstream.subscribe(uri)
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
         if frame.method in _CHANGES:

@@ -19,6 +19,7 @@ from mcp_junction.errors import ConfigError, Problem, ProblemCode, UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.app import HttpListener, Standing
+from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
 from mcp_junction.listener.http.registry import SessionRegistry
@@ -74,14 +75,20 @@ class Service:
         found = {"/mcp": EVERYTHING}
         found.update({f"/mcp/{key}": one_server(key) for key in servers})
         problems: list[Problem] = []
-        for name, entries in self._junction.config.endpoints.items():
+        config = self._junction.config
+        for name, entries in config.endpoints.items():
+            place = f"$.junction.endpoints.{name}"
             try:
-                found[f"/mcp/{name}"] = named_set(name, entries, servers)
+                chosen = named_set(name, entries, {*servers, *config.disabled})
             except ValueError as error:
-                place = f"$.junction.endpoints.{name}"
                 problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
+                continue
+            found[f"/mcp/{name}"] = chosen
+            for entry, pattern in zip(entries, chosen.patterns or (), strict=True):
+                if not any(pattern.admits_server(key) for key in servers):
+                    log.warning("%s: %r names a disabled server only", place, entry)
         if problems:
-            raise ConfigError(self._junction.config.source, problems)
+            raise ConfigError(config.source, problems)
         return found
 
     # -- the Doors
@@ -106,7 +113,7 @@ class Service:
     async def serve(self, host: str, port: int, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then finish what is running."""
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
-        server = _server(self._listener, host, port, protocol)
+        server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())
         sweeping = self._junction.tasks.spawn(self._registry.run())
         watching = self._junction.tasks.spawn(self._watch_keys())
@@ -128,6 +135,11 @@ class Service:
         watching.cancel()
         await asyncio.wait({serving}, timeout=5)
         await self._calls.close()
+
+    def _app(self) -> App:
+        """The listener, behind what believes trusted proxies where there are any."""
+        proxies = self._junction.settings.trusted_proxies
+        return Forwarded(self._listener, proxies) if proxies else self._listener
 
     async def _watch_keys(self) -> None:
         """A revocation ends what its key had open, too."""
@@ -178,7 +190,7 @@ class _Server(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-def _server(app: HttpListener, host: str, port: int, protocol: type[HttpProtocol]) -> _Server:
+def _server(app: App, host: str, port: int, protocol: type[HttpProtocol]) -> _Server:
     config = uvicorn.Config(
         app,
         host=host,

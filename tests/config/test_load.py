@@ -186,3 +186,11 @@ def test_without_sets_there_are_none(folder):
 def test_a_set_that_cannot_have_an_address_is_a_problem(folder, endpoints, path):
     (problem,) = folder.problems(with_sets(endpoints))
     assert (problem.code, problem.path) == (ProblemCode.INVALID_SCHEMA, path)
+
+
+def test_which_servers_are_disabled_is_known(folder):
+    entry = {"command": "x"}
+    servers = {"git": entry, "off": {**entry, "disabled": True}}
+    config = folder.load({"mcpServers": servers})
+    assert [server.key for server in config.servers] == ["git"]
+    assert config.disabled == {"off"}

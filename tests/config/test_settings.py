@@ -83,3 +83,21 @@ def test_settings_are_read_from_the_file_and_the_dotenv_beside_it(folder):
     (folder.path / ".env").write_text("JUNCTION_DRAIN_MS=7\n")
     config = folder.load({"mcpServers": {}, "junction": {"name": "hub", "drain_ms": 3}})
     assert config.settings == Settings(name="hub", drain_ms=7)
+
+
+@pytest.mark.parametrize("given", [["10.0.0.7", "fd00::/8"], "10.0.0.7, fd00::/8"])
+def test_proxies_are_an_array_or_words(given):
+    wanted = ("10.0.0.7", "fd00::/8")
+    assert layered({"trusted_proxies": given}, {}, {})[0].trusted_proxies == wanted
+    words = "10.0.0.7 fd00::/8"
+    environ = {"JUNCTION_TRUSTED_PROXIES": words}
+    assert layered({}, environ, {})[0].trusted_proxies == wanted
+    assert layered({}, {}, {"trusted_proxies": words})[0].trusted_proxies == wanted
+    assert layered({}, environ, {"trusted_proxies": "::1"})[0].trusted_proxies == ("::1",)
+
+
+@pytest.mark.parametrize("given", ["proxy.example", "10.0.0.0/64", ["*"], [7], {}, None, True, 7])
+def test_a_proxy_is_an_address_or_a_network(given):
+    settings, (problem,) = layered({"trusted_proxies": given}, {}, {})
+    assert problem.path == "$.junction.trusted_proxies"
+    assert settings == DEFAULTS

@@ -85,6 +85,7 @@ async def test_calls_that_do_not_end_in_time_are_answered_all_the_same(
     gateway = http_rig.serve()
     client = Client(gateway.port)
     await client.open()
+    await client.tools()  # the server is up: until then, half of these calls may wait
     calls = [
         asyncio.ensure_future(client.call("led:record", nonce=f"n{number}", fault="hang"))
         for number in range(CALLS)

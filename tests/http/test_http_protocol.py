@@ -1,7 +1,8 @@
 """HTTP/1.1 on a listening connection, before a small ASGI app."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import uvicorn
 from tests.http.wire import BOUND, Wire
 from uvicorn.server import ServerState
 
-from mcp_junction.listener.http.protocol import MAX_QUEUED, protocol_for
+from mcp_junction.listener.http.protocol import MAX_QUEUED, Patience, protocol_for
 from mcp_junction.tasks import TaskScope
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -63,12 +64,14 @@ class Site:
         return wire
 
 
-async def listening(site: Site, **settings: Any) -> AsyncIterator[Site]:
+async def listening(
+    site: Site, patience: Patience | None = None, **settings: Any
+) -> AsyncIterator[Site]:
     config = uvicorn.Config(site, log_config=None, lifespan="off", **settings)
     config.load()
     loop = asyncio.get_running_loop()
     tasks = TaskScope("test")
-    protocol = protocol_for(tasks, 4 * 1024 * 1024)
+    protocol = protocol_for(tasks, 4 * 1024 * 1024, patience)
     server = await loop.create_server(lambda: protocol(config, site.state, {}), "127.0.0.1", 0)
     site.port = server.sockets[0].getsockname()[1]
     yield site
@@ -271,3 +274,72 @@ async def test_when_the_server_ends_what_runs_is_finished_and_nothing_more_taken
     site.doors["/slow"].set()
     assert (await busy.response()).body == b"/slow"
     assert await busy.closed() == b""
+
+
+# -- requests that drip in
+
+
+async def dripped(wire: Wire, pieces: Iterable[bytes]) -> bytes:
+    """What is said to a request sent piece by piece, until the other side hangs up."""
+    closing = asyncio.ensure_future(wire.closed())
+    for piece in pieces:
+        wire.send(piece)
+        await asyncio.wait({closing}, timeout=0.01)
+        if closing.done():
+            break
+    return await closing
+
+
+ENDLESS_HEAD = itertools.chain([b"GET /drip HTTP/1.1\r\n"], itertools.repeat(b"x: y\r\n"))
+POST = b"POST /drip HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"G"],
+        [b"GET /drip HTTP/1.1\r\nhost: x\r\n"],
+        [POST],
+        ENDLESS_HEAD,
+        itertools.chain([POST], itertools.repeat(b"x")),
+        [POST, b"x" * 99_999],
+    ],
+    ids=["a byte", "half a head", "no body", "a head in drips", "a body in drips", "no last byte"],
+)
+async def test_a_request_that_does_not_come_in_is_given_up(pieces):
+    patience = Patience(head=0.2, body=0.2, rate=1_000_000)
+    async for site in listening(Site(), patience, timeout_keep_alive=75):
+        wire = await site.wire()
+        wire.request("GET", "/before")
+        assert (await wire.response()).status == 200
+        said = await dripped(wire, pieces)
+        # Who still sends when we hang up is reset, and may not get to read why.
+        assert said.startswith(b"HTTP/1.1 408 ") or not (said or isinstance(pieces, list))
+        assert len(site.scopes) == 1
+        assert not site.state.connections
+
+
+async def test_a_connection_that_only_sends_empty_lines_is_idle():
+    async for site in listening(Site(), timeout_keep_alive=0.2):
+        assert await dripped(await site.wire(), itertools.repeat(b"\r\n")) == b""
+
+
+async def test_slow_requests_do_not_take_others_with_them():
+    patience = Patience(head=0.2, body=BOUND * 2)
+    async for site in listening(Site(), patience, timeout_keep_alive=75):
+        idle, sending, busy = [await site.wire() for _ in range(3)]
+        site.doors["/busy"] = asyncio.Event()
+        idle.request("GET", "/idle")
+        await idle.response()
+        busy.request("GET", "/busy")
+        busy.send(b"GET /next HTTP/1.1\r\n")  # its time begins when the other one is answered
+        sending.send(b"POST /sent HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nx")
+        # By the time that this one is given up, the others have been at it for as long.
+        assert b" 408 " in await dripped(await site.wire(), [b"GET"])
+        sending.send(b"x")
+        assert (await sending.response()).status == 200
+        idle.request("GET", "/again")
+        assert (await idle.response()).status == 200
+        site.doors["/busy"].set()
+        assert (await busy.response()).body == b"/busy"
+        assert b" 408 " in await busy.closed()

@@ -131,3 +131,19 @@ async def test_told_to_stop_it_finishes_what_runs_and_ends_well(serve):
         assert not peer.sessions
         with pytest.raises(ConnectionRefusedError):
             await Wire.open(program.port)
+
+
+async def test_a_set_that_names_a_disabled_server_is_served_without_it(serve):
+    off = {**stdio_entry(), "disabled": True}
+    program = await serve(
+        {"one": stdio_entry(), "off": off, "one.x": off},
+        endpoints={"few": ["one.echo", "off", "*.about"], "none": ["off.echo", "one.x.echo"]},
+    )
+    line = await program.said("'off' names a disabled server only")
+    assert "$.junction.endpoints.few" in line
+    assert "$.junction.endpoints.none: 'one.x.echo'" in program.errors
+    assert "'*.about'" not in program.errors
+    few, none = await program.front("/mcp/few"), await program.front("/mcp/none")
+    assert sorted(await few.names()) == ["one.about", "one.echo"]
+    assert await none.names() == []
+    assert (await program.get("/mcp/off")).status == 404

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.conformance.processes import FIXTURE, fixture
 
@@ -14,7 +17,10 @@ from mcp_junction.app import Junction
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.param_headers import name_line
 from mcp_junction.protocol.versions import Era
+from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Kind
 from mcp_junction.upstream.server import Upstream
@@ -39,8 +45,16 @@ def python(*args: str) -> ServerDefinition:
     return ServerDefinition("s", "stdio", command=sys.executable, args=args)
 
 
-def on_stdio(era: str) -> ServerDefinition:
-    return python(str(FIXTURE), "stdio", "--era", era)
+@asynccontextmanager
+async def fixture_behind(transport: str, era: str, hello: Hello) -> AsyncIterator[Upstream]:
+    """The conformance fixture, as a server of this era, behind a gateway."""
+    if transport == "stdio":
+        async with behind(python(str(FIXTURE), "stdio", "--era", era), hello) as upstream:
+            yield upstream
+    else:
+        with fixture(era) as url:
+            async with behind(ServerDefinition("s", "http", url=url), hello) as upstream:
+                yield upstream
 
 
 async def listed(upstream: Upstream) -> list[str]:
@@ -64,14 +78,8 @@ EXPECTED = [
 async def test_a_server_is_talked_to_in_the_preferred_era_it_speaks(
     transport, spoken, preferred, found
 ):
-    hello = Hello(prefers=preferred)
-    if transport == "stdio":
-        async with behind(on_stdio(spoken), hello) as upstream:
-            await check(upstream, found)
-    else:
-        with fixture(spoken) as url:
-            async with behind(ServerDefinition("s", "http", url=url), hello) as upstream:
-                await check(upstream, found)
+    async with fixture_behind(transport, spoken, Hello(prefers=preferred)) as upstream:
+        await check(upstream, found)
 
 
 async def check(upstream: Upstream, found: Era) -> None:
@@ -80,3 +88,119 @@ async def check(upstream: Upstream, found: Era) -> None:
     assert upstream.starts == 1
     assert upstream.greeting.name
     assert "test_simple_text" in await listed(upstream)
+
+
+# -- servers with bad manners
+
+
+ODD = Path(__file__).with_name("odd_server.py")
+
+
+async def test_a_server_that_exits_on_the_first_question_is_started_again_for_the_handshake(caplog):
+    async with behind(python(str(ODD), "exits"), Hello()) as upstream:
+        assert (upstream.state, upstream.starts) == (ServerState.CONNECTED, 2)
+        assert upstream.link.era is OLD
+        assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+        assert await listed(upstream) == ["t"]
+        assert await upstream.in_era(NEW) is None
+
+
+async def test_a_server_that_exits_whatever_it_is_asked_is_started_twice_and_said_to_fail():
+    async with behind(python("-c", "import sys; input(); sys.exit(3)"), Hello()) as upstream:
+        assert (upstream.state, upstream.starts) == (ServerState.ERROR, 2)
+        assert upstream.error.message == "exited with code 3 before it answered initialize"
+
+
+async def test_a_server_that_is_silent_is_greeted_with_the_handshake_and_first_so_next_time():
+    entry = msgspec.structs.replace(python(str(ODD), "silent"), restart=True)
+    async with behind(entry, Hello()) as upstream:
+        assert (upstream.link.era, upstream.starts) == (OLD, 1)
+        slow = upstream.start_seconds
+        upstream.link._ward.kill()
+        await upstream.link.gone()
+        upstream._connected.clear()
+        async with asyncio.timeout(BOUND):
+            await upstream._connected.wait()
+        assert upstream.starts == 2
+        assert upstream.link.era is OLD
+        assert upstream.start_seconds < slow
+
+
+async def test_a_server_that_is_only_slow_to_start_is_not_misjudged():
+    async with behind(python(str(ODD), "slow"), Hello()) as upstream:
+        assert (upstream.link.era, upstream.starts) == (NEW, 1)
+        assert await listed(upstream) == ["t"]
+
+
+@pytest.mark.parametrize("prefers", [OLD, NEW])
+async def test_a_version_that_a_refusal_names_is_tried(prefers):
+    async with behind(python(str(ODD), "refuses"), Hello(prefers=prefers)) as upstream:
+        assert (upstream.link.era, upstream.starts) == (NEW, 1)
+
+
+async def test_a_server_that_fails_in_both_eras_says_why():
+    for prefers in (OLD, NEW):
+        async with behind(python(str(ODD), "denies"), Hello(prefers=prefers)) as upstream:
+            assert (upstream.state, upstream.starts) == (ServerState.ERROR, 1)
+            assert upstream.error.message == "initialize: no"
+
+
+# -- a real server of both eras: its twin, and what it announces
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize(("prefers", "other"), [(NEW, OLD), (OLD, NEW)])
+async def test_a_server_of_both_eras_is_there_in_both(transport, prefers, other):
+    async with fixture_behind(transport, "both", Hello(prefers=prefers)) as upstream:
+        twin = await upstream.in_era(other)
+        assert twin.link.era is other
+        assert await listed(twin) == await listed(upstream)
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize(("spoken", "other"), [("new", OLD), ("old", NEW)])
+async def test_a_server_of_one_era_is_there_in_that_one(transport, spoken, other):
+    async with fixture_behind(transport, spoken, Hello(prefers=other)) as upstream:
+        assert await upstream.in_era(other) is None
+    era = OLD if other is NEW else NEW
+    async with fixture_behind(transport, spoken, Hello(prefers=era)) as upstream:
+        assert await upstream.in_era(other) is None
+        assert await listed(upstream)
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+async def test_changes_are_heard_and_wishes_acknowledged(transport):
+    async with fixture_behind(transport, "new", Hello()) as upstream:
+        heard = Heard(upstream._observer)
+        upstream._observer = heard
+        assert (await upstream.subscribe("test://watched-resource")).kind is Kind.RESULT
+        called = {"name": "test_trigger_tool_change", "arguments": {}}
+        await call(upstream, called)
+        async with asyncio.timeout(BOUND):
+            frame = await heard.frames.get()
+        assert frame.method == "notifications/tools/list_changed"
+        assert b"subscriptionId" not in bytes(frame.params)
+
+
+async def call(upstream: Upstream, params: dict[str, Any]) -> Any:
+    """Call a tool as the call path does: with its headers made beforehand."""
+    flight = Flight("tools/call")
+    flight.params = upstream._sealed(json.dumps(params).encode())
+    flight.headers = name_line(json.dumps(params["name"]).encode())
+    upstream.link.send(flight)
+    async with asyncio.timeout(BOUND):
+        outcome = await flight.future
+    assert outcome.kind is Kind.RESULT, outcome.message
+    return json.loads(bytes(outcome.payload))
+
+
+class Heard:
+    """An Observer in front of another: keeps what is heard."""
+
+    def __init__(self, behind: Any) -> None:
+        self.frames: asyncio.Queue[Frame] = asyncio.Queue()
+        self.changed, self.connected = behind.changed, behind.connected
+        self.asked, self.renewed = behind.asked, behind.renewed
+
+    def heard(self, upstream: Upstream, frame: Frame) -> None:
+        self.frames.put_nowait(frame)

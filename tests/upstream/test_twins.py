@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,6 +31,10 @@ class Asking(DeafObserver):
 
     def __init__(self) -> None:
         self.heard_from: list[Upstream] = []
+        self.news = asyncio.Event()
+
+    def changed(self, upstream: Upstream) -> None:
+        self.news.set()
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
         self.heard_from.append(upstream)
@@ -77,6 +81,18 @@ async def connected(twin: Upstream | None) -> Upstream:
     assert twin is not None
     assert await twin.link_in_time(BOUND) is not None
     return twin
+
+
+async def until(upstream: FakeUpstream, found: Callable[[], bool]) -> None:
+    """Wait for something that comes with a change of state."""
+    news = upstream._observer.news
+    while not found():
+        news.clear()
+        await news.wait()
+
+
+def is_gone(twin: Upstream) -> Callable[[], bool]:
+    return lambda: twin.state is ServerState.DISCONNECTED
 
 
 # -- in the other era
@@ -129,8 +145,7 @@ async def test_a_twin_that_is_refused_is_remembered_until_the_server_has_a_new_l
         assert caplog.records == []
         upstream.script = greets(["a"], silence, [OLD, NEW])
         upstream.links[0].lose()
-        while upstream.link in (None, upstream.links[0]):
-            await asyncio.sleep(0.01)
+        await until(upstream, lambda: upstream.link not in (None, upstream.links[0]))
         assert upstream.speaks(NEW) is None
         assert (await connected(await upstream.in_era(NEW))).link.era is NEW
 
@@ -155,8 +170,7 @@ async def test_isolation_is_for_the_handshake_era():
         assert set(upstream.twins) == {old, twin}
         upstream.end_session(session)
         assert upstream.twin_of(session) is None
-        while twin.state is not ServerState.DISCONNECTED:
-            await asyncio.sleep(0)
+        await until(upstream, is_gone(twin))
 
 
 # -- pooled
@@ -192,8 +206,7 @@ async def test_the_idle_one_that_was_used_least_recently_makes_room():
         assert await connected(upstream.pooled("new", Hello())) not in twins
         assert upstream.pooled(0, Hello()) is twins[0]
         assert upstream.pooled(1, Hello()) is twins[1]
-        while twins[2].state is not ServerState.DISCONNECTED:
-            await asyncio.sleep(0)
+        await until(upstream, is_gone(twins[2]))
         assert not busy.future.done()
 
 

@@ -104,6 +104,10 @@ class Call:
     def session(self) -> Caller:
         return self.caller
 
+    @property
+    def principal(self) -> object:
+        return self.caller.principal.id, self.caller.principal.role.value
+
     # -- downward: ending it from our side
 
     def board(self, flight: Flight) -> bool:

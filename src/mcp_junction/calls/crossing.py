@@ -19,7 +19,7 @@ from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.rounds import fulfilled
-from mcp_junction.eras.seal import Bearer, Ticket
+from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import (
@@ -150,8 +150,8 @@ class Crossing:
         state = found.get("requestState")
         if state is None:
             return Outcome(Kind.SUSPENDED, outcome.payload)
-        ticket = Ticket(_bearer(call, route), inner=_text(state))
-        found["requestState"] = Raw(encode.dumps(self._lot.seal.close(ticket)))
+        sealed = self._lot.keep(_bearer(call, route), _text(state))
+        found["requestState"] = Raw(encode.dumps(sealed))
         return Outcome(Kind.SUSPENDED, encode.dumps(found))
 
     # -- a stateless client before a handshake server
@@ -178,7 +178,7 @@ class Crossing:
     def _boarded(self, call: Call, link: Link, route: Route, bearer: Bearer) -> Ride:
         """The call on its flight, with its envelope taken off."""
         caller = call.caller
-        ride = Ride(bearer, caller, _questions(caller.hello().capabilities))
+        ride = Ride(bearer, _questions(caller.hello().capabilities))
         ride.flight = flight = Flight(call.method, ride, self._loop)
         params = readdressed(call.method, call.params, route.raw_name)
         envelope.opened(params)

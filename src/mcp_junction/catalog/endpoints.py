@@ -7,7 +7,7 @@ never against a spelled name.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import translate
 from functools import lru_cache
 
@@ -23,7 +23,10 @@ class Pattern(msgspec.Struct, frozen=True):
     name: str = "*"
 
     def admits(self, pair: Pair) -> bool:
-        return _glob(self.server, pair.server) and _glob(self.name, pair.name)
+        return self.admits_server(pair.server) and _glob(self.name, pair.name)
+
+    def admits_server(self, server: str) -> bool:
+        return _glob(self.server, server)
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -37,7 +40,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return self.patterns is None or any(p.admits(pair) for p in self.patterns)
 
     def admits_server(self, server: str) -> bool:
-        return self.patterns is None or any(_glob(p.server, server) for p in self.patterns)
+        return self.patterns is None or any(p.admits_server(server) for p in self.patterns)
 
 
 EVERYTHING = Endpoint("mcp")
@@ -48,8 +51,11 @@ def one_server(key: str) -> Endpoint:
     return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
 
 
-def named_set(name: str, entries: Sequence[str], servers: Mapping[str, object]) -> Endpoint:
-    """A set of the config file. Raises ValueError for an entry that names no server."""
+def named_set(name: str, entries: Sequence[str], servers: Collection[str]) -> Endpoint:
+    """A set of the config file. Raises ValueError for an entry that names no server.
+
+    ``servers`` are all the file names; those that are not there show nothing.
+    """
     patterns = []
     for entry in entries:
         found = _pattern(entry, servers)
@@ -59,7 +65,7 @@ def named_set(name: str, entries: Sequence[str], servers: Mapping[str, object]) 
     return Endpoint(f"mcp/{name}", tuple(patterns))
 
 
-def _pattern(entry: str, servers: Mapping[str, object]) -> Pattern | None:
+def _pattern(entry: str, servers: Collection[str]) -> Pattern | None:
     """The longest server key that begins the entry wins, since keys may hold dots too."""
     if entry in servers:
         return Pattern(_literal(entry))

@@ -24,6 +24,7 @@ _SETTINGS = (
     "restart",
     "inherit_env",
     "require_key",
+    "trusted_proxies",
 )
 
 

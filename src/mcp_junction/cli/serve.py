@@ -35,6 +35,11 @@ def run(argv: list[str]) -> int:
     network.add_argument(
         "--require-key", action="store_true", default=None, help="ask for a key on loopback too"
     )
+    network.add_argument(
+        "--trusted-proxies",
+        metavar="LIST",
+        help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
+    )
     add_data_dir(options)
     given = options.parse_args(argv)
     set_up_logging(given)

@@ -35,6 +35,8 @@ class Config(msgspec.Struct, frozen=True):
     """Says which file this is, whatever it is called from: how a circle of aggregators is seen."""
     endpoints: Mapping[str, tuple[str, ...]]
     """Named sets of servers and tools, each at an address of its own."""
+    disabled: frozenset[str] = frozenset()
+    """Servers that the file names and leaves out: a set may name them too, and is without them."""
 
 
 def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> Config:
@@ -48,13 +50,13 @@ def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> C
     own = own if isinstance(own, dict) else {}
     settings, found = layered(own, variables, options)
     problems += found
-    servers, found = _servers(document, own.get("servers"), variables, settings)
+    servers, disabled, found = _servers(document, own.get("servers"), variables, settings)
     problems += found
     endpoints, found = _endpoints(own.get("endpoints"), servers)
     problems += found
     if problems:
         raise ConfigError(path, problems)
-    return Config(path, tuple(servers), settings, _identity(path), endpoints)
+    return Config(path, tuple(servers), settings, _identity(path), endpoints, disabled)
 
 
 def _read(path: str) -> str:
@@ -76,14 +78,15 @@ def _read(path: str) -> str:
 
 def _servers(
     document: dict[str, Any], extras: Any, variables: Mapping[str, str], settings: Settings
-) -> tuple[list[ServerDefinition], list[Problem]]:
+) -> tuple[list[ServerDefinition], frozenset[str], list[Problem]]:
+    """The servers, the keys of those that are disabled, and what is wrong in them."""
     member = "mcpServers" if "mcpServers" in document or "servers" not in document else "servers"
     root = child_path("$", member)
     entries = document.get(member)
-    if member not in document:
-        return [], [_wrong(root, "is missing: an object with one entry for each server")]
     if not isinstance(entries, dict):
-        return [], [_wrong(root, "must be an object with one entry for each server")]
+        what = "must be" if member in document else "is missing:"
+        problem = _wrong(root, f"{what} an object with one entry for each server")
+        return [], frozenset(), [problem]
     servers: list[ServerDefinition] = []
     problems: list[Problem] = []
     if not isinstance(extras, dict | None):
@@ -101,7 +104,8 @@ def _servers(
         problems += reader.problems
         if definition is not None:
             servers.append(definition)
-    return servers, problems
+    disabled = frozenset(entries).difference(server.key for server in servers)
+    return servers, disabled, problems
 
 
 def _endpoints(

@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
     require_key: bool = False
     allowed_hosts: str = ""
     allowed_origins: str = ""
+    trusted_proxies: tuple[str, ...] = ()
 
 
 def layered(
@@ -74,6 +75,9 @@ def _take(
     value: Any,
     default: Any,
 ) -> None:
+    if isinstance(default, tuple):
+        _take_networks(chosen, problems, name, place, value)
+        return
     kind = str if default is None else type(default)
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
@@ -82,6 +86,26 @@ def _take(
         problems.append(_problem(place, f"must be one of {', '.join(PREFIX_MODES)}"))
     else:
         chosen[name] = value
+
+
+def _take_networks(
+    chosen: dict[str, Any], problems: list[Problem], name: str, place: str, value: Any
+) -> None:
+    """Addresses and networks: an array, or words in one string."""
+    # Imported where it is used: few have proxies.
+    from ipaddress import ip_network
+
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    try:
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError
+        for word in words:
+            ip_network(word, strict=False)
+    except ValueError:
+        message = 'must be addresses or networks, like ["10.0.0.7", "192.168.0.0/16"]'
+        problems.append(_problem(place, message))
+    else:
+        chosen[name] = tuple(words)
 
 
 def _from_text(text: str, default: Any) -> Any:

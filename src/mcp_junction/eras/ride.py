@@ -54,11 +54,11 @@ class Ride:
     """A Passenger that outlives the request it came with."""
 
     __slots__ = (
-        "_capabilities", "_count", "_news", "_session", "bearer", "expires", "flight", "id",
+        "_capabilities", "_count", "_news", "bearer", "expires", "flight", "id",
         "questions", "round", "traveller",
     )  # fmt: skip
 
-    def __init__(self, bearer: Bearer, session: object, capabilities: frozenset[str]) -> None:
+    def __init__(self, bearer: Bearer, capabilities: frozenset[str]) -> None:
         self.bearer = bearer
         self.id = ""
         self.round = 0
@@ -66,14 +66,21 @@ class Ride:
         self.flight: Flight | None = None
         self.traveller: Traveller | None = None
         self.questions: dict[str, Question] = {}
-        self._session = session
         self._capabilities = capabilities
         self._count = 0
         self._news: asyncio.Future[None] | None = None
 
     @property
     def session(self) -> object:
-        return self._session
+        return self  # there is no conversation that two calls could both belong to
+
+    @property
+    def principal(self) -> object:
+        return self.bearer.principal, self.bearer.role
+
+    @property
+    def is_asked(self) -> bool:
+        return bool(self.questions)
 
     # -- the Passenger of its flight
 

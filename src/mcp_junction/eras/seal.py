@@ -66,6 +66,10 @@ class Seal:
         sealed = self._cipher.encrypt(nonce, msgspec.json.encode(ticket), self._replica.encode())
         return f"{self._replica}.{base64.urlsafe_b64encode(nonce + sealed).decode('ascii')}"
 
+    def until(self, seconds: float) -> float:
+        """The moment when a ticket that is good for so long expires."""
+        return self._now() + seconds
+
     def open(self, state: str, bearer: Bearer) -> Ticket:
         """The ticket that was sealed. Raises StateError when it is not good for ``bearer``."""
         ticket = self._read(state)

@@ -7,8 +7,9 @@ wire that is it does not know.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
@@ -32,6 +33,10 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 
+if TYPE_CHECKING:
+    from mcp_junction.protocol.batch import Part
+
+Begun = bytes | asyncio.Task[bytes | None] | None
 Answer = bytes | Coroutine[Any, Any, bytes | None] | None
 _Handler = Callable[[Session, bytes, Frame], Answer]
 
@@ -75,6 +80,32 @@ class Dispatcher:
         answer = await coming
         if answer is not None:
             session.send(answer)
+
+    def receive_batch(self, session: Session, parts: list[Part]) -> None:
+        """Take a batch of a client with a single wire, and answer with another."""
+        self._tasks.spawn(self._batch_later(session, self.begin_batch(session, parts, session)))
+
+    async def _batch_later(self, session: Session, begun: list[Begun]) -> None:
+        from mcp_junction.protocol.batch import join
+
+        answers = await self.batch_ended(begun)
+        if answers:
+            session.send(join(answers))
+
+    def begin_batch(self, session: Session, parts: list[Part], wire: Wire) -> list[Begun]:
+        """Begin every message of a batch, in order; calls go on side by side."""
+        return [self._begin(session, part, wire) for part in parts]
+
+    def _begin(self, session: Session, part: Part, wire: Wire) -> Begun:
+        if isinstance(part, FrameError):
+            return self.refused(part)
+        answer = self.answer(session, part, wire)
+        return self._tasks.spawn(answer) if isinstance(answer, Coroutine) else answer
+
+    async def batch_ended(self, begun: list[Begun]) -> list[bytes]:
+        """The answers to a batch, in the order of its requests, when all of them are there."""
+        ended = [await each if isinstance(each, asyncio.Task) else each for each in begun]
+        return [answer for answer in ended if answer is not None]
 
     def answer(self, session: Session, frame: Frame, wire: Wire) -> Answer:
         """The answer to a frame, or the coroutine of it; None where there is none to give.

@@ -19,7 +19,7 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol import envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import LineReader, Overlong
-from mcp_junction.protocol.versions import INVALID_REQUEST
+from mcp_junction.protocol.versions import BATCHING, INVALID_REQUEST
 from mcp_junction.sessions.session import Session
 
 _DROP_ABOVE = 8 * 1024 * 1024
@@ -117,7 +117,10 @@ class StdioListener:
                 raise self._too_long(line)
             frame = frames.decode(line)
         except FrameError as error:
-            self.send(self._dispatcher.refused(error))
+            if isinstance(line, bytes) and frames.is_batch(line):
+                self._batch(self.session, line, error)
+            else:
+                self.send(self._dispatcher.refused(error))
             return
         if not self._is_decided and frame.method and frame.id:
             self._decide(frame)
@@ -139,6 +142,20 @@ class StdioListener:
             self._client.close(reason)
         elif self.session is not None:
             self.session.close(reason)
+
+    def _batch(self, session: Session, line: bytes, error: FrameError) -> None:
+        """Several messages in one line, from a client whose version has that."""
+        try:
+            if session.protocol_version not in BATCHING:
+                raise error
+            # Imported where it is used: hardly a client does this.
+            from mcp_junction.protocol.batch import split
+
+            parts = split(line)
+        except FrameError as refused:
+            self.send(self._dispatcher.refused(refused))
+        else:
+            self._dispatcher.receive_batch(session, parts)
 
     def _too_long(self, line: Overlong) -> FrameError:
         message = f"a line of {line.size} bytes is over the limit of {self._line_limit}"

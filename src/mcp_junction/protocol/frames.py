@@ -77,7 +77,7 @@ _DIGITS = frozenset(b"0123456789")
 _ID_STARTS = frozenset(b'"-0123456789')
 _NULL_START = ord("n")
 _OBJECT_START = ord("{")
-_BATCH = "batches are not part of MCP: send each message as a frame of its own"
+_BATCH = "batches are not part of MCP since 2025-06-18: send each message as a frame of its own"
 
 _SMALL = 4096
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -105,7 +105,7 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
     except RecursionError:
         raise _refused(data, PARSE_ERROR, f"nested deeper than {MAX_DEPTH} levels") from None
     except msgspec.ValidationError as error:
-        what = _BATCH if data.lstrip()[:1] == b"[" else f"not a JSON-RPC message: {error}"
+        what = _BATCH if is_batch(data) else f"not a JSON-RPC message: {error}"
         raise _refused(data, INVALID_REQUEST, what) from None
     except msgspec.DecodeError as error:
         raise _refused(data, PARSE_ERROR, str(error)) from None
@@ -113,6 +113,11 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
         raise _refused(data, PARSE_ERROR, f"a number has more than {MAX_DIGITS} digits")
     _check(frame, data)
     return frame
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether a text is an array, if it is JSON at all."""
+    return data[:64].lstrip(b" \t\r\n")[:1] == b"["
 
 
 def _check(frame: Frame, data: bytes) -> None:

@@ -33,8 +33,9 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.link import LastWords
+from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Observer, Terms, Upstream
+from mcp_junction.upstream.server import Terms, Upstream
 from mcp_junction.upstream.state import ServerState
 
 Script = Callable[[Flight], Outcome | None]

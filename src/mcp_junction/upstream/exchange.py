@@ -234,15 +234,23 @@ class Exchange:
         """Whom a message is for, and whether that is clear.
 
         On a stream of its own it is the flight's. On a shared one it can be told only when every
-        call under way is one session's; otherwise we do not guess.
+        call under way is one session's; otherwise we do not guess. A call that has been asked and
+        not yet answered waits for that, so the next question is another's of the same principal.
         """
         if on is not None:
             return on.passenger, True
         found: Passenger | None = None
+        waiting: list[Passenger] = []
         for flight in self._flights.values():
             passenger = flight.passenger
-            if passenger is not None:
-                if found is not None and found.session is not passenger.session:
-                    return None, False
+            if passenger is None:
+                continue
+            if isinstance(passenger, Parker) and passenger.is_asked:
+                waiting.append(passenger)
+            elif found is not None and found.session is not passenger.session:
+                return None, False
+            else:
                 found = passenger
+        if waiting and (found is None or any(w.principal != found.principal for w in waiting)):
+            return None, False
         return found, True

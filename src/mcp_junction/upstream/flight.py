@@ -38,6 +38,11 @@ class Passenger(Protocol):
         """Which conversation it is part of; only its identity counts."""
         ...
 
+    @property
+    def principal(self) -> object:
+        """On whose behalf it is."""
+        ...
+
     def progress(self, params: dict[str, Raw]) -> None: ...
 
     def log(self, params: Raw) -> None: ...
@@ -54,6 +59,11 @@ class Withdrawable(Protocol):
 @runtime_checkable
 class Parker(Passenger, Protocol):
     """A passenger that takes questions without anyone waiting for the answer."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it has a question that is not answered yet."""
+        ...
 
     def park(
         self, method: str, params: Raw, answer: Callable[[Outcome], None]

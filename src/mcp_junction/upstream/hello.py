@@ -13,6 +13,7 @@ from mcp_junction.protocol.versions import (
     SERVER_INFO_KEY,
     STATELESS_VERSIONS,
     Era,
+    era_of,
 )
 
 QUESTIONS: Final = {
@@ -36,9 +37,10 @@ class Hello(msgspec.Struct, frozen=True):
 
     def params(self, name: str, version: str) -> bytes:
         """The params of ``initialize``, under our own name."""
+        has_none = era_of(self.protocol_version) is Era.STATELESS
         return encode.dumps(
             {
-                "protocolVersion": self.protocol_version,
+                "protocolVersion": LATEST_HANDSHAKE if has_none else self.protocol_version,
                 "capabilities": msgspec.Raw(self.capabilities),
                 "clientInfo": {"name": name, "version": version},
             }

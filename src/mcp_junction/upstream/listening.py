@@ -149,9 +149,9 @@ class Listening:
         return _DONE
 
     async def _wish(self, uri: str) -> Outcome:
-        if self._refusal is not None:
+        if self._refusal is not None or not self._tasks:
             self._wanted.discard(uri)
-            return self._refusal
+            return self._refusal or outcomes.unavailable(self._server, "it is not connected")
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._asked.append((uri, answer))
         self._news.set()

@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -31,6 +31,7 @@ from mcp_junction.upstream.hello import Greeting, Hello, our_meta
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.listening import Listening
 from mcp_junction.upstream.negotiation import Negotiation, Refusal
+from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import ServerState, may_follow
 from mcp_junction.upstream.twins import Twins
@@ -39,30 +40,6 @@ log = logging.getLogger("mcp_junction.upstream")
 
 RECONNECT_WINDOW = 10.0
 MAX_WAITING = 100
-
-
-class Observer(Protocol):
-    """Who is told about a server's life."""
-
-    def changed(self, upstream: Upstream) -> None:
-        """Its state is another one."""
-        ...
-
-    async def connected(self, upstream: Upstream) -> None:
-        """It has greeted us: find out what it offers. May raise ServerError."""
-        ...
-
-    def heard(self, upstream: Upstream, frame: Frame) -> None:
-        """A notification that belongs to no call."""
-        ...
-
-    async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
-        """A request of the server's that belongs to no one call."""
-        ...
-
-    def renewed(self, upstream: Upstream) -> None:
-        """It had forgotten us, and knows us again: nothing it was told before holds."""
-        ...
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -124,7 +101,8 @@ class Upstream:
         self._is_probing = False
         self._is_wary: bool = primary is not None and primary._is_wary
         self._refused: frozenset[Era] = frozenset()
-        self._is_pooled = is_pooled
+        self.is_pooled = is_pooled
+        """Whether it is for whoever has the same key, and so nobody in particular."""
         self._meta = our_meta(terms.name, terms.version)
         self._listening = Listening(
             definition.key, self._meta, clock, self.renewed, lists=primary is None
@@ -166,7 +144,8 @@ class Upstream:
         """Whether each session needs a link of its own; without state there is nothing to share."""
         if self.definition.isolation != "per-session":
             return False
-        return self.link is None or self.link.era is Era.HANDSHAKE
+        told = self.link or self.greeting
+        return told is None or told.era is Era.HANDSHAKE
 
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
         """This server as one session sees it: itself, or a twin with a link of its own."""
@@ -247,7 +226,7 @@ class Upstream:
         self.starts += 1
         self.level = None
         self._to(ServerState.CONNECTING)
-        link = self._current = await self._open(self)
+        link = self._current = await self._open_in_time()
         try:
             hello = await self._told_who_calls(link)
             if hello is None:
@@ -261,6 +240,15 @@ class Upstream:
                 raise await self._diagnosis(link, Phase.RUNTIME, "while it was running")
         finally:
             await self._leave(link)
+
+    async def _open_in_time(self) -> OwnedLink:
+        """A link of its own, in time: whoever must start the program may be stuck."""
+        limit = self.terms.start_timeout
+        try:
+            return await asyncio.wait_for(self._open(self), limit)
+        except TimeoutError:
+            message = f"was not started within {limit:g} s"
+            raise ServerError(self.key, Phase.STARTUP, message) from None
 
     def _up(self, link: OwnedLink) -> None:
         self._twins.forget_verdicts()
@@ -420,7 +408,7 @@ class Upstream:
 
     async def unsubscribe(self, uri: str) -> Outcome:
         """Hear no more of changes to a resource."""
-        if self.is_stateless:
+        if self.is_stateless or self._current is None:
             return await self._listening.remove(uri)
         params = encode.dumps({"uri": uri})
         return await self.request("resources/unsubscribe", params, self.terms.start_timeout)
@@ -428,20 +416,21 @@ class Upstream:
     # -- the Ear of its link
 
     def heard(self, frame: Frame) -> None:
-        if self._is_pooled:
+        if self.is_pooled:
             return  # nobody in particular is behind it, and the server's own link hears it too
         heard = self._listening.sort(frame) if self.is_stateless else frame
         if heard is not None:
             self._observer.heard(self, heard)
 
     async def asked(self, frame: Frame) -> Outcome:
-        if self._is_pooled:
+        if self.is_pooled:
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
         return await self._observer.asked(self, frame)
 
     def renewed(self) -> None:
         self.level = None
-        self._observer.renewed(self)
+        if not self.is_pooled:
+            self._observer.renewed(self)
 
     # -- what went wrong
 

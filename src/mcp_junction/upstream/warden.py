@@ -92,6 +92,10 @@ class Warden:
         except OSError:
             pipes.close()
             raise
+        except asyncio.CancelledError:  # nobody waits for it any more
+            pipes.close()
+            ward.kill()
+            raise
         return ward, pipes
 
     def _order(self, definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Ward, Pipes]:

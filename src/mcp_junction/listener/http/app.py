@@ -15,15 +15,16 @@ from typing import Any, NamedTuple, Protocol
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
-from mcp_junction.listener.http.protocol import Exchange
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import batch, encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import (
+    BATCHING,
     HANDSHAKE_VERSIONS,
     INVALID_REQUEST,
     SERVER_UNAVAILABLE,
@@ -124,6 +125,7 @@ class HttpListener:
         if not self._guard.admits(
             headers.get(b"host", b""), headers.get(b"origin", b"")
         ) or _says_twice(scope["headers"], headers):
+            _log_refused(scope, 403)
             await _refuse(send, 403, "this Host or Origin is not let in")
             return
         path: str = scope["path"]
@@ -133,6 +135,7 @@ class HttpListener:
             return
         principal = self._doors.principal(headers.get(b"authorization", b""))
         if principal is None:
+            _log_refused(scope, 401)
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
             await _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
             return
@@ -183,8 +186,10 @@ class HttpListener:
         try:
             frame = frames.decode(body)
         except FrameError as error:
-            payload = encode.error_object(error.code, error.message)
-            await _respond(send, 400, encode.error(error.frame_id or b"null", payload))
+            if frames.is_batch(body) and b"mcp-session-id" in headers:
+                await self._batch(body, error, headers, send, principal, endpoint)
+            else:
+                await _respond(send, 400, self._dispatcher.refused(error))
             return
         if self._draining and frame.method and frame.id:
             payload = encode.error_object(SERVER_UNAVAILABLE, "Junction is ending", _NOT_SENT)
@@ -272,6 +277,37 @@ class HttpListener:
         else:
             await _respond(send, 200 if answer is not None else 202, answer or b"")
 
+    async def _batch(
+        self,
+        body: bytes,
+        error: FrameError,
+        headers: dict[bytes, bytes],
+        send: Send,
+        principal: Principal,
+        endpoint: Endpoint,
+    ) -> None:
+        """Several messages in one POST, from a client whose version has that."""
+        found = self._session(headers, principal, endpoint)
+        if isinstance(found, Refusal):
+            await _refuse(send, *found)
+            return
+        try:
+            if found.session.protocol_version not in BATCHING:
+                raise error
+            parts = batch.split(body)
+        except FrameError as refused:
+            await _respond(send, 400, self._dispatcher.refused(refused))
+            return
+        if self._draining:
+            parts = [_ending(part) for part in parts]
+        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""))
+        begun = self._dispatcher.begin_batch(found.session, parts, reply)
+        answers = await self._dispatcher.batch_ended(begun)
+        if reply.stream is not None:
+            await reply.finish(*answers)
+        else:
+            await _respond(send, 200 if answers else 202, batch.join(answers) if answers else b"")
+
     # -- GET and DELETE
 
     async def _get(
@@ -326,6 +362,19 @@ def _says_twice(given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes]) -
         return False
     names = [name for name, _ in given]
     return names.count(b"host") > 1 or names.count(b"origin") > 1
+
+
+def _ending(part: batch.Part) -> batch.Part:
+    """What becomes of a message of a batch while Junction is ending: no request is begun."""
+    if isinstance(part, Frame) and part.is_request:
+        return FrameError(SERVER_UNAVAILABLE, "Junction is ending", bytes(part.id))
+    return part
+
+
+def _log_refused(scope: Scope, status: int) -> None:
+    """Who was not let in. Not what was asked for: it may hold what nobody should read."""
+    client = scope.get("client") or ("an unknown client",)
+    log.info("%d for %s by %s", status, client[0], scope["scheme"])
 
 
 async def _respond(

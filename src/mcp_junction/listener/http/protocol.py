@@ -1,47 +1,54 @@
 """HTTP/1.1 for uvicorn's server, on httptools: less than its own does, and at half the cost.
 
 A request is handed to the app when its body is complete; head and body of a response go out in one
-write; one timer a connection watches for idleness instead of one a request. What the app sees is
+write; one timer a connection watches for idleness and for requests that drip in, instead of one a
+request. What the app sees is
 ASGI, so any ASGI app can stand behind it, and uvicorn's own protocol could take its place.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote
 
 import httptools
+import msgspec
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from mcp_junction.listener.http.exchange import STATUS, Exchange
 from mcp_junction.tasks import TaskScope
-
-log = logging.getLogger("mcp_junction.http")
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_QUEUED: Final = 16
 
-_STATUS = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-_BODILESS = (204, 304)
-_LARGE = 64 * 1024
 _BLANK = (b" ", b"\t")
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long a request may take to come in: who drips one holds a connection for nothing."""
+
+    head: float = 30.0
+    """Seconds for the head, and the first byte of a body where there is one."""
+    body: float = 60.0
+    """Seconds without a byte of the body, and what the whole may take beside its size."""
+    rate: int = 1024
+    """Bytes a second that a body must at least come in with."""
 
 
 class HttpProtocol(asyncio.Protocol):
     """One connection of a client. ``protocol_for`` makes the class that uvicorn is given."""
 
     __slots__ = (
-        "_app", "_base", "_body", "_body_size", "_current", "_header_bytes", "_headers",
-        "_idle_after", "_keep_alive", "_last_active", "_loop", "_parser", "_paused",
-        "_queue", "_resumed", "_state", "_timer", "_transport", "_url",
+        "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_header_bytes",
+        "_headers", "_idle_after", "_idle_since", "_keep_alive", "_last_active", "_loop",
+        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_url",
     )  # fmt: skip
 
     max_body: int
+    patience: Patience
     tasks: TaskScope
 
     def __init__(
@@ -64,6 +71,7 @@ class HttpProtocol(asyncio.Protocol):
         self._paused = False
         self._resumed: asyncio.Future[None] | None = None
         self._keep_alive = True
+        self._begun = 0.0  # when the request began that is coming in; 0 when none is
         self._begin()
 
     def _begin(self) -> None:
@@ -88,8 +96,9 @@ class HttpProtocol(asyncio.Protocol):
             "server": transport.get_extra_info("sockname"),
             "root_path": "",
         }
-        self._last_active = self._loop.time()
-        self._timer = self._loop.call_later(self._idle_after, self._check_idle)
+        self._last_active = self._idle_since = self._loop.time()
+        self._due = self._idle_since + self._idle_after
+        self._timer = self._loop.call_later(self._idle_after, self._check_time)
 
     def data_received(self, data: bytes) -> None:
         self._last_active = self._loop.time()
@@ -99,6 +108,8 @@ class HttpProtocol(asyncio.Protocol):
             pass  # not offered here; the request itself was complete and is answered
         except httptools.HttpParserError:
             self._refuse(400, b"this is not HTTP")
+        if self._begun:
+            self._watch()
 
     def eof_received(self) -> None:
         pass  # whoever closes its side is gone: a client that still reads looks no different
@@ -130,20 +141,47 @@ class HttpProtocol(asyncio.Protocol):
         if self._current is None and self._transport is not None:
             self._transport.close()
 
-    def _check_idle(self) -> None:
-        """Close a connection on which nothing has happened for as long as it is kept alive."""
-        left = self._last_active + self._idle_after - self._loop.time()
-        if self._current is not None:
-            left = self._idle_after
-        if left <= 0 and self._transport is not None:
-            self._transport.close()
-            self._timer = None
+    def _check_time(self) -> None:
+        """Close a connection that is idle for too long, or whose request drips in."""
+        now = self._loop.time()
+        due = self._deadline() if self._current is None else now + self._idle_after
+        if due > now or self._transport is None:
+            self._arm(due)
+            return
+        self._timer = None
+        if self._begun:
+            self._refuse(408, b"the request took too long to come in")
         else:
-            self._timer = self._loop.call_later(max(left, 0.05), self._check_idle)
+            self._transport.close()
+
+    def _deadline(self) -> float:
+        """When to give up, if nothing is being answered."""
+        since = self._idle_since
+        if not self._begun:
+            return since + self._idle_after
+        patience, begun = self.patience, max(self._begun, since)
+        if not self._body_size:
+            return begun + patience.head
+        earned = min(self._body_size, self.max_body) / patience.rate
+        return patience.body + min(max(self._last_active, since), begun + earned)
+
+    def _watch(self) -> None:
+        """A request has come in part: look after it in time."""
+        if self._current is None and self._timer is not None:
+            due = self._deadline()
+            if due < self._due:
+                self._timer.cancel()
+                self._arm(due)
+
+    def _arm(self, due: float) -> None:
+        self._due = due
+        wait = max(due - self._loop.time(), 0.05)
+        self._timer = self._loop.call_later(wait, self._check_time)
 
     # -- httptools
 
     def on_message_begin(self) -> None:
+        self._begun = self._last_active
         self._begin()
 
     def on_url(self, url: bytes) -> None:
@@ -174,6 +212,7 @@ class HttpProtocol(asyncio.Protocol):
             self._body = []
 
     def on_message_complete(self) -> None:
+        self._begun = 0.0
         if self._transport is None or self._transport.is_closing():
             return
         exchange = Exchange(self, self._scope(), self._take_body(), self._body_size)
@@ -236,6 +275,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._current is not exchange:
             return
         self._current = None
+        self._idle_since = self._loop.time()
         self._state.total_requests += 1
         transport = self._transport
         if transport is None:
@@ -244,6 +284,8 @@ class HttpProtocol(asyncio.Protocol):
             transport.close()
         elif self._queue and not self._paused:  # a client that does not read gets no more done
             self._next()
+        elif self._begun:
+            self._watch()
 
     def _next(self) -> None:
         assert self._queue is not None
@@ -258,134 +300,13 @@ class HttpProtocol(asyncio.Protocol):
             return
         if self._current is None:
             head = b"%bcontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self._transport.write(head % (_STATUS[status], len(words)) + words)
+            self._transport.write(head % (STATUS[status], len(words)) + words)
         self._transport.close()
 
 
-def protocol_for(tasks: TaskScope, max_body: int) -> type[HttpProtocol]:
-    """The protocol, with the owner of its tasks and the size of body it takes."""
-    return type("Protocol", (HttpProtocol,), {"tasks": tasks, "max_body": max_body})
-
-
-class Exchange:
-    """One request, and the response to it: ASGI's receive and send."""
-
-    __slots__ = (
-        "_body", "_chunked", "_disconnected", "_gone", "_head", "_protocol", "_read", "_scope",
-        "_size", "_started", "complete", "keep_alive", "when_gone",
-    )  # fmt: skip
-
-    def __init__(
-        self, protocol: HttpProtocol, scope: dict[str, Any], body: bytes, size: int
-    ) -> None:
-        self._protocol = protocol
-        self._scope = scope
-        self._body = body
-        self._size = size
-        self._read = False
-        self._head = b""
-        self._started = False
-        self._chunked = False
-        self._gone = False
-        self._disconnected: asyncio.Future[None] | None = None
-        self.complete = False
-        self.keep_alive = True
-        self.when_gone: Callable[[], None] | None = None
-        """Told when the response is complete or the client has left; ``receive`` says it too."""
-
-    async def run(self, app: Any) -> None:
-        try:
-            self._scope["exchange"] = self
-            await app(self._scope, self.receive, self.send)
-        except Exception:  # the client still gets an answer
-            log.exception("a request failed inside Junction")
-            self.keep_alive = False
-            if not self._started:
-                await self.send({"type": "http.response.start", "status": 500, "headers": []})
-                await self.send({"type": "http.response.body", "body": b""})
-        finally:
-            if not self.complete:
-                self.keep_alive = False
-                self.complete = True
-            self._protocol.finished(self)
-
-    @property
-    def body(self) -> bytes | None:
-        """The whole body, without asking ``receive`` for it; None when it was too large to keep."""
-        return self._body if self._size <= self._protocol.max_body else None
-
-    def respond(self, head: bytes, body: bytes) -> None:
-        """A whole response in one step: status line and headers, without the blank line."""
-        if self._gone or self._started:
-            return
-        self._started = self.complete = True
-        close = b"" if self.keep_alive else b"connection: close\r\n"
-        head = b"%bcontent-length: %d\r\n%b\r\n" % (head, len(body), close)
-        if len(body) < _LARGE:
-            self._protocol.write(head + body)
-        else:
-            self._protocol.write_parts((head, body))
-        self._protocol.finished(self)
-
-    def disconnect(self) -> None:
-        self._gone = True
-        if self._disconnected is not None and not self._disconnected.done():
-            self._disconnected.set_result(None)
-        if self.when_gone is not None:
-            self.when_gone()
-
-    async def receive(self) -> dict[str, Any]:
-        if not self._read:
-            self._read = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
-        if not self._gone and not self.complete:
-            self._disconnected = asyncio.get_running_loop().create_future()
-            await self._disconnected
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: dict[str, Any]) -> None:
-        if self._gone:
-            return
-        if self._protocol.is_paused:
-            await self._protocol.drained()
-        if not self._started:
-            self._start(message)
-        elif not self.complete:
-            self._continue(message)
-
-    def _start(self, message: dict[str, Any]) -> None:
-        self._started = True
-        status: int = message["status"]
-        parts = [_STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        sized = status in _BODILESS
-        for name, value in message.get("headers", ()):
-            if b"\r" in value or b"\n" in value:
-                raise ValueError("a header holds a line break")
-            sized = sized or name == b"content-length"
-            parts.append(b"%b: %b\r\n" % (name, value))
-        if not sized and self._scope["http_version"] == "1.0":
-            self.keep_alive = False  # the end of the connection is the end of the body
-        elif not sized:
-            self._chunked = True
-            parts.append(b"transfer-encoding: chunked\r\n")
-        if not self.keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts.append(b"\r\n")
-        self._head = b"".join(parts)
-
-    def _continue(self, message: dict[str, Any]) -> None:
-        body: bytes = message.get("body", b"")
-        more = message.get("more_body", False)
-        if self._scope["method"] == "HEAD":
-            body = b""
-        elif self._chunked:
-            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            body = chunk if more else chunk + b"0\r\n\r\n"
-        data = self._head + body if self._head else body
-        self._head = b""
-        if data:
-            self._protocol.write(data)
-        if not more:
-            self.complete = True
-            self.disconnect()
-            self._protocol.finished(self)
+def protocol_for(
+    tasks: TaskScope, max_body: int, patience: Patience | None = None
+) -> type[HttpProtocol]:
+    """The protocol, with the owner of its tasks, the size of body it takes, and for how long."""
+    own = {"tasks": tasks, "max_body": max_body, "patience": patience or Patience()}
+    return type("Protocol", (HttpProtocol,), own)

@@ -75,11 +75,17 @@ class HttpSession:
         self.session.close(reason)
         for stream in (self.streams or {}).values():
             stream.end()
+        # Its channel knows us, and so nobody but the collector would find out that all is over.
+        self.session.send = self.session.offer = _nowhere
 
     def _streams(self) -> dict[int, EventStream]:
         if self.streams is None:
             self.streams = {}
         return self.streams
+
+
+def _nowhere(frame: bytes) -> None:
+    """What is said to a client that has gone."""
 
 
 class Reply:
@@ -111,12 +117,13 @@ class Reply:
             self._attaching = self._tasks.spawn(attach)
         return self.stream
 
-    async def finish(self, frame: bytes | None) -> None:
-        """Send the answer as the last event, and end the stream."""
+    async def finish(self, *answers: bytes | None) -> None:
+        """Send the answer as the last event (those to a batch as the last ones), and end."""
         assert self.stream is not None
         assert self._attaching is not None
-        if frame is not None:
-            self.stream.send(frame)
+        for answer in answers:
+            if answer is not None:
+                self.stream.send(answer)
         self.stream.end()
         await (await self._attaching)
 

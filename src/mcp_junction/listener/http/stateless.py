@@ -14,7 +14,7 @@ from typing import Any, Final
 from mcp_junction.calls.call import Call
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.agreement import said_twice
-from mcp_junction.listener.http.protocol import Exchange
+from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
 from mcp_junction.policy.principal import Principal

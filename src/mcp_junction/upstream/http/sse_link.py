@@ -58,7 +58,11 @@ class SseLink:
         self._stream.payload = head + b"\r\n"
         self._pool.send(self._stream)
         either: set[asyncio.Future[Any]] = {self._endpoint, self.closed}
-        await asyncio.wait(either, timeout=_OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait(either, timeout=_OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.release("nobody waits for it any more")
+            raise
         if not self._endpoint.done():
             why = self.why or "its stream names no address to post to"
             await self.release(why)

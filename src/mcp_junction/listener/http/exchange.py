@@ -1,0 +1,146 @@
+"""Exchange: one request and the response to it, as ASGI's receive and send.
+
+It writes heads and chunks; the connection itself, and what is read from it, is ``protocol.py``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mcp_junction.listener.http.protocol import HttpProtocol
+
+log = logging.getLogger("mcp_junction.http")
+
+STATUS: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+_BODILESS = (204, 304)
+_LARGE = 64 * 1024
+
+
+class Exchange:
+    """One request, and the response to it: ASGI's receive and send."""
+
+    __slots__ = (
+        "_body", "_chunked", "_disconnected", "_gone", "_head", "_protocol", "_read", "_scope",
+        "_size", "_started", "complete", "keep_alive", "when_gone",
+    )  # fmt: skip
+
+    def __init__(
+        self, protocol: HttpProtocol, scope: dict[str, Any], body: bytes, size: int
+    ) -> None:
+        self._protocol = protocol
+        self._scope = scope
+        self._body = body
+        self._size = size
+        self._read = False
+        self._head = b""
+        self._started = False
+        self._chunked = False
+        self._gone = False
+        self._disconnected: asyncio.Future[None] | None = None
+        self.complete = False
+        self.keep_alive = True
+        self.when_gone: Callable[[], None] | None = None
+        """Told when the response is complete or the client has left; ``receive`` says it too."""
+
+    async def run(self, app: Any) -> None:
+        try:
+            self._scope["exchange"] = self
+            await app(self._scope, self.receive, self.send)
+        except Exception:  # the client still gets an answer
+            log.exception("a request failed inside Junction")
+            self.keep_alive = False
+            if not self._started:
+                await self.send({"type": "http.response.start", "status": 500, "headers": []})
+                await self.send({"type": "http.response.body", "body": b""})
+        finally:
+            if not self.complete:
+                self.keep_alive = False
+                self.complete = True
+            self._protocol.finished(self)
+            del self._scope["exchange"]  # no circle is left for the collector to find
+
+    @property
+    def body(self) -> bytes | None:
+        """The whole body, without asking ``receive`` for it; None when it was too large to keep."""
+        return self._body if self._size <= self._protocol.max_body else None
+
+    def respond(self, head: bytes, body: bytes) -> None:
+        """A whole response in one step: status line and headers, without the blank line."""
+        if self._gone or self._started:
+            return
+        self._started = self.complete = True
+        close = b"" if self.keep_alive else b"connection: close\r\n"
+        head = b"%bcontent-length: %d\r\n%b\r\n" % (head, len(body), close)
+        if len(body) < _LARGE:
+            self._protocol.write(head + body)
+        else:
+            self._protocol.write_parts((head, body))
+        self._protocol.finished(self)
+
+    def disconnect(self) -> None:
+        self._gone = True
+        if self._disconnected is not None and not self._disconnected.done():
+            self._disconnected.set_result(None)
+        if self.when_gone is not None:
+            self.when_gone()
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._read:
+            self._read = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        if not self._gone and not self.complete:
+            self._disconnected = asyncio.get_running_loop().create_future()
+            await self._disconnected
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if self._gone:
+            return
+        if self._protocol.is_paused:
+            await self._protocol.drained()
+        if not self._started:
+            self._start(message)
+        elif not self.complete:
+            self._continue(message)
+
+    def _start(self, message: dict[str, Any]) -> None:
+        self._started = True
+        status: int = message["status"]
+        parts = [STATUS.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        sized = status in _BODILESS
+        for name, value in message.get("headers", ()):
+            if b"\r" in value or b"\n" in value:
+                raise ValueError("a header holds a line break")
+            sized = sized or name == b"content-length"
+            parts.append(b"%b: %b\r\n" % (name, value))
+        if not sized and self._scope["http_version"] == "1.0":
+            self.keep_alive = False  # the end of the connection is the end of the body
+        elif not sized:
+            self._chunked = True
+            parts.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts.append(b"\r\n")
+        self._head = b"".join(parts)
+
+    def _continue(self, message: dict[str, Any]) -> None:
+        body: bytes = message.get("body", b"")
+        more = message.get("more_body", False)
+        if self._scope["method"] == "HEAD":
+            body = b""
+        elif self._chunked:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            body = chunk if more else chunk + b"0\r\n\r\n"
+        data = self._head + body if self._head else body
+        self._head = b""
+        if data:
+            self._protocol.write(data)
+        if not more:
+            self.complete = True
+            self.disconnect()
+            self._protocol.finished(self)

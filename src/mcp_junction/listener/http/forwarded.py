@@ -1,0 +1,91 @@
+"""Forwarded: what a trusted proxy says about the client it stands in front of.
+
+An ASGI app before the listener, there only when proxies are trusted: it puts what their
+``X-Forwarded-Host``, ``-Proto`` and ``-For`` say in place of what the connection itself shows. From
+anyone else these headers are not looked at. It lets nobody in and keeps nobody out: that is the
+Guard's part, which then checks the Host the client meant.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+Scope = dict[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_HOST, _PROTO, _FOR = b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-for"
+_SCHEMES = {b"http": "http", b"https": "https"}
+_MAX_REMEMBERED = 1024
+_MAX_HOPS = 32
+
+
+class Forwarded:
+    """Believes the proxies of these networks, and nobody else."""
+
+    def __init__(self, app: App, proxies: Iterable[str]) -> None:
+        self._app = app
+        self._networks = [ipaddress.ip_network(proxy, strict=False) for proxy in proxies]
+        self._known: dict[str, bool] = {}
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        client = scope.get("client")
+        if client and self._trusts(client[0]):
+            self._believe(scope)
+        await self._app(scope, receive, send)
+
+    def _believe(self, scope: Scope) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        hosts, schemes, clients = (_values(headers, name) for name in (_HOST, _PROTO, _FOR))
+        if hosts:
+            # In place of each: a request with two Hosts still has two.
+            host = hosts[-1]
+            scope["headers"] = [(n, host if n == b"host" else value) for n, value in headers]
+        if schemes:
+            scope["scheme"] = _SCHEMES.get(schemes[-1].lower(), scope["scheme"])
+        found = self._client(clients)
+        if found is not None:
+            scope["client"] = (found, 0)
+
+    def _client(self, hops: list[bytes]) -> str | None:
+        """The nearest hop that is not a proxy of ours: what stands before it anyone can write."""
+        found = None
+        for hop in reversed(hops[-_MAX_HOPS:]):
+            address = _address(hop.decode("latin-1"))
+            if address is None:
+                break
+            found = str(address)
+            if not self._trusts(found):
+                break
+        return found
+
+    def _trusts(self, text: str) -> bool:
+        found = self._known.get(text)
+        if found is None:
+            address = _address(text)
+            found = address is not None and any(address in n for n in self._networks)
+            if len(self._known) < _MAX_REMEMBERED:
+                self._known[text] = found
+        return found
+
+
+def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    """The values of a header that may be a list, may stand several times, or not at all."""
+    lines = [value for found, value in headers if found == name]
+    return [word.strip() for line in lines for word in line.split(b",")]
+
+
+def _address(text: str) -> _Address | None:
+    """The address of a hop, which some write with its port; None when it is none."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address

@@ -1,0 +1,66 @@
+"""Batches: several messages in one JSON array, as versions before 2025-06-18 allow.
+
+``split`` makes frames of one; what is wrong with a single element is that element's error and
+spoils no other. Which sessions may send batches the version says (``BATCHING``). Only what
+``frames.decode`` has refused for being an array comes here: a single frame pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import frames
+from mcp_junction.protocol.frames import NOTHING, Frame
+from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
+
+MAX_BATCH: Final = 100
+
+Part = Frame | FrameError
+
+# An array of at most so many elements: reading stops at the first that is too many, so that a body
+# full of commas is not taken apart into a million pieces first.
+_Elements: Any = msgspec.defstruct(
+    "_Elements",
+    [(f"element_{number}", Raw, NOTHING) for number in range(MAX_BATCH)],
+    array_like=True,
+    forbid_unknown_fields=True,
+)
+_elements = msgspec.json.Decoder(_Elements)
+
+
+def split(data: bytes) -> list[Part]:
+    """The messages of a batch, in their order. Raises FrameError when the array itself is wrong."""
+    try:
+        read = _elements.decode(data)
+    except msgspec.ValidationError:
+        message = f"a batch may hold {MAX_BATCH} messages, not more"
+        raise FrameError(INVALID_REQUEST, message) from None
+    except RecursionError:
+        message = f"nested deeper than {frames.MAX_DEPTH} levels"
+        raise FrameError(PARSE_ERROR, message) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError(PARSE_ERROR, str(error)) from None
+    parts = [_part(bytes(raw)) for raw in msgspec.structs.astuple(read) if raw]
+    if not parts:
+        raise FrameError(INVALID_REQUEST, "the batch is empty")
+    return parts
+
+
+def join(answers: list[bytes]) -> bytes:
+    """The answers to a batch as one line."""
+    return b"[%b]\n" % b",".join([answer.rstrip(b"\n") for answer in answers])
+
+
+def _part(data: bytes) -> Part:
+    try:
+        frame = frames.decode(data)
+    except FrameError as error:
+        return error
+    if frame.method == "initialize" and frame.id:
+        message = "initialize must not be part of a batch: send it first, and alone"
+        return FrameError(INVALID_REQUEST, message, bytes(frame.id))
+    return frame

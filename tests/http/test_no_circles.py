@@ -1,0 +1,41 @@
+"""What a session leaves behind goes by itself: the collector runs too seldom to be waited for."""
+
+import gc
+from collections import Counter
+
+import pytest
+from tests.http.test_doors import PING, opened, post
+
+KINDS = ("Exchange", "HttpSession", "Session", "Standing", "EventStream", "Reply")
+
+
+def alive() -> Counter[str]:
+    return Counter(type(o).__name__ for o in gc.get_objects() if type(o).__name__ in KINDS)
+
+
+@pytest.fixture
+def uncollected():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("listens", [False, True])
+async def test_sessions_that_are_over_are_gone_without_the_collector(serving, uncollected, listens):
+    gateway = await serving({})
+    before = alive()
+    for _ in range(10):
+        session = await opened(gateway)
+        assert (await post(gateway, PING, **session)).status == 200
+        if listens:
+            stream = await gateway.wire()
+            stream.request("GET", "/mcp", accept="text/event-stream", **session)
+            assert (await stream.response()).is_stream
+        wire = await gateway.wire()
+        wire.request("DELETE", "/mcp", **session)
+        assert (await wire.response()).status == 200
+        if listens:
+            await stream.rest()
+    left = alive() - before
+    assert left.total() <= 3, left  # the last ones may still be on their way out
