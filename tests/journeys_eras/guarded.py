@@ -101,14 +101,11 @@ def keys(*words: str) -> Any:
 
 @contextmanager
 def guarded(stacks: Stacks, name: str, transport: str = "http", **settings: Any) -> Iterator[Any]:
-    """The gateway, with keys for `ada` and `bob`."""
-    servers = {"older": stacks.entry("old", transport), "newer": stacks.entry("new", transport)}
+    """The gateway, with keys for `ada` and `bob`; `transport` is that of the older server."""
+    servers = {"older": stacks.entry("old", transport), "newer": stacks.entry("new", "http")}
     config = stacks.config(name, servers, **settings)
     data = config.parent / "data"
-    ledgers = {
-        "older": stacks.ledger("old", transport),
-        "newer": stacks.ledger("new", transport),
-    }
+    ledgers = {"older": stacks.ledger("old", transport), "newer": stacks.ledger("new", "http")}
     made = Guarded("", data, ledgers, None)  # type: ignore[arg-type]
     for agent in ("ada", "bob"):
         made.add_key(agent)

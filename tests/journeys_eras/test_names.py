@@ -28,7 +28,7 @@ def listed(wire: Wire, client: str | None) -> dict:
     ("client", "name"),
     [
         ("claude-ai", "up__echo"),
-        ("Claude Desktop", "up.echo"),
+        ("Visual Studio Code", "up__echo"),
         ("codex-mcp-client", "up__echo"),
         ("a-new-one", "up.echo"),
         (None, "up.echo"),
