@@ -47,6 +47,7 @@ CELLS = [
 ]
 
 pytestmark = [
+    pytest.mark.req("J-ERAS"),
     pytest.mark.parametrize(("era", "server_era", "transport"), CELLS),
     pytest.mark.timeout(60),
 ]

@@ -15,6 +15,7 @@ from tests.journeys_http.stack import serving
 from tests.plugin_journeys import own_environment
 
 pytestmark = [
+    pytest.mark.req("J-ERAS"),
     pytest.mark.timeout(90),
     pytest.mark.skipif(DIRECT, reason="a gateway keeps what it found out"),
 ]

@@ -5,6 +5,7 @@ from tests.journeys_eras.stacks import DIRECT
 from tests.journeys_eras.wire import CLIENT_KEY, Wire, envelope
 
 pytestmark = [
+    pytest.mark.req("J-ERA-HEADERS"),
     pytest.mark.timeout(60),
     pytest.mark.skipif(DIRECT, reason="only a gateway renames"),
     pytest.mark.parametrize("server_era", ["old", "new"]),

@@ -17,7 +17,7 @@ from tests.journeys_eras.wire import Stream, Wire, request
 REFUSED = (400, -32602)
 MANY = 300
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.req("J-REQUEST-STATE"), pytest.mark.timeout(90)]
 
 both = pytest.mark.parametrize("server", ["older", "newer"])
 
