@@ -34,9 +34,7 @@ class World:
         self.tasks = TaskScope("calls")
         self.register = Subscriptions()
         self.crossing = crossing(self.clock)
-        handle = owner_pipeline(
-            self.clock, self.deadlines, self.register, self.sink, self.crossing
-        )
+        handle = owner_pipeline(self.clock, self.deadlines, self.register, self.sink, self.crossing)
         self.snapshot = Snapshot(catalog_of(*upstreams), handle)
 
     def call(self, name: str = "one:echo", **members: Any) -> Call:
