@@ -75,12 +75,8 @@ class Upstream:
         """The link calls may use; there is none until the server is connected."""
         self.start_seconds: float | None = None
         self.starts = 0
-<<<<<<< HEAD
-        self.speaks_older: bool = primary is not None and primary.speaks_older
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
-=======
->>>>>>> behind
         self.settled = asyncio.Event()
         self._open = opener
         self._hello = hello
