@@ -72,10 +72,10 @@ def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
 class Crossing:
     """The ways that are not the plain one."""
 
-    def __init__(self, lot: Lot, server_info: bytes) -> None:
+    def __init__(self, lot: Lot, name: str, version: str) -> None:
         self._lot = lot
         self.seal = lot.seal
-        self._server_info = server_info
+        self._server_info = encode.dumps({"name": name, "version": version})
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, call: Call, route: Route) -> Outcome:

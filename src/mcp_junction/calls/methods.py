@@ -35,7 +35,7 @@ _KEYS: Final = {
 }
 COMPLETE: Final = "completion/complete"
 OF_TASKS: Final = frozenset(method for method, (kind, _) in _KEYS.items() if kind is TASKS)
-ROUTED: Final = frozenset((*_KEYS, COMPLETE)) - OF_TASKS
+ROUTED: Final = (*(method for method in _KEYS if method not in OF_TASKS), COMPLETE)
 """What clients of the handshake era may ask for; tasks are the other's."""
 
 

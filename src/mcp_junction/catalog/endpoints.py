@@ -13,7 +13,8 @@ from functools import lru_cache
 
 import msgspec
 
-from mcp_junction.protocol.names import Pair
+from mcp_junction.config.settings import Settings
+from mcp_junction.protocol.names import STRICT, Pair, Spelling
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -51,6 +52,16 @@ EVERYTHING = Endpoint("mcp")
 def one_server(key: str) -> Endpoint:
     """A server by itself, under its own names."""
     return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
+
+
+def spelling_at(endpoint: Endpoint, settings: Settings, separator: str, servers: int) -> Spelling:
+    """How names are written at an endpoint for a client nothing is known about."""
+    mode = settings.prefix
+    alone = mode == "auto" and servers == 1
+    prefixed = endpoint.prefixed and mode != "never" and not alone
+    if settings.separator is None and (endpoint.names or settings.names) == "strict":
+        return msgspec.structs.replace(STRICT, prefixed=prefixed)
+    return Spelling(separator, prefixed=prefixed)
 
 
 def named_set(

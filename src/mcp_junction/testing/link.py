@@ -264,4 +264,4 @@ class DeafObserver:
 
 def crossing(clock: Clock, seconds: float = 600.0) -> Crossing:
     """The crossing between eras, with a lot of its own."""
-    return Crossing(Lot(clock, Seal(), seconds, 1000), b'{"name":"test","version":"0"}')
+    return Crossing(Lot(clock, Seal(), seconds, 1000), "test", "0")

@@ -18,15 +18,16 @@ from typing import Any
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.levels import is_enough
+from mcp_junction.protocol.versions import METHOD_NOT_FOUND, Era
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
+from mcp_junction.upstream.inquiry import inquire
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.listening import Listening
 from mcp_junction.upstream.manners import Manners
@@ -40,7 +41,6 @@ log = logging.getLogger("mcp_junction.upstream")
 
 RECONNECT_WINDOW = 10.0
 MAX_WAITING = 100
-
 
 Opener = Callable[["Upstream"], Awaitable[OwnedLink]]
 
@@ -162,20 +162,15 @@ class Upstream:
         return False if era in self._manners.refused else self._twins.speaks(era)
 
     async def in_era(self, era: Era) -> Upstream | None:
-        """This server in an era: itself, or a twin, opened when first asked for.
-
-        None when it does not speak that era: its own link is then the only way. While it is down
-        that is not known, and it stands for itself.
-        """
+        """This server in an era: itself, or a twin. None when it does not speak that era; while
+        it is down that is not known, and it stands for itself."""
         if self.link is None or self.link.era is era:
             return self
         return None if era in self._manners.refused else await self._twins.in_era(era)
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
         """A twin in the handshake era for those who share a key; None when all there may be work.
-
-        Questions of such a twin that name no call are refused.
-        """
+        Questions of such a twin that name no call are refused."""
         return self._twins.pooled(key, hello)
 
     def unavailable(self) -> Outcome:
@@ -324,50 +319,30 @@ class Upstream:
         link = self._current
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
-        flight = Flight(method)
-        flight.params = self._sealed(params) if link.era is Era.STATELESS else params
-        link.send(flight)
-        either: set[asyncio.Future[Any]] = {flight.future, link.closed}
-        await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if flight.future.done():
-            return flight.future.result()
-        if link.closed.done():
-            return outcomes.link_lost(self.key, flight.delivery, "the link ended")
-        late = outcomes.timed_out(self.key, flight.delivery, timeout)
-        flight.abandon(late, "timed out")
-        return late
+        return await inquire(link, self.key, method, params, self._meta, timeout)
 
     async def at_level(self, level: str, *, exactly: bool = False) -> None:
         """Have it send log messages of this level and above, and no fewer than it does."""
         if self.is_stateless or not self.offers("logging"):
             return  # a stateless one is told with each request
-        known = self.level
-        enough = known is not None and LOG_LEVELS.index(known) <= LOG_LEVELS.index(level)
-        if known == level or (enough and not exactly):
-            return
-        self.level = level
-        params = encode.dumps({"level": level})
-        await self.request("logging/setLevel", params, self.terms.start_timeout)
-
-    def _sealed(self, params: bytes) -> bytes:
-        found = frames.members(params)
-        envelope.sealed(found, self._meta)
-        return encode.dumps(found)
+        if not is_enough(self.level, level, exactly=exactly):
+            self.level = level
+            await self._tell("logging/setLevel", level=level)
 
     async def subscribe(self, uri: str) -> Outcome:
         """Have it tell us of changes to a resource, in whichever era."""
         if self.is_stateless:
             return await self._listening.add(uri)
-        return await self._tell("resources/subscribe", uri)
+        return await self._tell("resources/subscribe", uri=uri)
 
     async def unsubscribe(self, uri: str) -> Outcome:
         """Hear no more of changes to a resource."""
         if self.is_stateless or self._current is None:
             return await self._listening.remove(uri)
-        return await self._tell("resources/unsubscribe", uri)
+        return await self._tell("resources/unsubscribe", uri=uri)
 
-    def _tell(self, method: str, uri: str) -> Awaitable[Outcome]:
-        return self.request(method, encode.dumps({"uri": uri}), self.terms.start_timeout)
+    def _tell(self, method: str, **params: str) -> Awaitable[Outcome]:
+        return self.request(method, encode.dumps(params), self.terms.start_timeout)
 
     # -- the Ear of its link
 
