@@ -50,9 +50,10 @@ from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Terms, Upstream
+from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.stdio import StdioLink
+from mcp_junction.upstream.terms import Terms
 from mcp_junction.upstream.warden import Warden
 
 log = logging.getLogger("mcp_junction.app")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Raw
 
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.routes import Route, name_header_for, timeout_for
+from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.merge import MergedList
 from mcp_junction.protocol.names import Pair
@@ -179,8 +179,7 @@ class ResourceView:
     def _route(self, upstream: Upstream, uri: str, raw: Raw) -> Route:
         pair = Pair(upstream.key, uri)
         timeout = timeout_for(upstream, self._timeout)
-        header = name_header_for(upstream, raw)
-        return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout, header)
+        return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
 
 
 def _apart(upstream: Upstream, address: str, taken: Container[str]) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.kinds import Kind
-from mcp_junction.catalog.routes import Route, name_header_for, timeout_for
+from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode, names
 from mcp_junction.protocol.merge import MergedList
 from mcp_junction.protocol.names import Pair, Spelling
@@ -107,14 +107,12 @@ class View:
 
     def _route(self, pair: Pair) -> Route:
         upstream, offer = self._known[pair]
-        raw_name = offer.members["name"]
         return Route(
             upstream=upstream,
             pair=pair,
             canonical=self._canonical.separator.join(pair),
-            raw_name=raw_name,
+            raw_name=offer.members["name"],
             timeout=timeout_for(upstream, self._timeout),
-            name_header=name_header_for(upstream, raw_name),
             headers=offer.headers,
         )
 

@@ -51,7 +51,7 @@ _types = msgspec.json.Decoder(_Typed)
 def read(meta: Raw | None) -> Envelope:
     """The envelope in a request's ``_meta``. Raises FrameError when a required part is missing."""
     try:
-        found = _envelopes.decode(meta or b"")
+        found = _envelopes.decode(meta or b"{}")
     except msgspec.MsgspecError as error:
         raise FrameError(INVALID_PARAMS, f"params._meta is not an envelope: {error}") from None
     missing = [
