@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.methods import Address
+from mcp_junction.calls.methods import TASKS, Address
 from mcp_junction.calls.pipeline import owner_pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog
@@ -212,9 +213,10 @@ class Junction:
         """How names are written at an endpoint for a client nothing is known about."""
         mode = self.settings.prefix
         alone = mode == "auto" and len(self.servers) == 1
-        return Spelling(
-            self._separator, prefixed=endpoint.prefixed and mode != "never" and not alone
-        )
+        prefixed = endpoint.prefixed and mode != "never" and not alone
+        if self.settings.separator is None and (endpoint.names or self.settings.names) == "strict":
+            return msgspec.structs.replace(names.STRICT, prefixed=prefixed)
+        return Spelling(self._separator, prefixed=prefixed)
 
     def open_session(
         self,
@@ -313,7 +315,7 @@ class Junction:
 
     def _has(self, call: Call) -> bool:
         catalog, caller = self._keeper.catalog, call.caller
-        if call.address.kind is RESOURCES:
+        if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
         return view.find(call.name) is not None

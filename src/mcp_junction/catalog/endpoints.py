@@ -35,6 +35,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     name: str
     patterns: tuple[Pattern, ...] | None = None
     prefixed: bool = True
+    names: str | None = None
+    """How names are written for clients nothing is known about; None is as everywhere."""
 
     def admits(self, pair: Pair) -> bool:
         return self.patterns is None or any(p.admits(pair) for p in self.patterns)
@@ -51,7 +53,9 @@ def one_server(key: str) -> Endpoint:
     return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
 
 
-def named_set(name: str, entries: Sequence[str], servers: Collection[str]) -> Endpoint:
+def named_set(
+    name: str, entries: Sequence[str], servers: Collection[str], names: str | None = None
+) -> Endpoint:
     """A set of the config file. Raises ValueError for an entry that names no server.
 
     ``servers`` are all the file names; those that are not there show nothing.
@@ -62,7 +66,7 @@ def named_set(name: str, entries: Sequence[str], servers: Collection[str]) -> En
         if found is None:
             raise ValueError(f"{entry!r} names no server")
         patterns.append(found)
-    return Endpoint(f"mcp/{name}", tuple(patterns))
+    return Endpoint(f"mcp/{name}", tuple(patterns), names=names)
 
 
 def _pattern(entry: str, servers: Collection[str]) -> Pattern | None:

@@ -92,6 +92,8 @@ class ResourceView:
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, _Listed] = {}
         self._schemes: dict[str, dict[str, Upstream]] = {}
+        self.apart: dict[Pair, str] = {}
+        """The resources that are listed under another address than their server's own."""
         listed: dict[str, bytes] = {}
         templates: list[tuple[str, bytes]] = []
         for offering in known:
@@ -156,7 +158,7 @@ class ResourceView:
         members = offer.members
         self._note_scheme(uri, upstream)
         if uri in self._routes:
-            uri = _apart(upstream, uri, self._routes)
+            uri = self.apart[Pair(upstream.key, uri)] = _apart(upstream, uri, self._routes)
             members = {**members, "uri": Raw(encode.dumps(uri))}
         self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
         return uri, encode.dumps(members)

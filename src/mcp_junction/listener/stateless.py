@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
-from mcp_junction.calls.methods import address
+from mcp_junction.calls.methods import OF_TASKS, address
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
@@ -46,7 +46,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
 
 _LISTS: Final = {kind.list_method: kind for kind in (TOOLS, PROMPTS, RESOURCES, TEMPLATES)}
-_ROUTED: Final = frozenset(("tools/call", "prompts/get", "resources/read", "completion/complete"))
+_ROUTED: Final = OF_TASKS | {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 _STATUS: Final = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,

@@ -26,6 +26,7 @@ from mcp_junction.protocol.versions import (
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
+TASK: Final = "task"
 _RESERVED: Final = frozenset((VERSION_KEY, CLIENT_INFO_KEY, CAPABILITIES_KEY, LOG_LEVEL_KEY))
 _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope")
 
