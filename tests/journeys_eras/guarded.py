@@ -100,9 +100,19 @@ def keys(*words: str) -> Any:
 
 
 @contextmanager
-def guarded(stacks: Stacks, name: str, transport: str = "http", **settings: Any) -> Iterator[Any]:
-    """The gateway, with keys for `ada` and `bob`; `transport` is that of the older server."""
-    servers = {"older": stacks.entry("old", transport), "newer": stacks.entry("new", "http")}
+def guarded(
+    stacks: Stacks,
+    name: str,
+    transport: str = "http",
+    older: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Iterator[Guarded]:
+    """The gateway, with keys for `ada` and `bob`.
+
+    `transport` is that of the older server, `older` what the config says of it beside.
+    """
+    entry = {**stacks.entry("old", transport), "junction": older or {}}
+    servers = {"older": entry, "newer": stacks.entry("new", "http")}
     config = stacks.config(name, servers, **settings)
     data = config.parent / "data"
     ledgers = {"older": stacks.ledger("old", transport), "newer": stacks.ledger("new", "http")}

@@ -1,18 +1,20 @@
 """A server that goes away and comes back speaking another era is spoken to in that one."""
 
 import asyncio
-import socket
-import sys
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from mcp import MCPError
-from tests.conformance.processes import listening
 from tests.journeys_eras.clients import connected, said
 from tests.journeys_eras.ledger import BOUND
-from tests.journeys_eras.stacks import DIRECT, KEY, ROOT, command
+from tests.journeys_eras.stacks import DIRECT, KEY, Stacks
 from tests.journeys_http.stack import serving
-from tests.plugin_journeys import own_environment
+
+from mcp_junction.testing.fault_proxy import FaultProxy
+
+AWAY = 1.0  # seconds that nothing listens, where it is away for a while
 
 pytestmark = [
     pytest.mark.req("J-ERAS"),
@@ -21,9 +23,20 @@ pytestmark = [
 ]
 
 
-def server(era: str, port: int, ledger):
-    words = command("http", str(port), "--era", era, "--ledger", str(ledger))
-    return listening([sys.executable, *words], {**own_environment(), "PYTHONPATH": str(ROOT)})
+@asynccontextmanager
+async def gateway(stacks: Stacks, name: str, port: int) -> AsyncIterator[str]:
+    """In front of whatever is at that port. It is started aside: the port is of our own loop."""
+    entry = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
+    made = serving(stacks.config(name, {KEY: entry}))
+    url = await asyncio.to_thread(made.__enter__)
+    try:
+        yield url
+    finally:
+        await asyncio.to_thread(made.__exit__, None, None, None)
+
+
+def port_of(stacks: Stacks, era: str) -> int:
+    return int(urlsplit(stacks.server(era)).port or 0)
 
 
 async def answered(client, words: str) -> None:
@@ -38,22 +51,25 @@ async def answered(client, words: str) -> None:
                 return
 
 
+@pytest.mark.parametrize("away", [0.0, AWAY], ids=["at once", "after a while"])
 @pytest.mark.parametrize(("first", "then"), [("old", "new"), ("new", "old")])
 @pytest.mark.parametrize("era", ["old", "new"])
-async def test_the_era_is_found_out_again(stacks, era, first, then):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    name = f"coming-back-{era}-{first}"
-    entry = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
-    config = stacks.config(name, {KEY: entry})
-    ledger = stacks.folder / f"{name}.ledger"
-    with ExitStack() as before:
-        before.enter_context(server(first, port, ledger))
-        with serving(config) as url:
-            async with connected(era, url) as (client, person):
-                await answered(client, "before")
-                await asyncio.to_thread(before.close)
-                with server(then, port, ledger):
-                    await answered(client, "after")
-                    assert await said(client, "ask_user", nonce="n") == "n: accept Ada"
-                    assert person.asked == ["Who is n?"]
+async def test_the_era_is_found_out_again(stacks, era, first, then, away):
+    name = f"coming-back-{era}-{first}-{away:g}"
+    async with (
+        FaultProxy(port_of(stacks, first)) as place,
+        gateway(stacks, name, place.port) as url,
+        connected(era, url) as (client, person),
+    ):
+        await answered(client, "before")
+        place.target = port_of(stacks, then)
+        if away:
+            await place.refuse()
+            place.cut()
+            await asyncio.sleep(away)
+            await place.accept()
+        else:
+            place.cut()
+        await answered(client, "after")
+        assert await said(client, "ask_user", nonce="n") == "n: accept Ada"
+        assert person.asked == ["Who is n?"]

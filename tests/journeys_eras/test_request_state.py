@@ -189,6 +189,14 @@ def test_on_one_pipe_a_question_of_one_principal_never_reaches_another(stacks):
         assert not [nonce for nonce in nonces if nonce in json.dumps(again.last)]
 
 
+def test_with_a_pipe_each_a_call_that_waits_keeps_nobody_from_being_asked(stacks):
+    own = {"isolation": "per-session"}
+    with guarded(stacks, "guarded-pipes", transport="stdio", older=own) as gateway:
+        hers, his = gateway.park("ada"), gateway.park("bob")
+        assert his.resume().text == f"{his.nonce}: accept Ada"
+        assert hers.resume().text == f"{hers.nonce}: accept Ada"
+
+
 # Those who never come back
 
 
