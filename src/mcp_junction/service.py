@@ -76,10 +76,12 @@ class Service:
         found.update({f"/mcp/{key}": one_server(key) for key in servers})
         problems: list[Problem] = []
         config = self._junction.config
-        for name, entries in config.endpoints.items():
+        for name, chosen_set in config.endpoints.items():
+            entries = chosen_set.entries
             place = f"$.junction.endpoints.{name}"
             try:
-                chosen = named_set(name, entries, {*servers, *config.disabled})
+                known = {*servers, *config.disabled}
+                chosen = named_set(name, entries, known, chosen_set.names)
             except ValueError as error:
                 problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
                 continue

@@ -18,6 +18,7 @@ from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import Record
 from mcp_junction.calls.stages.resolve import resolve
 from mcp_junction.calls.stages.subscribe import Register, Subscribe
+from mcp_junction.calls.stages.task import Task
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.telemetry.events import Sink
 from mcp_junction.upstream.outcome import Outcome
@@ -43,5 +44,5 @@ def owner_pipeline(
     clock: Clock, deadlines: Deadlines, register: Register, sink: Sink | None, crossing: Crossing
 ) -> Handler:
     """The path of a call whose caller owns everything: no policy, no audit."""
-    forward = Forward(deadlines, crossing)
-    return compose([Record(clock, sink), resolve, Subscribe(register)], forward)
+    stages: list[Stage] = [Record(clock, sink), Task(crossing.seal), resolve, Subscribe(register)]
+    return compose(stages, Forward(deadlines, crossing))

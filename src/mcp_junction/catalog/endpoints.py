@@ -13,7 +13,8 @@ from functools import lru_cache
 
 import msgspec
 
-from mcp_junction.protocol.names import Pair
+from mcp_junction.config.settings import Settings
+from mcp_junction.protocol.names import STRICT, Pair, Spelling
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -35,6 +36,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     name: str
     patterns: tuple[Pattern, ...] | None = None
     prefixed: bool = True
+    names: str | None = None
+    """How names are written for clients nothing is known about; None is as everywhere."""
 
     def admits(self, pair: Pair) -> bool:
         return self.patterns is None or any(p.admits(pair) for p in self.patterns)
@@ -51,7 +54,19 @@ def one_server(key: str) -> Endpoint:
     return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
 
 
-def named_set(name: str, entries: Sequence[str], servers: Collection[str]) -> Endpoint:
+def spelling_at(endpoint: Endpoint, settings: Settings, separator: str, servers: int) -> Spelling:
+    """How names are written at an endpoint for a client nothing is known about."""
+    mode = settings.prefix
+    alone = mode == "auto" and servers == 1
+    prefixed = endpoint.prefixed and mode != "never" and not alone
+    if settings.separator is None and (endpoint.names or settings.names) == "strict":
+        return msgspec.structs.replace(STRICT, prefixed=prefixed)
+    return Spelling(separator, prefixed=prefixed)
+
+
+def named_set(
+    name: str, entries: Sequence[str], servers: Collection[str], names: str | None = None
+) -> Endpoint:
     """A set of the config file. Raises ValueError for an entry that names no server.
 
     ``servers`` are all the file names; those that are not there show nothing.
@@ -62,7 +77,7 @@ def named_set(name: str, entries: Sequence[str], servers: Collection[str]) -> En
         if found is None:
             raise ValueError(f"{entry!r} names no server")
         patterns.append(found)
-    return Endpoint(f"mcp/{name}", tuple(patterns))
+    return Endpoint(f"mcp/{name}", tuple(patterns), names=names)
 
 
 def _pattern(entry: str, servers: Collection[str]) -> Pattern | None:

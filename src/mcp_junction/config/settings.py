@@ -16,6 +16,7 @@ from mcp_junction.protocol.lines import DEFAULT_LIMIT
 from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 
 PREFIX_MODES = ("always", "auto", "never")
+NAMINGS = ("canonical", "strict")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -25,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True):
     version: str = __version__
     separator: str | None = None
     prefix: str = "always"
+    names: str = "canonical"
     stdio_only: bool = False
     restart: bool = False
     inherit_env: bool = False
@@ -91,6 +93,8 @@ def _take(
         problems.append(_problem(place, f"must be {words[kind]}"))
     elif name == "prefix" and value not in PREFIX_MODES:
         problems.append(_problem(place, f"must be one of {', '.join(PREFIX_MODES)}"))
+    elif name == "names" and value not in NAMINGS:
+        problems.append(_problem(place, f"must be one of {', '.join(NAMINGS)}"))
     else:
         chosen[name] = value
 

@@ -2,7 +2,7 @@
 
 ``run`` is that task: it opens the link, begins the conversation, lets the catalog discover, waits
 for the end, says what it was, and, when supervised, begins again. Nobody else enters or leaves the
-link. How the conversation begins is in ``negotiation``, what is kept open to hear of changes in
+link. How the conversation begins is in ``manners``, what is kept open to hear of changes in
 ``listening``, further links to the same server in ``twins``. What to do with a server's tools is
 not decided here: an Observer is told.
 """
@@ -16,41 +16,31 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.levels import is_enough
+from mcp_junction.protocol.versions import METHOD_NOT_FOUND, Era
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
+from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
+from mcp_junction.upstream.inquiry import inquire
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.listening import Listening
-from mcp_junction.upstream.negotiation import Negotiation, Refusal
+from mcp_junction.upstream.manners import Manners
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import ServerState, may_follow
+from mcp_junction.upstream.terms import Terms
 from mcp_junction.upstream.twins import Twins
 
 log = logging.getLogger("mcp_junction.upstream")
 
 RECONNECT_WINDOW = 10.0
 MAX_WAITING = 100
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """How we deal with a server: under which name, and how patiently."""
-
-    start_timeout: float
-    end_grace: float = 1.0
-    restart: bool = False
-    name: str = "mcp-junction"
-    version: str = "0"
-
 
 Opener = Callable[["Upstream"], Awaitable[OwnedLink]]
 
@@ -85,7 +75,6 @@ class Upstream:
         """The link calls may use; there is none until the server is connected."""
         self.start_seconds: float | None = None
         self.starts = 0
-        self.speaks_older: bool = primary is not None and primary.speaks_older
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
         self.settled = asyncio.Event()
@@ -97,10 +86,8 @@ class Upstream:
         self._connected = asyncio.Event()
         self._down_since = clock.now()
         self._waiting = 0
-        self._asked_older = False
-        self._is_probing = False
-        self._is_wary: bool = primary is not None and primary._is_wary
-        self._refused: frozenset[Era] = frozenset()
+        like = primary._manners if primary is not None else None
+        self._manners: Manners = Manners(definition.transport, like)
         self.is_pooled = is_pooled
         """Whether it is for whoever has the same key, and so nobody in particular."""
         self._meta = our_meta(terms.name, terms.version)
@@ -129,6 +116,11 @@ class Upstream:
     def is_stateless(self) -> bool:
         """Whether it is talked to in the stateless era."""
         return self._current is not None and self._current.era is Era.STATELESS
+
+    @property
+    def speaks_older(self) -> bool:
+        """Whether it speaks the older HTTP transport, and not the newer one."""
+        return self._manners.speaks_older
 
     @property
     def is_busy(self) -> bool:
@@ -167,23 +159,18 @@ class Upstream:
         """Whether it is known to speak an era; None when nobody has asked it."""
         if self.link is not None and self.link.era is era:
             return True
-        return False if era in self._refused else self._twins.speaks(era)
+        return False if era in self._manners.refused else self._twins.speaks(era)
 
     async def in_era(self, era: Era) -> Upstream | None:
-        """This server in an era: itself, or a twin, opened when first asked for.
-
-        None when it does not speak that era: its own link is then the only way. While it is down
-        that is not known, and it stands for itself.
-        """
+        """This server in an era: itself, or a twin. None when it does not speak that era; while
+        it is down that is not known, and it stands for itself."""
         if self.link is None or self.link.era is era:
             return self
-        return None if era in self._refused else await self._twins.in_era(era)
+        return None if era in self._manners.refused else await self._twins.in_era(era)
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
         """A twin in the handshake era for those who share a key; None when all there may be work.
-
-        Questions of such a twin that name no call are refused.
-        """
+        Questions of such a twin that name no call are refused."""
         return self._twins.pooled(key, hello)
 
     def unavailable(self) -> Outcome:
@@ -203,14 +190,14 @@ class Upstream:
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
                 if self.state is ServerState.CONNECTED:
                     attempt, self._down_since = 0, self.clock.now()
-                elif self._try_otherwise():
+                elif self._manners.try_otherwise():
                     continue
                 self._failed(error)
             if not self.terms.restart or isinstance(self.error, EraError):
                 break
             wait = backoff.delay(attempt, self.clock.now() - self._down_since, random.random)
             attempt += 1
-            await self._either(self.clock.sleep(wait))
+            await unless(self._stop, self.clock.sleep(wait))
         await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
             self._to(ServerState.DISCONNECTED)
@@ -231,11 +218,11 @@ class Upstream:
             hello = await self._told_who_calls(link)
             if hello is None:
                 return
-            if not await self._either(self._begin(link, hello)):
+            if not await unless(self._stop, self._begin(link, hello)):
                 return
             self.start_seconds = self.clock.now() - began
             self._up(link)
-            await self._either(link.gone())
+            await unless(self._stop, link.gone())
             if not self._stop.is_set():
                 raise await self._diagnosis(link, Phase.RUNTIME, "while it was running")
         finally:
@@ -270,25 +257,11 @@ class Upstream:
             await link.release(await self._why(link))
             await link.end(0.0)
 
-    def _try_otherwise(self) -> bool:
-        """Whether to begin again at once, in another way, before it counts as a failure.
-
-        Some servers exit when they are first asked something other than initialize; one that
-        refused the newer HTTP transport may speak the older one.
-        """
-        if self._is_probing and self.definition.transport == "stdio":
-            self._is_probing, self._is_wary = False, True
-            return True
-        if self._asked_older or self.definition.transport != "http":
-            return False
-        self._asked_older = self.speaks_older
-        return self._asked_older
-
     async def _told_who_calls(self, link: OwnedLink) -> Hello | None:
         """Wait for the first client, so that the server is told the client's own capabilities."""
         if not self._hello.done():
             either: set[asyncio.Future[Any]] = {self._hello, link.closed}
-            await self._either(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
+            await unless(self._stop, asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
         if link.closed.done() and not self._stop.is_set():
             raise await self._diagnosis(link, Phase.STARTUP, "at once")
         return None if self._stop.is_set() else self._hello.result()
@@ -307,37 +280,14 @@ class Upstream:
             raise self._at_fault(link, error.message) from None
 
     async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
-        terms = self.terms
-        first, alone = self._first_era(hello)
-        self._is_probing = first is Era.STATELESS and not alone
-        talk = Negotiation(link, hello, terms.name, terms.version, terms.start_timeout)
-        greeting = await talk.greet(first, alone=alone)
-        self.speaks_older = talk.speaks_older
+        greeting = await self._manners.greet(link, hello, self.terms)
+        if isinstance(greeting, Greeting):
+            return greeting
+        if hello.only and greeting.of_era:
+            raise EraError(self.key, Phase.INITIALIZATION, greeting.words)
         if link.closed.done():
-            if alone and first is Era.STATELESS and self.definition.transport == "stdio":
-                raise EraError(self.key, Phase.INITIALIZATION, "it exits on server/discover")
             raise await self._diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
-        self._is_probing = False
-        if isinstance(greeting, Refusal):
-            if hello.only and greeting.of_era:
-                raise EraError(self.key, Phase.INITIALIZATION, greeting.words)
-            raise self._at_fault(link, greeting.words)
-        self._is_wary = talk.was_silent and greeting.era is Era.HANDSHAKE
-        self._refused = frozenset(talk.refused)
-        await link.opened(greeting.protocol_version)
-        talk.tidy()
-        return greeting
-
-    def _first_era(self, hello: Hello) -> tuple[Era, bool]:
-        """The era to address it in first, and whether there is no other."""
-        if self.speaks_older or self.definition.transport == "sse":
-            if hello.only and hello.prefers is Era.STATELESS:
-                words = "its transport is older than the stateless era"
-                raise EraError(self.key, Phase.INITIALIZATION, words)
-            return Era.HANDSHAKE, True
-        if hello.only:
-            return hello.prefers, True
-        return (Era.HANDSHAKE if self._is_wary else hello.prefers), False
+        raise self._at_fault(link, greeting.words)
 
     # -- its link, for calls
 
@@ -369,49 +319,30 @@ class Upstream:
         link = self._current
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
-        flight = Flight(method)
-        flight.params = self._sealed(params) if link.era is Era.STATELESS else params
-        link.send(flight)
-        either: set[asyncio.Future[Any]] = {flight.future, link.closed}
-        await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if flight.future.done():
-            return flight.future.result()
-        if link.closed.done():
-            return outcomes.link_lost(self.key, flight.delivery, "the link ended")
-        late = outcomes.timed_out(self.key, flight.delivery, timeout)
-        flight.abandon(late, "timed out")
-        return late
+        return await inquire(link, self.key, method, params, self._meta, timeout)
 
     async def at_level(self, level: str, *, exactly: bool = False) -> None:
         """Have it send log messages of this level and above, and no fewer than it does."""
         if self.is_stateless or not self.offers("logging"):
             return  # a stateless one is told with each request
-        known = self.level
-        enough = known is not None and LOG_LEVELS.index(known) <= LOG_LEVELS.index(level)
-        if known == level or (enough and not exactly):
-            return
-        self.level = level
-        params = encode.dumps({"level": level})
-        await self.request("logging/setLevel", params, self.terms.start_timeout)
-
-    def _sealed(self, params: bytes) -> bytes:
-        found = frames.members(params)
-        envelope.sealed(found, self._meta)
-        return encode.dumps(found)
+        if not is_enough(self.level, level, exactly=exactly):
+            self.level = level
+            await self._tell("logging/setLevel", level=level)
 
     async def subscribe(self, uri: str) -> Outcome:
         """Have it tell us of changes to a resource, in whichever era."""
         if self.is_stateless:
             return await self._listening.add(uri)
-        params = encode.dumps({"uri": uri})
-        return await self.request("resources/subscribe", params, self.terms.start_timeout)
+        return await self._tell("resources/subscribe", uri=uri)
 
     async def unsubscribe(self, uri: str) -> Outcome:
         """Hear no more of changes to a resource."""
         if self.is_stateless or self._current is None:
             return await self._listening.remove(uri)
-        params = encode.dumps({"uri": uri})
-        return await self.request("resources/unsubscribe", params, self.terms.start_timeout)
+        return await self._tell("resources/unsubscribe", uri=uri)
+
+    def _tell(self, method: str, **params: str) -> Awaitable[Outcome]:
+        return self.request(method, encode.dumps(params), self.terms.start_timeout)
 
     # -- the Ear of its link
 
@@ -456,11 +387,8 @@ class Upstream:
             error = ServerError(self.key, Phase.RUNTIME, "an internal error of Junction")
         repeated = self.error is not None and str(self.error) == str(error)
         self.error = error
-        tail = error.stderr_tail.strip()
-        is_known = repeated or isinstance(error, EraError)
-        level = logging.DEBUG if is_known else logging.ERROR
-        stderr = f"\n  its stderr ends with:\n{_indented(tail)}" if tail else ""
-        log.log(level, "%s%s", error, stderr)
+        level = logging.DEBUG if repeated or isinstance(error, EraError) else logging.ERROR
+        log.log(level, "%s", error.account)
         self._to(ServerState.ERROR)
         self.settled.set()
 
@@ -470,20 +398,3 @@ class Upstream:
         assert may_follow(self.state, state), f"{self.state} -> {state}"
         self.state = state
         self._observer.changed(self)
-
-    async def _either(self, what: Awaitable[object]) -> bool:
-        """Wait for ``what`` or for being stopped; whether it was the former."""
-        stopped = asyncio.ensure_future(self._stop.wait())  # noqa: TID251 - awaited right here
-        waited = asyncio.ensure_future(what)  # noqa: TID251 - awaited right here
-        try:
-            await asyncio.wait({stopped, waited}, return_when=asyncio.FIRST_COMPLETED)
-            if waited.done():
-                waited.result()
-            return waited.done()
-        finally:
-            stopped.cancel()
-            waited.cancel()
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines()[-20:])
