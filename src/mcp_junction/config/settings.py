@@ -16,8 +16,9 @@ from mcp_junction.protocol.lines import DEFAULT_LIMIT
 from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 
 PREFIX_MODES = ("always", "auto", "never")
+NAMINGS = ("canonical", "strict")
 AUDIT_MODES = ("normal", "strict", "off")
-_CHOICES = {"prefix": PREFIX_MODES, "audit": AUDIT_MODES}
+_CHOICES = {"prefix": PREFIX_MODES, "names": NAMINGS, "audit": AUDIT_MODES}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -27,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True):
     version: str = __version__
     separator: str | None = None
     prefix: str = "always"
+    names: str = "canonical"
     stdio_only: bool = False
     restart: bool = False
     inherit_env: bool = False
