@@ -3,7 +3,8 @@
 `HttpSession` is one MCP session over one keep-alive connection, one request at a time (use
 several for concurrency). `StdioSession` multiplexes any number of requests over a child's
 pipes. Both have the same three coroutines: `open()` (the initialize handshake), `request()`
-and `close()`.
+and `close()`. The `Stateless…` ones are the same of 2026-07-28: nothing is opened, and each
+request says everything.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import subprocess
 import orjson
 
 PROTOCOL = "2025-06-18"
+STATELESS = "2026-07-28"
 
 
 class McpError(Exception):
@@ -31,6 +33,13 @@ INIT_PARAMS = {
     "protocolVersion": PROTOCOL,
     "capabilities": {},
     "clientInfo": {"name": "bench-client", "version": "1"},
+}
+
+
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": STATELESS,
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    "io.modelcontextprotocol/clientInfo": INIT_PARAMS["clientInfo"],
 }
 
 
@@ -243,6 +252,23 @@ class HttpSession:
         self.http.close()
 
 
+class StatelessHttpSession(HttpSession):
+    """A client without a session, on one keep-alive connection."""
+
+    def __init__(self, port, path="/mcp", host="127.0.0.1", headers=None):
+        super().__init__(port, path, host, headers)
+        self.stateless = self.fixed + f"mcp-protocol-version: {STATELESS}\r\n".encode()
+
+    async def open(self):
+        return {}
+
+    async def request(self, method, params=None):
+        params = {**(params or {}), "_meta": ENVELOPE}
+        name = f"mcp-name: {params['name']}\r\n" if method == "tools/call" else ""
+        self.prefix = self.stateless + f"mcp-method: {method}\r\n{name}".encode()
+        return await super().request(method, params)
+
+
 class Lines(asyncio.Protocol):
     """Cuts what a pipe delivers into lines for `owner.line`; its end is told to `owner.lost`."""
 
@@ -357,3 +383,15 @@ class StdioSession:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+class StatelessStdioSession(StdioSession):
+    """A child that is spoken to without a handshake."""
+
+    async def open(self):
+        if self.proc is None:
+            await self.spawn()
+        return {}
+
+    async def request(self, method, params=None):
+        return await super().request(method, {**(params or {}), "_meta": ENVELOPE})

@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
+from typing import TypeVar
 
 from budgets import Figure
 from client import INIT_PARAMS, HttpSession, McpError, StdioSession, unwrap
@@ -16,6 +18,17 @@ PER = {"s": 1, "ms": 1e3, "µs": 1e6}
 
 Call = Callable[[], Awaitable[None]]
 Load = Callable[[Target], Awaitable[int]]
+Calls = Callable[[], Awaitable[int]]  # a load that knows its target
+T = TypeVar("T")
+
+
+@dataclass
+class Taken:
+    """The CPU seconds per call of each load, in as many rounds of so many calls."""
+
+    seconds: dict[str, list[float]]
+    rounds: int
+    calls: int = 0
 
 
 async def echo(target: Target, session: HttpSession | None = None) -> None:
@@ -52,7 +65,7 @@ async def side_by_side(callers: Sequence[Call], calls: int) -> None:
             group.create_task(run(call))
 
 
-async def alternating(lab: Lab, targets: Sequence[Target]) -> AsyncIterator[Target]:
+async def alternating(lab: Lab, targets: Sequence[T]) -> AsyncIterator[T]:
     """Each target once a round, in turning order, so that a noisy minute hits all alike."""
     for number in range(lab.rounds):
         for target in targets if number % 2 == 0 else reversed(targets):
@@ -62,21 +75,38 @@ async def alternating(lab: Lab, targets: Sequence[Target]) -> AsyncIterator[Targ
 async def cpu_per_call(
     lab: Lab, targets: tuple[Target, Target], load: Load, what: str, unit: str
 ) -> Figure:
-    """CPU per call of (floor, ours), the median of many short rounds. `load` answers its calls.
+    """CPU per call of (floor, ours), the median of many short rounds. `load` answers its calls."""
+    loads = {target.name: (target, partial(load, target)) for target in targets}
+    taken = await cpu_of_loads(lab, loads)
+    return compared(taken, "ours", "floor", what, unit)
+
+
+async def cpu_of_loads(lab: Lab, loads: dict[str, tuple[Target, Calls]]) -> Taken:
+    """CPU seconds per call of each load on its target, round by round.
 
     On a busy machine with two cores, the floor measured against itself came out between 0.90 and
-    1.05 this way. The ratio of the least rounds is noted beside it: where the two differ much, the
-    machine was not quiet enough to trust either.
+    1.05 this way.
     """
-    taken: dict[str, list[float]] = {target.name: [] for target in targets}
-    for target in targets:
-        await load(target)  # caches fill and lazy imports happen before anything counts
-    async for target in alternating(lab, targets):
+    taken = Taken({name: [] for name in loads}, lab.rounds)
+    for _, load in loads.values():
+        await load()  # caches fill and lazy imports happen before anything counts
+    async for name in alternating(lab, list(loads)):
+        target, load = loads[name]
         before = target.cpu()
-        calls = await load(target)
-        taken[target.name].append((target.cpu() - before) / calls)
-    floor, ours = (taken[name] for name in ("floor", "ours"))
-    note = f"median of {lab.rounds} × {calls}; by the least {min(ours) / min(floor):.2f}×"
+        taken.calls = await load()
+        taken.seconds[name].append((target.cpu() - before) / taken.calls)
+    return taken
+
+
+def compared(taken: Taken, name: str, with_name: str, what: str, unit: str) -> Figure:
+    """The medians of two loads as a figure.
+
+    The ratio of the least rounds is noted beside it: where the two differ much, the machine was not
+    quiet enough to trust either.
+    """
+    ours, floor = taken.seconds[name], taken.seconds[with_name]
+    least = f"by the least {min(ours) / min(floor):.2f}×"
+    note = f"median of {taken.rounds} × {taken.calls}; {least}"
     return Figure(what, median(ours) * PER[unit], unit, median(floor) * PER[unit], note)
 
 

@@ -222,28 +222,36 @@ class Lab(AsyncExitStack):
         """A file for the next target."""
         return self.folder / f"{len(self.targets)}.{ending}"
 
-    def written(self, servers: Servers) -> str:
-        """The path of a config with these servers."""
+    def written(self, servers: Servers, **settings: object) -> str:
+        """The path of a config with these servers, and these settings of ours."""
         config = self.file("json")
-        config.write_text(json.dumps({"mcpServers": servers}))
+        config.write_text(json.dumps({"mcpServers": servers, "junction": settings}))
         return str(config)
 
     # -- over stdio
 
-    async def start(self, name: str, servers: Servers) -> StdioTarget:
+    async def start(
+        self, name: str, servers: Servers, client: type[StdioSession] = StdioSession
+    ) -> StdioTarget:
         """Spawn `ours` or `floor` in front of these servers; nothing is said to it yet."""
         command = self.our_command if name == "ours" else FLOOR
         argv = filled(command, {CONFIG: self.written(servers)})
-        return await self.spawn(name, argv, servers)
+        return await self.spawn(name, argv, servers, client)
 
     async def start_direct(self, entry: dict[str, object]) -> StdioTarget:
         """Spawn a server itself, with nothing in between."""
         return await self.spawn("direct", command_line(entry), {})
 
-    async def spawn(self, name: str, argv: list[str], servers: Servers) -> StdioTarget:
+    async def spawn(
+        self,
+        name: str,
+        argv: list[str],
+        servers: Servers,
+        client: type[StdioSession] = StdioSession,
+    ) -> StdioTarget:
         log = self.file("log")
         with log.open("wb") as stderr:
-            session = StdioSession(argv, stderr=stderr)
+            session = client(argv, stderr=stderr)
             self.push_async_callback(session.close)
             await session.spawn()
         target = StdioTarget(name, children(servers), prefix(servers), log, session)
@@ -260,10 +268,10 @@ class Lab(AsyncExitStack):
 
     # -- over HTTP
 
-    def serve(self, name: str, servers: Servers) -> HttpTarget:
+    def serve(self, name: str, servers: Servers, **settings: object) -> HttpTarget:
         """Spawn `ours` (with a key to be shown) or `floor` on a free port."""
         command = self.our_http if name == "ours" else FLOOR_HTTP
-        values = {CONFIG: self.written(servers), DATA: str(self.file("data"))}
+        values = {CONFIG: self.written(servers, **settings), DATA: str(self.file("data"))}
         key = self.new_key(values[DATA]) if DATA in command else None
         return self.listen(name, filled(command, values), servers, key)
 

@@ -5,13 +5,16 @@ Hand-written JSON-RPC (no SDK), so that it is not the bottleneck. Tools:
   echo(text)    -> the arguments, as JSON text
   blob(size)    -> a text content of `size` bytes
   sleep(ms)     -> answers after `ms` milliseconds, other calls go on meanwhile
+  ask()         -> asks the user, on the call's own stream, and waits (HTTP, with `--asks`)
+  asking()      -> how many calls of `ask` wait (with `--asks`)
   tool_NNNN(..) -> fillers, so that the server has `--tools` tools in total
 
-    python upstream.py --stdio [--tools N]
-    python upstream.py --http PORT [--tools N]
+    python upstream.py --stdio [--tools N] [--stateless]
+    python upstream.py --http PORT [--tools N] [--asks]
 
 Uses orjson and uvloop when they are installed. In HTTP mode it answers every POST with
-`application/json`, is stateless, and refuses GET with 405 (no server-initiated stream).
+`application/json` unless it asks, keeps no sessions, and refuses GET with 405 (no server-initiated
+stream). `--stateless` makes it a server of 2026-07-28 alone.
 """
 
 import argparse
@@ -31,6 +34,7 @@ except ImportError:  # the slow but dependency-free way
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 NEWEST = VERSIONS[-1]
+STATELESS = "2026-07-28"
 BLOB = b""  # cache of the last blob asked for
 
 
@@ -82,6 +86,13 @@ def make_tools(count):
             }
         )
     return tools[: max(count, 1)]
+
+
+class Asking:
+    """An answer that is a question first: the call's id, and the question's."""
+
+    def __init__(self, call, question):
+        self.call, self.question = call, question
 
 
 class Core:
@@ -149,6 +160,97 @@ class Core:
         return head + self.text_tail("slept")
 
 
+class StatelessCore(Core):
+    """A server of 2026-07-28 alone. It does not look at envelopes: it is not under test."""
+
+    KEPT = b',"result":{"resultType":"complete","ttlMs":60000,"cacheScope":"public",'
+
+    def __init__(self, tools):
+        self.tools_tail = self.KEPT + dumps({"tools": make_tools(tools)})[1:] + b"}"
+
+    def answer(self, msg):
+        mid, method = msg.get("id"), msg.get("method")
+        if mid is None or method in (None, "tools/call", "tools/list"):
+            return super().answer(msg)
+        head = b'{"jsonrpc":"2.0","id":' + dumps(mid)
+        if method == "server/discover":
+            found = {
+                "supportedVersions": [STATELESS],
+                "capabilities": {"tools": {}},
+                "_meta": {
+                    "io.modelcontextprotocol/serverInfo": {"name": "bench-upstream", "version": "1"}
+                },
+            }
+            return head + self.KEPT + dumps(found)[1:] + b"}"
+        if method == "initialize":
+            wanted = (msg.get("params") or {}).get("protocolVersion")
+            data = {"supported": [STATELESS], "requested": wanted}
+            error = {"code": -32022, "message": "Unsupported protocol version", "data": data}
+            return head + b',"error":' + dumps(error) + b"}"
+        return head + b',"error":{"code":-32601,"message":"Method not found"}}'
+
+    @staticmethod
+    def text_tail(text):
+        return (
+            b',"result":{"resultType":"complete","content":[{"type":"text","text":'
+            + dumps(text)
+            + b'}],"isError":false}}'
+        )
+
+
+class AskingCore(Core):
+    """Adds `ask` and `asking`."""
+
+    def __init__(self, tools):
+        super().__init__(tools)
+        listed = make_tools(tools)
+        listed += [
+            {"name": name, "description": name, "inputSchema": {"type": "object"}}
+            for name in ("ask", "asking")
+        ]
+        self.tools_tail = b',"result":' + dumps({"tools": listed}) + b"}"
+        self.waiting = {}  # the connection of each call that waits, by its question's id
+        self.questions = {}  # and the question's id by the call's
+        self.next_question = 0
+
+    def answer(self, msg):
+        if msg.get("method") == "tools/call" and msg["params"]["name"] == "ask":
+            self.next_question += 1
+            return Asking(msg["id"], f"q{self.next_question}")
+        if msg.get("method") == "tools/call" and msg["params"]["name"] == "asking":
+            head = b'{"jsonrpc":"2.0","id":' + dumps(msg["id"])
+            return head + self.text_tail(str(len(self.waiting)))
+        if msg.get("method") == "notifications/cancelled":
+            self.end(self.questions.get(msg["params"]["requestId"]))
+        elif "method" not in msg:
+            self.end(msg.get("id"), answered=True)
+        return super().answer(msg)
+
+    def ask(self, asking, connection):
+        self.waiting[asking.question] = connection, asking.call
+        self.questions[asking.call] = asking.question
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+        question = {
+            "jsonrpc": "2.0",
+            "id": asking.question,
+            "method": "elicitation/create",
+            "params": {"message": "Who?", "requestedSchema": schema},
+        }
+        return dumps(question)
+
+    def end(self, question, answered=False):
+        """The call that this question belongs to is over."""
+        connection, call = self.waiting.pop(question, (None, None))
+        if connection is not None:
+            del self.questions[call]
+            tail = self.text_tail("asked") if answered else b""
+            connection.told(b'{"jsonrpc":"2.0","id":' + dumps(call) + tail if tail else b"")
+
+    def lost(self, question):
+        _, call = self.waiting.pop(question, (None, None))
+        self.questions.pop(call, None)
+
+
 class StdioIn(asyncio.Protocol):
     def __init__(self, core, done):
         self.core, self.done, self.buf = core, done, b""
@@ -193,10 +295,14 @@ async def serve_stdio(core):
 
 class Http(asyncio.Protocol):
     def __init__(self, core):
-        self.core, self.buf, self.tr = core, b"", None
+        self.core, self.buf, self.tr, self.question = core, b"", None, None
 
     def connection_made(self, transport):
         self.tr = transport
+
+    def connection_lost(self, exc):
+        if self.question is not None:
+            self.core.lost(self.question)
 
     def data_received(self, data):
         self.buf = self.buf + data if self.buf else data
@@ -234,8 +340,19 @@ class Http(asyncio.Protocol):
             self.tr.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")
         elif asyncio.iscoroutine(reply):
             asyncio.ensure_future(self.later(reply))  # noqa: RUF006 - as above
+        elif isinstance(reply, Asking):
+            self.question = reply.question
+            self.tr.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+                b"transfer-encoding: chunked\r\n\r\n" + event(self.core.ask(reply, self))
+            )
         else:
             self.send(reply)
+
+    def told(self, answer):
+        """The question was answered, or the call cancelled: this ends its stream."""
+        self.question = None
+        self.tr.write((event(answer) if answer else b"") + b"0\r\n\r\n")
 
     async def later(self, coro):
         self.send(await coro)
@@ -246,6 +363,12 @@ class Http(asyncio.Protocol):
             % len(reply)
             + reply
         )
+
+
+def event(message):
+    """One chunk with one event."""
+    data = b"data: " + message + b"\n\n"
+    return b"%x\r\n" % len(data) + data + b"\r\n"
 
 
 def dechunk(buf, at):
@@ -277,8 +400,11 @@ def main():
     how.add_argument("--stdio", action="store_true")
     how.add_argument("--http", type=int, metavar="PORT")
     parser.add_argument("--tools", type=int, default=3)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--stateless", dest="core", action="store_const", const=StatelessCore)
+    kind.add_argument("--asks", dest="core", action="store_const", const=AskingCore)
     args = parser.parse_args()
-    core = Core(args.tools)
+    core = (args.core or Core)(args.tools)
     main_coro = serve_stdio(core) if args.stdio else serve_http(core, args.http)
     try:
         from uvloop import run

@@ -8,22 +8,21 @@ single call.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.methods import Address
+from mcp_junction.calls.methods import TASKS
 from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import Watcher
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
 from mcp_junction.catalog.fleet import Fleet
 from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.catalog.kinds import ALL, RESOURCES
@@ -32,13 +31,14 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
+from mcp_junction.listener.capabilities import stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol import encode, frames, names
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.resilience.clock import Clock, SystemClock
-from mcp_junction.sessions.listen import Listen
+from mcp_junction.sessions.listen import Listen, subscribed
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.subscriptions.coalescer import Coalescer
@@ -50,24 +50,11 @@ from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
 from mcp_junction.upstream.opening import Opening
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import SERVING, Terms, Upstream
-from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.state import SERVING, ServerState
+from mcp_junction.upstream.terms import ATTEMPTS, terms_for
 from mcp_junction.upstream.warden import Warden
 
-log = logging.getLogger("mcp_junction.app")
-
-STATELESS_CAPABILITIES: Final = {
-    "tools": {"listChanged": True},
-    "prompts": {"listChanged": True},
-    "resources": {"subscribe": True, "listChanged": True},
-    "completions": {},
-    "logging": {},
-}
-_SUBSCRIBE_WAIT: Final = 5.0
-_ATTEMPTS: Final = 10
-"""How many servers are connected to at one time, in the service."""
-_ATTEMPT: Final = 5.0
-"""How long an attempt at a remote server may take, in the service."""
 _CHANGES = frozenset(kind.changed for kind in ALL)
 
 
@@ -101,12 +88,12 @@ class Junction:
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
         self._opening = Opening(self.settings, self.environ, config.identity, self._warden)
-        self._attempts = asyncio.Semaphore(_ATTEMPTS) if supervised else None
+        self._attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
         parked = self.settings.parked_ms / 1000
         self.lot = Lot(self.clock, Seal(state_key), parked, self.settings.max_parked)
-        info = {"name": self.settings.name, "version": self.settings.version}
+        crossing = Crossing(self.lot, self.settings.name, self.settings.version)
         self.watchers: list[Watcher] = []
         self.on_changed: Callable[[Upstream], None] | None = None
         self._handle = pipeline(
@@ -114,7 +101,7 @@ class Junction:
             self._deadlines,
             self._subscriptions,
             self._sink,
-            Crossing(self.lot, encode.dumps(info)),
+            crossing,
             self.watchers,
             stages,
         )
@@ -159,22 +146,13 @@ class Junction:
             self._hello.cancel()
 
     def _upstream(self, definition: ServerDefinition) -> Upstream:
-        restart = definition.restart
-        patience = self.settings.start_timeout_ms / 1000
-        if self._attempts is not None and definition.transport != "stdio":
-            patience = min(patience, _ATTEMPT)
+        terms = terms_for(definition, self.settings, self._supervised, self._attempts)
         return Upstream(
             definition,
             opener=self._opening,
             hello=self._hello,
             observer=self,
-            terms=Terms(
-                start_timeout=patience,
-                restart=self._supervised if restart is None else restart,
-                attempts=self._attempts,
-                name=self.settings.name,
-                version=self.settings.version,
-            ),
+            terms=terms,
             clock=self.clock,
         )
 
@@ -193,11 +171,7 @@ class Junction:
 
     def spelling(self, endpoint: Endpoint = EVERYTHING) -> Spelling:
         """How names are written at an endpoint for a client nothing is known about."""
-        mode = self.settings.prefix
-        alone = mode == "auto" and len(self.servers) == 1
-        return Spelling(
-            self._separator, prefixed=endpoint.prefixed and mode != "never" and not alone
-        )
+        return spelling_at(endpoint, self.settings, self._separator, len(self.servers))
 
     def open_session(
         self,
@@ -231,28 +205,11 @@ class Junction:
         self.greet(visitor.hello())
 
     def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
-        """Also the extensions of its stateless servers: their members pass unread."""
-        extensions: dict[str, Any] = {}
-        for key, upstream in self.servers.items():
-            if upstream.greeting is not None and endpoint.admits_server(key):
-                extensions |= upstream.greeting.extensions
-        return {**STATELESS_CAPABILITIES, **({"extensions": extensions} if extensions else {})}
+        shown = [u for key, u in self.servers.items() if endpoint.admits_server(key)]
+        return stateless_capabilities(u.greeting for u in shown if u.greeting is not None)
 
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
-        calls = [self._watch(listen, uri) for uri in dict.fromkeys(uris)]
-        done = await asyncio.gather(*calls)
-        return [uri for uri, outcome in zip(dict.fromkeys(uris), done, strict=True) if outcome]
-
-    async def _watch(self, listen: Listen, uri: str) -> bool:
-        """Subscribe to a resource on behalf of ``listen``, like any other request of a client."""
-        params = {"uri": Raw(encode.dumps(uri))}
-        method = "resources/subscribe"
-        call = Call(listen, self.snapshot, method, Address(RESOURCES, uri), params)
-        late = asyncio.get_running_loop().call_later(_SUBSCRIBE_WAIT, call.expire, _SUBSCRIBE_WAIT)
-        try:
-            return (await call.snapshot.handle(call)).kind is outcomes.Kind.RESULT
-        finally:
-            late.cancel()
+        return await subscribed(listen, self.snapshot, uris)
 
     def acknowledged(self, listen: Listen) -> None:
         self.listens.add(listen)
@@ -302,7 +259,7 @@ class Junction:
 
     def _has(self, call: Call) -> bool:
         catalog, caller = self.keeper.catalog, call.caller
-        if call.address.kind is RESOURCES:
+        if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
         return view.find(call.name) is not None

@@ -119,6 +119,12 @@ class ServerError(JunctionError):
         self.stderr_tail = stderr_tail
         super().__init__(f"server {server!r} failed during {phase}: {message}")
 
+    @property
+    def account(self) -> str:
+        """What it says, with the end of what the server wrote to stderr."""
+        tail = [f"    {line}" for line in self.stderr_tail.strip().splitlines()[-20:]]
+        return "\n".join([str(self), "  its stderr ends with:", *tail] if tail else [str(self)])
+
 
 class EraError(ServerError):
     """An upstream server does not speak the era of the protocol that is wanted of it."""

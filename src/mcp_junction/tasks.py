@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 log = logging.getLogger("mcp_junction.tasks")
@@ -56,3 +56,17 @@ class TaskScope:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+
+async def unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
+    """Wait for ``what`` or for being stopped; whether it was the former."""
+    stop = asyncio.ensure_future(stopped.wait())  # noqa: TID251 - awaited right here
+    waited = asyncio.ensure_future(what)  # noqa: TID251 - awaited right here
+    try:
+        await asyncio.wait({stop, waited}, return_when=asyncio.FIRST_COMPLETED)
+        if waited.done():
+            waited.result()
+        return waited.done()
+    finally:
+        stop.cancel()
+        waited.cancel()

@@ -197,3 +197,55 @@ async def test_what_the_buffer_cannot_hold_is_counted_and_told(store, opener, ca
     assert json.loads(loss.detail) == {"lost": 15}
     assert "audit entries are being lost" in caplog.text
     assert await is_sound(opener, store)
+
+
+async def test_an_entry_that_cannot_be_read_does_not_stop_the_others(store, opener, caplog):
+    log = await opener.log(store)
+    log.record(log.entry("call", "one", "x"))
+    log.record(log.entry("call", "two", "x", detail={"odd": object()}))
+    log.record(log.entry("call", "three", "x", detail={"odd": "\ud800"}))
+    log.record(log.entry("call", "four", "x", params=b"[" * 5_000 + b"]" * 5_000))
+    log.record(log.entry("call", "five", "x"))
+    await log.flush()
+    told = [(row.actor, row.detail) for row in await rows(store, kind="call")]
+    assert len(told) == 5
+    assert next(actor for actor, detail in told if detail is None) == "one"
+    assert sum('"unreadable":true' in (detail or "") for _, detail in told) >= 2
+    assert await is_sound(opener, store)
+
+
+async def test_what_is_told_after_the_end_is_counted_as_lost(store, opener, caplog):
+    async with opener.new_log(store) as log:
+        pass
+    log.record(log.entry("call", "bot", "x"))
+    assert log.lost == 1
+    with pytest.raises(StoreUnavailable):
+        await log.intent(log.entry("intent", "bot", "x"))
+
+
+async def test_a_store_that_fails_in_a_new_way_is_no_store(store, opener, monkeypatch, caplog):
+    log = await opener.log(store)
+    await log.flush()
+
+    async def broken(*_: object, **__: object) -> None:
+        raise LookupError("nobody expects this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.audit, "append", broken)
+        with pytest.raises(StoreUnavailable):
+            await log.intent(log.entry("intent", "bot", "x"))
+        assert log.is_failing
+    async with asyncio.timeout(BOUND):
+        await log.flush()
+    assert (log.is_failing, log.waiting, log.lost) == (False, 0, 0)
+    assert await is_sound(opener, store)
+
+
+async def test_many_short_lives_end(store, opener):
+    """Each closes while its own timer may be ringing."""
+    async with asyncio.timeout(60):
+        for turn in range(60):
+            async with opener.new_log(store) as log:
+                log.record(log.entry("call", "bot", "x"))
+                await asyncio.sleep(turn / 1000)
+    assert await is_sound(opener, store)

@@ -14,7 +14,7 @@ from mcp_junction.testing.link import FakeUpstream, greets, silence
 from mcp_junction.testing.sink import MemorySink
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Kind
-from mcp_junction.upstream.server import Terms
+from mcp_junction.upstream.terms import Terms
 
 
 def quiet(key: str = "one", **options: object) -> FakeUpstream:

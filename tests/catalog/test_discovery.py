@@ -7,8 +7,11 @@ import logging
 import pytest
 
 from mcp_junction.catalog.discovery import discover_tools
+from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
+from mcp_junction.protocol.param_headers import ParamHeader
+from mcp_junction.protocol.versions import Era
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
@@ -134,3 +137,33 @@ async def test_an_answer_that_makes_no_sense_fails_the_server(page):
 async def test_an_error_on_any_page_fails_the_server_and_says_why(outcome):
     with pytest.raises(ServerError, match="on fire"):
         await found(serving(tools("a", cursor="x"), outcome))
+
+
+# -- headers that tools ask for
+
+MARKED = {"type": "string", "x-mcp-header": "Region"}
+WRONG = {"type": "number", "x-mcp-header": "Region"}
+
+
+def tool(name: str, argument: object) -> dict[str, object]:
+    return {"name": name, "inputSchema": {"properties": {"region": argument}}}
+
+
+@pytest.mark.parametrize(
+    ("transport", "era", "left"),
+    [
+        ("http", Era.STATELESS, ["good"]),
+        ("stdio", Era.STATELESS, ["good", "bad"]),
+        ("http", Era.HANDSHAKE, ["good", "bad"]),
+    ],
+)
+async def test_a_tool_whose_headers_make_no_sense_is_left_out_where_they_are_sent(
+    transport, era, left
+):
+    upstream = serving({"tools": [tool("good", MARKED), tool("bad", WRONG)]})
+    upstream.definition = ServerDefinition("s", transport)
+    upstream.wire.era = era
+    offers = await discover_tools(upstream, BOUND)
+    assert [offer.name for offer in offers] == left
+    assert offers[0].headers == (ParamHeader(("region",), "Region", "string"),)
+    assert all(offer.headers == () for offer in offers[1:])

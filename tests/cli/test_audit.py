@@ -2,8 +2,10 @@
 
 import json
 import sqlite3
+import subprocess
 
 import pytest
+from tests.plugin_journeys import PROGRAM
 from tests.plugin_store import schema_url
 
 
@@ -48,6 +50,20 @@ def test_what_was_done_to_keys_is_in_the_record(run, key):
     shown = run("audit", "tail", "-n", "3", "--kind", "outcome")
     assert shown.count("key.revoke") == 2
     assert "[b]bot" in shown
+
+
+def test_following_shows_what_is_done_from_now_on(run, key, tmp_path):
+    command = [str(PROGRAM), "audit", "tail", "-n", "1", "--follow", "--json"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as following:
+        first = json.loads(following.stdout.readline())
+        assert (first["kind"], first["target"]) == ("outcome", "[b]bot")
+        run("keys", "create", "--agent", "later")
+        second = json.loads(following.stdout.readline())
+        following.terminate()
+    assert (second["kind"], second["seq"]) == ("opened", 1)
+    assert second["writer"] != first["writer"]
 
 
 def test_before_anything_was_done_there_is_nothing_to_show(run):

@@ -159,7 +159,14 @@ def with_sets(endpoints: object) -> dict[str, object]:
 
 def test_named_sets_are_read_in_their_order(folder):
     config = folder.load(with_sets({"b": ["git", "git.read_*"], "a.1": []}))
-    assert list(config.endpoints.items()) == [("b", ("git", "git.read_*")), ("a.1", ())]
+    found = [(name, chosen.entries, chosen.names) for name, chosen in config.endpoints.items()]
+    assert found == [("b", ("git", "git.read_*"), None), ("a.1", (), None)]
+
+
+def test_a_set_may_say_how_names_are_written(folder):
+    config = folder.load(with_sets({"chat": {"servers": ["git"], "names": "strict"}}))
+    assert config.endpoints["chat"].entries == ("git",)
+    assert config.endpoints["chat"].names == "strict"
 
 
 def test_without_sets_there_are_none(folder):

@@ -158,7 +158,7 @@ class Modern:
         if visit.headers.get("mcp-protocol-version") != VERSION:
             visit.answer(400)
         elif visit.rpc == "server/discover":
-            able = {"tools": {"listChanged": True}, "extensions": {"x.y/z": {}}}
+            able = {"tools": {"listChanged": True}, "logging": {}, "extensions": {"x.y/z": {}}}
             visit.result({"supportedVersions": [VERSION], "capabilities": able})
         elif visit.rpc == "subscriptions/listen":
             self.listens.append(visit)
@@ -188,11 +188,11 @@ async def test_a_tool_with_headers_that_make_no_sense_is_left_out(serving, caplo
         await gateway.settled()
         upstream = gateway.junction.servers["far"]
         assert upstream.greeting.extensions == {"x.y/z": {}}
-        offers = gateway.junction._keeper.catalog.offerings["far"].tools
+        offers = gateway.junction.keeper.catalog.offerings["far"].tools
         assert [offer.name for offer in offers] == ["good", "plain"]
         assert [header.token for header in offers[0].headers] == ["Region"]
         assert "the tool 'bad' is left out" in caplog.text
-        view = gateway.junction._keeper.catalog.view(gateway.junction.spelling())
+        view = gateway.junction.keeper.catalog.view(gateway.junction.spelling())
         routes = [view.find(name) for name in view.names_of("far")]
         assert [route.name_header for route in routes] == [
             b"mcp-name: good\r\n",
@@ -230,3 +230,45 @@ async def test_a_server_that_is_gone_is_noticed_by_listening(serving):
             assert await upstream.link_in_time(BOUND) is not None
         assert upstream.greeting.era is Era.STATELESS
         assert json.loads(modern.listens[-1].body)["params"]["notifications"]
+
+
+async def test_a_stateless_server_is_told_no_log_level_and_no_news_of_roots(serving):
+    modern = Modern()
+    modern.tools = [tool("one")]
+    async with Origin(modern) as origin:
+        gateway = await serving({"far": {"url": origin.url}})
+        client = await gateway.front()
+        await client.result("logging/setLevel", {"level": "error"})
+        client.notify("notifications/roots/list_changed")
+        assert await client.names() == ["far.one"]
+        said = {visit.rpc for visit in origin.visits}
+        assert said == {"server/discover", "subscriptions/listen", "tools/list"}
+
+
+async def test_a_server_that_comes_back_as_one_of_the_other_era_is_greeted_anew(serving):
+    modern = Modern()
+
+    async def older(visit: Visit) -> None:
+        refusal = {"code": -32601, "message": "Method not found"}
+        if visit.rpc == "initialize":
+            visit.result({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}})
+        elif visit.rpc == "tools/list":
+            visit.result({"tools": [tool("old")]})
+        elif visit.method == "POST" and "id" in visit.message:
+            error = {"jsonrpc": "2.0", "id": visit.message["id"], "error": refusal}
+            visit.json(error, 404)
+        else:
+            visit.answer(405)
+
+    async with Origin(modern) as origin:
+        gateway = await serving({"far": {"url": origin.url}})
+        await gateway.settled()
+        upstream = gateway.junction.servers["far"]
+        link = upstream.link
+        origin.handler = older
+        modern.listens[0].hang_up()
+        async with asyncio.timeout(BOUND):
+            await link.gone()
+        await origin.visited("tools/list", times=2)
+        assert await upstream.link_in_time(BOUND) is not None
+        assert upstream.greeting.era is Era.HANDSHAKE

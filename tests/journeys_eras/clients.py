@@ -43,6 +43,7 @@ class Person:
     """Answers every question, and keeps the questions and what was said."""
 
     def __init__(self) -> None:
+        self.answer = types.ElicitResult(action="accept", content={"name": "Ada"})
         self.asked: list[str] = []
         self.prompted: list[str] = []
         self.logs: list[tuple[str, Any]] = []
@@ -50,7 +51,7 @@ class Person:
 
     async def elicitation(self, context: Any, params: Any) -> types.ElicitResult:
         self.asked.append(params.message)
-        return types.ElicitResult(action="accept", content={"name": "Ada"})
+        return self.answer
 
     async def sampling(self, context: Any, params: Any) -> types.CreateMessageResult:
         self.prompted.append(params.messages[0].content.text)

@@ -48,16 +48,18 @@ class Parked:
     def replies(self) -> dict[str, Any]:
         return dict.fromkeys(self.asked["inputRequests"], ANSWER)
 
-    def resume(self, **changes: Any) -> Answer:
-        """Come back with the answers; `changes` go into the params instead of what is right."""
-        params = {
+    def params(self, **changes: Any) -> dict[str, Any]:
+        """What the client comes back with; `changes` instead of what is right."""
+        return {
             "name": self.tool,
             "arguments": {"nonce": self.nonce},
             "inputResponses": self.replies,
             "requestState": self.state,
             **changes,
         }
-        return self.wire.ask("tools/call", params)
+
+    def resume(self, **changes: Any) -> Answer:
+        return self.wire.ask("tools/call", self.params(**changes))
 
 
 @dataclass
@@ -80,10 +82,10 @@ class Guarded:
     def revoke(self, agent: str) -> None:
         keys("revoke", self.keys[agent].id, "--json", "--data-dir", str(self.data))
 
-    def park(self, agent: str, server: str = "older", path: str = "") -> Parked:
-        """A call of `ask_user` that was answered with its question."""
-        wire, nonce = self.wire(agent, path), uuid.uuid4().hex[:8]
-        tool = f"{server}.ask_user"
+    def park(self, agent: str, server: str = "older", own: str = "ask_user") -> Parked:
+        """A call of a tool that was answered with its question."""
+        wire, nonce = self.wire(agent), uuid.uuid4().hex[:8]
+        tool = f"{server}.{own}"
         asked = wire.call(tool, {"nonce": nonce}).result
         assert asked["resultType"] == "input_required", asked
         return Parked(wire, tool, nonce, asked)
@@ -98,15 +100,22 @@ def keys(*words: str) -> Any:
 
 
 @contextmanager
-def guarded(stacks: Stacks, name: str, transport: str = "http", **settings: Any) -> Iterator[Any]:
-    """The gateway, with keys for `ada` and `bob`."""
-    servers = {"older": stacks.entry("old", transport), "newer": stacks.entry("new", transport)}
+def guarded(
+    stacks: Stacks,
+    name: str,
+    transport: str = "http",
+    older: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Iterator[Guarded]:
+    """The gateway, with keys for `ada` and `bob`.
+
+    `transport` is that of the older server, `older` what the config says of it beside.
+    """
+    entry = {**stacks.entry("old", transport), "junction": older or {}}
+    servers = {"older": entry, "newer": stacks.entry("new", "http")}
     config = stacks.config(name, servers, **settings)
     data = config.parent / "data"
-    ledgers = {
-        "older": stacks.ledger("old", transport),
-        "newer": stacks.ledger("new", transport),
-    }
+    ledgers = {"older": stacks.ledger("old", transport), "newer": stacks.ledger("new", "http")}
     made = Guarded("", data, ledgers, None)  # type: ignore[arg-type]
     for agent in ("ada", "bob"):
         made.add_key(agent)

@@ -106,6 +106,18 @@ async def hold(ctx: Context, params: Params) -> Outcome:
     raise AssertionError("for ever is over")
 
 
+@tool("Asks the user, then runs until it is cancelled", arguments(nonce=STRING))
+async def ask_and_hold(ctx: Context, params: Params) -> Outcome:
+    nonce = given(params, "nonce")
+    with noted(nonce):
+        replies = await answered(ctx, params, {"who": user(f"Who is {nonce}?")})
+        if isinstance(replies, types.InputRequiredResult):
+            return replies
+        note("answered", nonce)
+        await anyio.sleep_forever()
+    raise AssertionError("for ever is over")
+
+
 @tool("Logs on four levels")
 async def speak(ctx: Context, params: Params) -> Outcome:
     levels: tuple[types.LoggingLevel, ...] = ("debug", "info", "warning", "error")

@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 from mcp import MCPError
-from mcp_types import PromptReference, ResourceTemplateReference
+from mcp_types import ElicitResult, PromptReference, ResourceTemplateReference
 from tests.journeys_eras.clients import (
     HOME,
     connected,
@@ -47,6 +47,7 @@ CELLS = [
 ]
 
 pytestmark = [
+    pytest.mark.req("J-ERAS"),
     pytest.mark.parametrize(("era", "server_era", "transport"), CELLS),
     pytest.mark.timeout(60),
 ]
@@ -140,6 +141,33 @@ async def test_two_clients_are_each_asked_their_own(stack, era, server_era, tran
         if (server_era, transport) == ("old", "stdio"):
             return  # nothing says whose question it is; it is refused rather than guessed
         assert answers == [f"{a}: accept Ada", f"{b}: accept Ada"]
+
+
+@pytest.mark.feature("elicitation")
+async def test_many_questions_at_once_are_each_answered(stack, era, server_era, transport):
+    if (era, server_era, transport) == ("new", "old", "stdio"):
+        pytest.skip("nothing says which call a question belongs to, and each call is by itself")
+    nonces = [uuid.uuid4().hex[:8] for _ in range(20)]
+    async with connected(era, stack.url) as (client, person):
+        calls = (said(client, "ask_user", nonce=nonce) for nonce in nonces)
+        assert await asyncio.gather(*calls) == [f"{nonce}: accept Ada" for nonce in nonces]
+        assert sorted(person.asked) == sorted(f"Who is {nonce}?" for nonce in nonces)
+
+
+@pytest.mark.feature("elicitation")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a_user_may_refuse(stack, era, nonce, action):
+    async with connected(era, stack.url) as (client, person):
+        person.answer = ElicitResult(action=action)
+        assert await said(client, "ask_user", nonce=nonce) == f"{nonce}: {action} None"
+
+
+@pytest.mark.feature("elicitation")
+async def test_what_the_user_said_arrives_as_it_was(stack, era, nonce):
+    words = 'Zoë "🚦"\n\r\u2028\\ \x7f'
+    async with connected(era, stack.url) as (client, person):
+        person.answer = ElicitResult(action="accept", content={"name": words})
+        assert await said(client, "ask_user", nonce=nonce) == f"{nonce}: accept {words}"
 
 
 # While a call runs

@@ -21,6 +21,7 @@ from tests.journeys_eras.stacks import DIRECT
 ERAS = ("old", "new")
 
 pytestmark = [
+    pytest.mark.req("J-ERAS"),
     pytest.mark.parametrize(
         ("era", "server_era", "transport"),
         [

@@ -23,7 +23,7 @@ from tests.journeys_eras.wire import (
 MISMATCH, NO_CAPABILITY, NO_VERSION = -32020, -32021, -32022
 INVALID_PARAMS, INVALID_REQUEST, NO_METHOD, NO_JSON = -32602, -32600, -32601, -32700
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.req("J-ERA-HEADERS"), pytest.mark.timeout(60)]
 
 
 class Place:

@@ -5,16 +5,19 @@ anything else, altered, or a second time; and the call at the server is then not
 """
 
 import concurrent.futures
+import http.client
 import json
 import time
 
 import pytest
 from tests.journeys_eras.guarded import ANSWER, Guarded, guarded, stop
-from tests.journeys_eras.wire import Wire
+from tests.journeys_eras.offers import DOCUMENT
+from tests.journeys_eras.wire import Stream, Wire, request
 
 REFUSED = (400, -32602)
+MANY = 300
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.req("J-REQUEST-STATE"), pytest.mark.timeout(90)]
 
 both = pytest.mark.parametrize("server", ["older", "newer"])
 
@@ -112,6 +115,14 @@ def test_for_another_tool_method_server_or_endpoint_it_is_refused(gateway, serve
     untouched(gateway, server, parked, mine)
 
 
+@both
+def test_with_other_arguments_it_is_refused(gateway, server):
+    parked = gateway.park("ada", server)
+    for arguments in ({}, {"nonce": "another"}, {"nonce": parked.nonce, "more": 1}):
+        assert parked.resume(arguments=arguments).refusal == REFUSED, arguments
+    untouched(gateway, server, parked)
+
+
 def test_a_second_time_it_is_refused(gateway):
     parked = gateway.park("ada")
     assert parked.resume().text == f"{parked.nonce}: accept Ada"
@@ -178,7 +189,24 @@ def test_on_one_pipe_a_question_of_one_principal_never_reaches_another(stacks):
         assert not [nonce for nonce in nonces if nonce in json.dumps(again.last)]
 
 
+def test_with_a_pipe_each_a_call_that_waits_keeps_nobody_from_being_asked(stacks):
+    own = {"isolation": "per-session"}
+    with guarded(stacks, "guarded-pipes", transport="stdio", older=own) as gateway:
+        hers, his = gateway.park("ada"), gateway.park("bob")
+        assert his.resume().text == f"{his.nonce}: accept Ada"
+        assert hers.resume().text == f"{hers.nonce}: accept Ada"
+
+
 # Those who never come back
+
+
+def test_many_that_wait_are_in_nobodys_way(gateway):
+    """More than a server has connections: one client's waiting calls must not shut out others."""
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        parked = list(threads.map(lambda _: gateway.park("ada"), range(MANY)))
+        assert gateway.wire("bob").call("older.echo", {"text": "through"}).text == "through"
+        answers = list(threads.map(lambda call: call.resume().text, parked))
+    assert answers == [f"{call.nonce}: accept Ada" for call in parked]
 
 
 def test_closing_the_connection_does_not_end_a_call_that_waits(gateway):
@@ -187,6 +215,19 @@ def test_closing_the_connection_does_not_end_a_call_that_waits(gateway):
     assert gateway.wire("ada").call("older.echo", {"text": "meanwhile"}).text == "meanwhile"
     assert gateway.ledgers["older"].events(parked.nonce) == ["started"]
     assert parked.resume().text == f"{parked.nonce}: accept Ada"
+
+
+@both
+def test_leaving_after_coming_back_ends_the_call_at_the_server(gateway, server):
+    parked = gateway.park("ada", server, "ask_and_hold")
+    ledger = gateway.ledgers[server]
+    body, headers = request("tools/call", parked.params())
+    leaver = http.client.HTTPConnection(parked.wire.host, parked.wire.port)
+    leaver.request("POST", parked.wire.path, body, {**headers, **parked.wire.authorization})
+    ledger.wait_for(parked.nonce, "answered")
+    assert "cancelled" not in ledger.events(parked.nonce)
+    leaver.close()
+    ledger.wait_for(parked.nonce, "cancelled")
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
@@ -219,6 +260,39 @@ def test_sigterm_ends_calls_that_wait(stacks, transport):
         assert stop(gateway.process) == 0
         gateway.ledgers["older"].wait_for(parked.nonce, "cancelled")
         assert "answered" not in gateway.ledgers["older"].events(parked.nonce)
+
+
+# Those who listen
+
+
+def test_revoking_the_key_ends_its_streams_and_no_others(stacks):
+    with guarded(stacks, "revoking-listeners") as gateway:
+        hers, his = listening(gateway.wire("ada")), listening(gateway.wire("bob"))
+        gateway.revoke("ada")
+        with hers, his:
+            for frame in hers.frames():  # to its end
+                assert "updated" not in frame.get("method", "")
+            touch = {"uri": DOCUMENT}
+            assert gateway.wire("bob").call("older.touch", touch).text == "touched"
+            assert next(his.frames())["params"]["uri"] == DOCUMENT
+
+
+def test_sigterm_ends_streams(stacks):
+    with guarded(stacks, "stopping-listeners", drain_ms=500) as gateway:
+        with listening(gateway.wire("ada")) as stream:
+            gateway.process.terminate()
+            left = list(stream.frames())
+        assert gateway.process.wait(20) == 0
+        assert all("method" not in frame for frame in left), left
+
+
+def listening(wire: Wire) -> Stream:
+    """A stream of news, acknowledged."""
+    wanted = {"notifications": {"resourceSubscriptions": [DOCUMENT]}}
+    stream = wire.open("subscriptions/listen", wanted)
+    first = next(stream.frames())
+    assert first["method"] == "notifications/subscriptions/acknowledged"
+    return stream
 
 
 def wait_out(wire: Wire) -> None:

@@ -6,6 +6,7 @@ from tests.journeys_eras.offers import PROMPTS, RESOURCES, TOOLS
 from tests.journeys_eras.stacks import DIRECT
 
 pytestmark = [
+    pytest.mark.req("J-ERAS"),
     pytest.mark.parametrize("era", ["old", "new"]),
     pytest.mark.timeout(60),
     pytest.mark.skipif(DIRECT, reason="only a gateway has two servers"),

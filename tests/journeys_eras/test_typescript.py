@@ -25,6 +25,7 @@ NONCE = uuid.uuid4().hex[:8]
 PREFIX = "" if DIRECT else f"{KEY}."
 
 pytestmark = [
+    pytest.mark.req("J-ERAS"),
     pytest.mark.peers,
     pytest.mark.timeout(120),
     pytest.mark.parametrize(

@@ -71,13 +71,15 @@ class Wire:
         self.host, self.port, self.path = str(parts.hostname), parts.port, parts.path
         self.key = key
 
+    @property
+    def authorization(self) -> dict[str, str]:
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+
     def send(self, body: bytes, headers: Headers, method: str = "POST") -> "Stream":
         """Send one request with these headers alone; the response when its head has come."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=BOUND)
         connection.putrequest(method, self.path, skip_accept_encoding=True)
-        every: dict[str, Any] = {"Content-Length": str(len(body)), **headers}
-        if self.key is not None:
-            every["Authorization"] = f"Bearer {self.key}"
+        every: dict[str, Any] = {"Content-Length": str(len(body)), **headers, **self.authorization}
         for name, values in every.items():
             for value in [values] if isinstance(values, str) else values or ():
                 connection.putheader(name, value.encode("latin-1"))

@@ -172,7 +172,7 @@ async def test_a_server_that_forgot_us_is_opened_once_more_and_the_call_succeeds
 async def test_a_server_that_stays_down_refuses_calls_at_once_after_the_window(
     single, toolbox, monkeypatch
 ):
-    monkeypatch.setattr("mcp_junction.upstream.server.RECONNECT_WINDOW", 0.2)
+    monkeypatch.setattr("mcp_junction.upstream.gate.RECONNECT_WINDOW", 0.2)
     run = await single()
     server = await toolbox()
     await run.add("box", server)
@@ -186,7 +186,7 @@ async def test_a_server_that_stays_down_refuses_calls_at_once_after_the_window(
     assert time.monotonic() - began < 0.1
 
 
-@pytest.mark.req("R-ISOLATE")
+@pytest.mark.req("R-RECONNECT", "R-ISOLATE")
 async def test_a_hundred_calls_wait_for_a_lost_server_and_no_more(single, toolbox):
     run = await single()
     server, other = await toolbox(), await toolbox()

@@ -5,7 +5,7 @@ from tests.store.records import definition, server
 
 from mcp_junction.errors import NotFound, VersionConflict
 from mcp_junction.store.pinning import definition_hash
-from mcp_junction.store.records import Definition
+from mcp_junction.store.records import Definition, ToolCount
 
 
 @pytest.fixture
@@ -124,6 +124,15 @@ async def test_what_is_not_there_cannot_be_changed(store, files):
             await attempt
     with pytest.raises(ValueError, match="not to be changed"):
         await store.tools.change(files, "a", {"hash": "x"})
+
+
+async def test_tools_are_counted_by_what_they_are(store, files):
+    assert await store.tools.count() == ToolCount(0, 0, 0, 0)
+    await store.tools.replace(files, [definition(name) for name in "abcde"])
+    await store.tools.change(files, "a", {"is_classified": True, "enabled": False})
+    await store.tools.change(files, "b", {"is_classified": True, "quarantined": True})
+    await store.tools.replace(files, [definition(name) for name in "abcd"])
+    assert await store.tools.count() == ToolCount(4, 2, 1, 1)
 
 
 async def test_a_removed_server_takes_everything_with_it(store, files):

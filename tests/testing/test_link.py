@@ -20,8 +20,8 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.link import LastWords, OwnedLink
 from mcp_junction.upstream.outcome import Delivery, Kind
-from mcp_junction.upstream.server import Terms
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.terms import Terms
 
 
 def flight(params: bytes = b"{}", method: str = "tools/call") -> Flight:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.versions import LATEST_HANDSHAKE
-from mcp_junction.upstream.hello import Greeting, Hello, read_greeting
+from mcp_junction.protocol.versions import LATEST_HANDSHAKE, Era
+from mcp_junction.upstream.hello import Greeting, Hello, read_discovery, read_greeting
 
 
 @pytest.mark.req("J-HANDSHAKE")
@@ -56,3 +56,41 @@ def test_all_but_the_version_may_be_missing_or_odd(rest):
 def test_a_greeting_without_a_version_is_refused(text):
     with pytest.raises((ValueError, FrameError)):
         read_greeting(text)
+
+
+def test_a_handshake_never_names_a_version_that_knows_none():
+    told = json.loads(Hello("2026-07-28").params("hub", "9"))
+    assert told["protocolVersion"] == LATEST_HANDSHAKE
+
+
+def test_what_a_stateless_server_says_of_itself_is_read():
+    text = b"""{"resultType": "complete", "supportedVersions": ["2025-11-25", "2026-07-28", "x"],
+        "capabilities": {"tools": {}, "extensions": {"a.b/c": {"d": 1}}}, "instructions": "hi",
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "files", "version": "2"}}}"""
+    greeting = read_discovery(text)
+    assert greeting.era is Era.STATELESS
+    assert (greeting.protocol_version, greeting.name, greeting.version) == (
+        "2026-07-28",
+        "files",
+        "2",
+    )
+    assert greeting.supported == ("2025-11-25", "2026-07-28", "x")
+    assert greeting.extensions == {"a.b/c": {"d": 1}}
+    assert greeting.instructions == "hi"
+
+
+@pytest.mark.parametrize("text", [b"{}", b'{"supportedVersions":["2025-11-25"]}'])
+def test_a_server_that_names_no_stateless_version_is_none(text):
+    assert read_discovery(text) is None
+
+
+@pytest.mark.parametrize("text", [b"[]", b'{"supportedVersions":5}', b"null"])
+def test_a_discovery_that_makes_no_sense_is_refused(text):
+    with pytest.raises((ValueError, FrameError)):
+        read_discovery(text)
+
+
+@pytest.mark.parametrize("odd", [b"5", b"[]", b"null"])
+def test_extensions_that_are_no_object_are_none(odd):
+    text = b'{"protocolVersion":"x","capabilities":{"extensions":%b}}' % odd
+    assert read_greeting(text).extensions == {}

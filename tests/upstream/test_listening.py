@@ -15,7 +15,7 @@ from mcp_junction.testing.link import DeafObserver, FakeUpstream, greets
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
-from mcp_junction.upstream.server import Terms
+from mcp_junction.upstream.terms import Terms
 
 BOUND = 10.0
 CHANGING = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
@@ -242,3 +242,20 @@ async def test_our_own_requests_say_who_asks():
         assert said["cursor"] == "x"
         assert said["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {}
         assert server.upstream.wire.notified == []
+
+
+async def test_what_is_no_longer_wanted_while_the_server_is_down_is_not_asked_for_again():
+    async with living(Server()) as server:
+        await server.upstream.subscribe("a:1")
+        await server.upstream.subscribe("a:2")
+        server.upstream.wire.lose()
+        while server.upstream.is_open:
+            await turns()
+        await server.upstream.unsubscribe("a:1")
+        await server.listened(4)
+        assert server.listens[-1]["resourceSubscriptions"] == ["a:2"]
+
+
+async def test_a_wish_to_a_server_that_is_not_connected_is_answered_at_once():
+    upstream = FakeUpstream("s", era=Era.STATELESS)
+    assert (await upstream.subscribe("a:1")).kind is Kind.ERROR

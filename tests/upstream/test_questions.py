@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from tests.upstream.dialogue import Dialogue, Listening
 
-from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
 
@@ -45,6 +45,19 @@ async def turns(count: int = 5) -> None:
 async def test_a_ping_is_answered_at_once(talk):
     talk.hear(b'{"jsonrpc":"2.0","id":"p","method":"ping"}')
     assert talk.written() == [{"jsonrpc": "2.0", "id": "p", "result": {}}]
+
+
+@pytest.mark.parametrize("method", ["ping", "sampling/createMessage", "roots/list"])
+async def test_a_stateless_server_may_not_ask_anything(talk, method):
+    passenger = Listening("passenger")
+    talk.exchange.era = Era.STATELESS
+    talk.fly(passenger=passenger)
+    talk.written()
+    talk.hear(b'{"jsonrpc":"2.0","id":7,"method":"%b"}' % method.encode())
+    await turns()
+    (answer,) = talk.written()
+    assert (answer["id"], answer["error"]["code"]) == (7, INVALID_REQUEST)
+    assert passenger.questions == []
 
 
 async def test_with_one_call_in_the_air_its_caller_is_asked(talk):

@@ -18,8 +18,9 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Kind, Outcome
-from mcp_junction.upstream.server import Terms, Upstream
+from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.terms import Terms
 from mcp_junction.upstream.twins import IDLE_AFTER, MAX_POOLED
 
 BOUND = 10.0

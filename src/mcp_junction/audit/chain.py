@@ -7,6 +7,8 @@ row after.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable
 from hashlib import sha256
 from hmac import compare_digest
@@ -20,6 +22,7 @@ from mcp_junction.store.records import AuditRow, SealedRow
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
 _encode = msgspec.json.Encoder().encode
+log = logging.getLogger("mcp_junction.audit")
 
 
 class Entry(msgspec.Struct, kw_only=True, gc=False):
@@ -60,13 +63,18 @@ class Chain:
         self.mac = self._macs.genesis(writer)
 
     def extend(self, entries: Iterable[Entry]) -> list[SealedRow]:
-        """Seal entries, in their order."""
+        """Seal entries, in their order. One that cannot be read becomes a row that says so."""
         sealed = []
         for entry in entries:
-            row = _row(entry, self.writer, self.seq + 1)
-            self.mac = self._macs.of(self.mac, row)
-            self.seq = row.seq
-            sealed.append(SealedRow(row, self.mac))
+            try:
+                row = _row(entry, self.writer, self.seq + 1)
+                after = self._macs.of(self.mac, row)
+            except Exception:
+                log.exception("an audit entry cannot be read")
+                row = _row(_unreadable(entry), self.writer, self.seq + 1)
+                after = self._macs.of(self.mac, row)
+            self.mac, self.seq = after, row.seq
+            sealed.append(SealedRow(row, after))
         return sealed
 
 
@@ -96,6 +104,12 @@ class Macs:
     def follows(self, before: bytes, sealed: SealedRow) -> bool:
         """Whether a row is what its writer wrote after the one with the mac ``before``."""
         return compare_digest(self.of(before, sealed.row), sealed.mac)
+
+
+def _unreadable(entry: Entry) -> Entry:
+    """What is left of an entry whose maker gave us something that is no JSON or no text."""
+    detail = {"unreadable": True, "actor": ascii(entry.actor)[:100]}
+    return Entry(kind=str(entry.kind), actor="?", action="?", at=time.time(), detail=detail)
 
 
 def _row(entry: Entry, writer: str, seq: int) -> AuditRow:

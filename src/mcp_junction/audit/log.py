@@ -100,7 +100,8 @@ class AuditLog:
         self._chain = Chain(key, self.writer)
         self._entries: list[Entry] = []
         self._waiters: list[tuple[int, Waiter]] = []
-        self._stuck: _Batch | None = None
+        self._batch: _Batch | None = None
+        self._failing = False
         self._untold = 0
         self._lost = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -131,7 +132,7 @@ class AuditLog:
 
         Raises StoreUnavailable: then what is intended must not be done.
         """
-        if self._stuck is not None or self._loop is None or self._closing:
+        if self._failing or self._loop is None or self._closing:
             raise StoreUnavailable("the audit cannot be written now")
         if len(self._entries) >= self._most:
             raise StoreUnavailable("the audit cannot keep up")
@@ -169,7 +170,7 @@ class AuditLog:
     @property
     def is_failing(self) -> bool:
         """Whether the store did not take the last rows."""
-        return self._stuck is not None
+        return self._failing
 
     @property
     def lost(self) -> int:
@@ -179,7 +180,7 @@ class AuditLog:
     @property
     def waiting(self) -> int:
         """Entries that are not stored yet."""
-        return len(self._entries) + (len(self._stuck) if self._stuck is not None else 0)
+        return len(self._entries) + (len(self._batch) if self._batch is not None else 0)
 
     # -- life
 
@@ -211,17 +212,19 @@ class AuditLog:
     ) -> None:
         self._closing = True
         try:
-            await asyncio.wait_for(self.flush(), _LAST_TRY)
-            await self._trail.leave([self.writer], self._now())
+            async with asyncio.timeout(_LAST_TRY):
+                await self.flush()
+                await self._trail.leave([self.writer], self._now())
         except (TimeoutError, StoreUnavailable):
             if self.waiting:
                 self._lose(self.waiting)
-        await self._tasks.close()
         if self._timer is not None:
             self._timer.cancel()
-        for _, waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(StoreUnavailable("the audit is closed"))
+        await self._tasks.close()
+        self._loop = None  # what is told from now on is lost, and counted
+        for waiting in (self._batch, _Batch(self._chain, [], self._waiters)):
+            if waiting is not None:
+                waiting.refuse(StoreUnavailable("the audit is closed"))
 
     async def flush(self) -> None:
         """Wait until all that was recorded is stored, and a checkpoint says so."""
@@ -255,20 +258,21 @@ class AuditLog:
     async def _run(self) -> None:
         beat = self._now()
         while True:
-            if self._stuck is None and not self._entries:
+            if self._batch is None and not self._entries:
                 self._idle.set()
                 await self._sleep(_HEARTBEAT)
             self._wake.clear()
             if self._now() - beat >= _HEARTBEAT:
                 beat = self._now()
                 await self._heartbeat(beat)
-            batch = self._stuck or self._next()
-            if batch is not None and not await self._store(batch):
+            self._batch = self._batch or self._next()
+            if self._batch is not None and not await self._store(self._batch):
                 await asyncio.sleep(_RETRY)
 
     async def _sleep(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for can swallow a cancellation
+                await self._wake.wait()
         except TimeoutError:
             pass
 
@@ -285,14 +289,20 @@ class AuditLog:
         try:
             await self._trail.append(batch.seal, self._now(), durable=batch.durable)
         except StoreUnavailable as error:
-            if self._stuck is None:
+            if not self._failing:
                 log.error("the audit cannot be written: %s", error)
-            self._stuck = batch
+            self._failing = True
             batch.refuse(error)
             return False
-        if self._stuck is not None:
+        except Exception:  # whatever it is: what must be on record is not, so it is not done
+            log.exception("the audit cannot be written")
+            self._failing = True
+            batch.refuse(StoreUnavailable("the audit cannot be written"))
+            return False
+        if self._failing:
             log.warning("the audit is being written again")
-        self._stuck = None
+        self._failing = False
+        self._batch = None
         batch.settle()
         now = self._now()
         if now - self._checkpointed[1] >= _CHECKPOINT:
@@ -302,7 +312,7 @@ class AuditLog:
     async def _heartbeat(self, now: float) -> None:
         try:
             await self._trail.seen(self.writer, now)
-            if self._stuck is None:  # or what is to be closed is being closed already
+            if not self._failing:  # or what is to be closed is being closed already
                 await self.reconcile()
         except StoreUnavailable:
             pass  # the rows that cannot be written tell it

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import readdressed
+from mcp_junction.calls.methods import OF_TASKS, readdressed
 from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.ride import Ride
@@ -37,6 +37,8 @@ from mcp_junction.upstream.server import Upstream
 
 ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
 """The methods whose answer may be a question."""
+NAMED: Final = ASKING | OF_TASKS
+"""The methods whose target is repeated in a header."""
 SUBSCRIBING: Final = {"resources/subscribe", "resources/unsubscribe"}
 
 _MAX_ROUNDS: Final = 32
@@ -70,9 +72,10 @@ def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
 class Crossing:
     """The ways that are not the plain one."""
 
-    def __init__(self, lot: Lot, server_info: bytes) -> None:
+    def __init__(self, lot: Lot, name: str, version: str) -> None:
         self._lot = lot
-        self._server_info = server_info
+        self.seal = lot.seal
+        self._server_info = encode.dumps({"name": name, "version": version})
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, call: Call, route: Route) -> Outcome:
@@ -85,6 +88,8 @@ class Crossing:
         if link is None:
             return call.ended_by or upstream.unavailable()
         era = call.caller.era
+        if call.method in OF_TASKS:
+            return await self._task(call, link, route)
         try:
             if era is Era.HANDSHAKE:
                 way = fly if link.era is era else self._in_rounds
@@ -143,9 +148,37 @@ class Crossing:
         outcome = await flight.future
         if outcome.kind is not Kind.RESULT or call.method not in ASKING:
             return outcome
-        if envelope.result_type(outcome.payload) != envelope.INPUT_REQUIRED:
+        kind = envelope.result_type(outcome.payload)
+        if kind == envelope.INPUT_REQUIRED:
+            return self._sealed(call, route, outcome)
+        return self._begun(call, route, outcome) if kind == envelope.TASK else outcome
+
+    def _begun(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
+        """The server goes on with it as a task: its id is given out sealed."""
+        found = frames.members(outcome.payload)
+        task = frames.text(found.get("taskId"))
+        if task is None:
             return outcome
-        return self._sealed(call, route, outcome)
+        caller = call.caller
+        sealed = self.seal.sealed_task(
+            task, route.pair.server, caller.principal, caller.endpoint.name
+        )
+        found["taskId"] = Raw(encode.dumps(sealed))
+        return outcomes.result(encode.dumps(found))
+
+    async def _task(self, call: Call, link: Link, route: Route) -> Outcome:
+        """A request about a task, which only a stateless server has."""
+        known = Raw(encode.dumps(call.name))
+        if link.era is not Era.STATELESS:
+            return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
+        outcome = await self.stateless(call, link, route)
+        if outcome.kind is not Kind.RESULT:
+            return outcome
+        found = frames.members(outcome.payload)
+        if "taskId" not in found:
+            return outcome
+        found["taskId"] = known
+        return outcomes.result(encode.dumps(found))
 
     def _sealed(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
         found = frames.members(outcome.payload)
@@ -261,7 +294,7 @@ def _bearer(call: Call, route: Route) -> Bearer:
 
 def _headers(call: Call, route: Route) -> bytes:
     """What a stateless server over HTTP wants repeated in headers."""
-    if call.method not in ASKING:
+    if route.upstream.definition.transport != "http" or call.method not in NAMED:
         return b""
     if not route.headers:
         return route.name_header

@@ -20,15 +20,23 @@ class Address(NamedTuple):
     is_template: bool = False
 
 
+TASKS: Final = Kind("tasks", "", "", "taskId", "", "")
+"""Work that a stateless server goes on with after its answer. Nothing lists it."""
+
 _KEYS: Final = {
     "tools/call": (TOOLS, "name"),
     "prompts/get": (PROMPTS, "name"),
     "resources/read": (RESOURCES, "uri"),
     "resources/subscribe": (RESOURCES, "uri"),
     "resources/unsubscribe": (RESOURCES, "uri"),
+    "tasks/get": (TASKS, "taskId"),
+    "tasks/update": (TASKS, "taskId"),
+    "tasks/cancel": (TASKS, "taskId"),
 }
 COMPLETE: Final = "completion/complete"
-ROUTED: Final = (*_KEYS, COMPLETE)
+OF_TASKS: Final = frozenset(method for method, (kind, _) in _KEYS.items() if kind is TASKS)
+ROUTED: Final = (*(method for method in _KEYS if method not in OF_TASKS), COMPLETE)
+"""What clients of the handshake era may ask for; tasks are the other's."""
 
 
 def address(method: str, params: dict[str, Raw]) -> Address:

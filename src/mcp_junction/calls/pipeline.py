@@ -18,6 +18,7 @@ from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import Record, Watcher
 from mcp_junction.calls.stages.resolve import resolve
 from mcp_junction.calls.stages.subscribe import Register, Subscribe
+from mcp_junction.calls.stages.task import Task
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.telemetry.events import Sink
 from mcp_junction.upstream.outcome import Outcome
@@ -50,6 +51,6 @@ def pipeline(
 ) -> Handler:
     """The path of a call. In stdio mode, where the caller owns everything, there are no watchers
     and no ``inner`` stages: no policy, no audit."""
-    forward = Forward(deadlines, crossing)
     record = Record(clock, sink, watchers)
-    return compose([record, resolve, Subscribe(register), *inner], forward)
+    stages: list[Stage] = [record, Task(crossing.seal), resolve, Subscribe(register), *inner]
+    return compose(stages, Forward(deadlines, crossing))

@@ -112,6 +112,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 offers=self._offered(kind, endpoint, self.offerings),
                 known=self._offered(kind, endpoint, self._all()),
                 gone={key: left.upstream for key, left in self.gone.items()},
+                apart=self.resources(endpoint).apart,
                 timeout=self.timeout,
                 page_size=self.page_size,
             )

@@ -15,8 +15,9 @@ from functools import lru_cache
 import msgspec
 
 from mcp_junction.config.load import Config
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
-from mcp_junction.protocol.names import Pair
+from mcp_junction.protocol.names import STRICT, Pair, Spelling
 
 log = logging.getLogger("mcp_junction.catalog")
 
@@ -40,6 +41,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     name: str
     patterns: tuple[Pattern, ...] | None = None
     prefixed: bool = True
+    names: str | None = None
+    """How names are written for clients nothing is known about; None is as everywhere."""
 
     def admits(self, pair: Pair) -> bool:
         return self.patterns is None or any(p.admits(pair) for p in self.patterns)
@@ -51,12 +54,25 @@ class Endpoint(msgspec.Struct, frozen=True):
 EVERYTHING = Endpoint("mcp")
 
 
+@lru_cache(4096)
 def one_server(key: str) -> Endpoint:
     """A server by itself, under its own names."""
     return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
 
 
-def named_set(name: str, entries: Sequence[str], servers: Collection[str]) -> Endpoint:
+def spelling_at(endpoint: Endpoint, settings: Settings, separator: str, servers: int) -> Spelling:
+    """How names are written at an endpoint for a client nothing is known about."""
+    mode = settings.prefix
+    alone = mode == "auto" and servers == 1
+    prefixed = endpoint.prefixed and mode != "never" and not alone
+    if settings.separator is None and (endpoint.names or settings.names) == "strict":
+        return msgspec.structs.replace(STRICT, prefixed=prefixed)
+    return Spelling(separator, prefixed=prefixed)
+
+
+def named_set(
+    name: str, entries: Sequence[str], servers: Collection[str], names: str | None = None
+) -> Endpoint:
     """A set of the config file. Raises ValueError for an entry that names no server.
 
     ``servers`` are all the file names; those that are not there show nothing.
@@ -67,7 +83,7 @@ def named_set(name: str, entries: Sequence[str], servers: Collection[str]) -> En
         if found is None:
             raise ValueError(f"{entry!r} names no server")
         patterns.append(found)
-    return Endpoint(f"mcp/{name}", tuple(patterns))
+    return Endpoint(f"mcp/{name}", tuple(patterns), names=names)
 
 
 def named_sets(config: Config) -> dict[str, Endpoint]:
@@ -75,10 +91,12 @@ def named_sets(config: Config) -> dict[str, Endpoint]:
     servers = {definition.key for definition in config.servers}
     found: dict[str, Endpoint] = {}
     problems: list[Problem] = []
-    for name, entries in config.endpoints.items():
+    for name, asked in config.endpoints.items():
+        entries = asked.entries
         place = f"$.junction.endpoints.{name}"
         try:
-            chosen = found[name] = named_set(name, entries, {*servers, *config.disabled})
+            known = {*servers, *config.disabled}
+            chosen = found[name] = named_set(name, entries, known, asked.names)
         except ValueError as error:
             problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
             continue

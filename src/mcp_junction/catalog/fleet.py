@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -17,6 +17,8 @@ from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.server import Upstream
+
+_LOOK: Final = 0.02
 
 
 class Followers(Protocol):
@@ -100,7 +102,8 @@ class Fleet:
         kept = {(new if key == old else key): u for key, u in self.servers.items()}
         self.servers.clear()
         self.servers.update(kept)
-        self.servers[new].renamed(new)
+        upstream = self.servers[new]
+        upstream.redefined(msgspec.structs.replace(upstream.definition, key=new))
         self._followers.rename(old, new)
         self._keeper.rename(old, new)
 
@@ -121,8 +124,10 @@ class Fleet:
             del self._running[upstream]
 
     async def _retire(self, upstream: Upstream, drain: float) -> None:
-        """Let its calls end, then end it."""
-        await upstream.drained(drain)
+        """Let its calls end, but not wait for them for ever; then end it."""
+        end = upstream.clock.now() + drain
+        while upstream.calls and upstream.clock.now() < end:
+            await upstream.clock.sleep(_LOOK)
         upstream.stop()
         running = self._running.get(upstream)
         if running is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Raw
 
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.routes import Route, name_header_for, timeout_for
+from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.merge import MergedList
 from mcp_junction.protocol.names import Pair
@@ -92,6 +92,8 @@ class ResourceView:
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, _Listed] = {}
         self._schemes: dict[str, dict[str, Upstream]] = {}
+        self.apart: dict[Pair, str] = {}
+        """The resources that are listed under another address than their server's own."""
         listed: dict[str, bytes] = {}
         templates: list[tuple[str, bytes]] = []
         for offering in known:
@@ -156,7 +158,7 @@ class ResourceView:
         members = offer.members
         self._note_scheme(uri, upstream)
         if uri in self._routes:
-            uri = _apart(upstream, uri, self._routes)
+            uri = self.apart[Pair(upstream.key, uri)] = _apart(upstream, uri, self._routes)
             members = {**members, "uri": Raw(encode.dumps(uri))}
         self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
         return uri, encode.dumps(members)
@@ -179,8 +181,7 @@ class ResourceView:
     def _route(self, upstream: Upstream, uri: str, raw: Raw) -> Route:
         pair = Pair(upstream.key, uri)
         timeout = timeout_for(upstream, self._timeout)
-        header = name_header_for(upstream, raw)
-        return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout, header)
+        return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
 
 
 def _apart(upstream: Upstream, address: str, taken: Container[str]) -> str:

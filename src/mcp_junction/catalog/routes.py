@@ -18,15 +18,13 @@ class Route(msgspec.Struct, frozen=True, eq=False):
     canonical: str
     raw_name: Raw
     timeout: float
-    name_header: bytes = b""
-    """The header line that repeats the name, where the server may want one."""
     headers: tuple[ParamHeader, ...] = ()
-    """The arguments that a call repeats as headers."""
+    """The arguments that a call repeats as headers, to a stateless server over HTTP."""
 
-
-def name_header_for(upstream: Upstream, raw_name: Raw) -> bytes:
-    """The header line that repeats a name or an address, for servers that have headers."""
-    return name_line(raw_name) if upstream.definition.transport == "http" else b""
+    @property
+    def name_header(self) -> bytes:
+        """The header line that repeats the name there. Made when it is wanted: most never are."""
+        return name_line(self.raw_name)
 
 
 def timeout_for(upstream: Upstream, general: float) -> float:

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.kinds import Kind
-from mcp_junction.catalog.routes import Route, name_header_for, timeout_for
+from mcp_junction.catalog.references import referred
+from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode, names
 from mcp_junction.protocol.merge import MergedList
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.upstream.server import Upstream
 
+_META = "_meta"
 _NEAREST = 3
 _COMPARED = 200
 _WORD = re.compile(r"[^\W_]+")
@@ -41,6 +43,7 @@ class View:
         offers: Mapping[Pair, Offered],
         known: Mapping[Pair, Offered],
         gone: Mapping[str, Upstream],
+        apart: Mapping[Pair, str],
         timeout: float,
         page_size: int,
     ) -> None:
@@ -49,6 +52,7 @@ class View:
         self._offers = offers
         self._known = known
         self._gone = gone
+        self._apart = apart
         self._timeout = timeout
         table = names.assign(known, spelling)
         here = {name: pair for name, pair in table.items() if pair in offers}
@@ -128,19 +132,20 @@ class View:
 
     def _route(self, pair: Pair) -> Route:
         upstream, offer = self._known[pair]
-        raw_name = offer.members["name"]
         return Route(
             upstream=upstream,
             pair=pair,
             canonical=self._canonical.separator.join(pair),
-            raw_name=raw_name,
+            raw_name=offer.members["name"],
             timeout=timeout_for(upstream, self._timeout),
-            name_header=name_header_for(upstream, raw_name),
             headers=offer.headers,
         )
 
     def _described(self, name: str, pair: Pair) -> bytes:
-        return encode.dumps({**self._offers[pair].offer.members, "name": name})
+        own = self._offers[pair].offer.members
+        if self._apart and _META in own:
+            own = {**own, _META: referred(own[_META], pair.server, self._apart)}
+        return encode.dumps({**own, "name": name})
 
 
 def _words(name: str) -> frozenset[str]:

@@ -23,6 +23,7 @@ from mcp_junction.store.records import AuditQuery, AuditRow, SealedRow
 
 _PAGE = 1_000
 _FOLLOW = 0.5
+_LATE = 60.0
 _FILTERS = ("actor", "action", "target", "kind", "correlation_id")
 
 
@@ -66,19 +67,27 @@ async def _with_store(given: argparse.Namespace, act: Any) -> int:
 
 async def _tail(given: argparse.Namespace, storage: Storage) -> int:
     chosen = {name: getattr(given, name) for name in _FILTERS}
+    seen = {_place(row) for row in await _recent(storage, chosen)} if given.follow else set()
     found = await storage.store.audit.rows(AuditQuery(**chosen, limit=max(given.n, 0)))
     rows = [sealed.row for sealed in reversed(found)]
     _show(rows, given.json, empty=not given.follow)
-    since, seen = time.time(), {(row.writer, row.seq) for row in rows}
+    seen.update(map(_place, rows))
     while given.follow:
         await asyncio.sleep(_FOLLOW)
-        asked = AuditQuery(**chosen, limit=_PAGE, since=since - 60)  # rows may come in late
-        found = await storage.store.audit.rows(asked)
-        fresh = [s.row for s in reversed(found) if (s.row.writer, s.row.seq) not in seen]
-        seen.update((row.writer, row.seq) for row in fresh)
-        since = time.time()
-        _show(fresh, given.json, empty=False)
+        recent = await _recent(storage, chosen)
+        _show([row for row in recent if _place(row) not in seen], given.json, empty=False)
+        seen = set(map(_place, recent))
     return 0
+
+
+async def _recent(storage: Storage, chosen: dict[str, Any]) -> list[AuditRow]:
+    """The rows of the last minute: some come in later than others that are younger."""
+    asked = AuditQuery(**chosen, limit=_PAGE, since=time.time() - _LATE)
+    return [sealed.row for sealed in reversed(await storage.store.audit.rows(asked))]
+
+
+def _place(row: AuditRow) -> tuple[str, int]:
+    return row.writer, row.seq
 
 
 def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
@@ -89,11 +98,15 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
         return
     if not rows and not empty:
         return
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("when", "kind", "who", "what", "target", "outcome", "ms")
+    names = ("kind", "who", "what", "target", "outcome", "ms")
+    folded = (Column(name, overflow="fold") for name in names)
+    when = Column("when", no_wrap=True)
+    table = Table(when, *folded, box=SIMPLE_HEAD, pad_edge=False)  # people look at 80 columns
     for row in rows:
         result = row.outcome or row.decision or ""
         took = "" if row.latency_ms is None else f"{row.latency_ms:.1f}"
@@ -109,7 +122,7 @@ def _fields(row: AuditRow) -> dict[str, Any]:
 
 
 def _moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+    return time.strftime("%m-%d %H:%M:%S", time.gmtime(at))
 
 
 # -- verify

@@ -70,7 +70,8 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
     from mcp_junction.app import Junction
     from mcp_junction.catalog.endpoints import EVERYTHING
     from mcp_junction.listener.dispatch import Dispatcher
-    from mcp_junction.listener.stateless import PipeClient, StatelessDispatcher
+    from mcp_junction.listener.pipe import PipeClient
+    from mcp_junction.listener.stateless import StatelessDispatcher
     from mcp_junction.listener.stdio import StdioListener
     from mcp_junction.policy.principal import LOCAL_OWNER
     from mcp_junction.tasks import TaskScope

@@ -16,13 +16,20 @@ import msgspec
 from mcp_junction.config.document import child_path, parse
 from mcp_junction.config.expand import read_dotenv
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
-from mcp_junction.config.settings import Settings, layered
+from mcp_junction.config.settings import NAMINGS, Settings, layered
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
 _EXTRAS = "$.junction.servers"
 
 
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+
+
+class EndpointSet(msgspec.Struct, frozen=True):
+    """A named set of servers and tools: patterns, and how names are written there."""
+
+    entries: tuple[str, ...]
+    names: str | None = None
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -33,7 +40,7 @@ class Config(msgspec.Struct, frozen=True):
     settings: Settings
     identity: str
     """Says which file this is, whatever it is called from: how a circle of aggregators is seen."""
-    endpoints: Mapping[str, tuple[str, ...]]
+    endpoints: Mapping[str, EndpointSet]
     """Named sets of servers and tools, each at an address of its own."""
     disabled: frozenset[str] = frozenset()
     """Servers that the file names and leaves out: a set may name them too, and is without them."""
@@ -138,14 +145,14 @@ def _servers(
 
 def _endpoints(
     value: Any, servers: list[ServerDefinition]
-) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+) -> tuple[dict[str, EndpointSet], list[Problem]]:
     root = "$.junction.endpoints"
     if value is None:
         return {}, []
     if not isinstance(value, dict):
         return {}, [_wrong(root, "must be an object: a name and an array for each")]
     keys = {server.key for server in servers}
-    sets: dict[str, tuple[str, ...]] = {}
+    sets: dict[str, EndpointSet] = {}
     problems: list[Problem] = []
     for name, entries in value.items():
         path = child_path(root, name)
@@ -153,10 +160,17 @@ def _endpoints(
             problems.append(_wrong(path, "has the name of a server, which has an address already"))
         if not _SET_NAME.match(name):
             problems.append(_wrong(path, "a name is letters, digits, '-', '_' and '.'"))
+        naming = None
+        if isinstance(entries, dict):
+            naming, entries = entries.get("names"), entries.get("servers")
+            if naming is not None and naming not in NAMINGS:
+                words = f"must be one of {', '.join(NAMINGS)}"
+                problems.append(_wrong(child_path(path, "names"), words))
         if not isinstance(entries, list) or not all(isinstance(e, str) and e for e in entries):
-            problems.append(_wrong(path, 'must be an array like ["git", "files.read_*"]'))
+            words = 'must be an array like ["git", "files.read_*"], or an object with it as servers'
+            problems.append(_wrong(path, words))
             continue
-        sets[name] = tuple(entries)
+        sets[name] = EndpointSet(tuple(entries), naming)
     return sets, problems
 
 

@@ -18,8 +18,9 @@ from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 PREFIX_MODES = ("always", "auto", "never")
 SEED_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
 """Settings whose variable had its name before Junction had one."""
+NAMINGS = ("canonical", "strict")
 AUDIT_MODES = ("normal", "strict", "off")
-_CHOICES = {"prefix": PREFIX_MODES, "audit": AUDIT_MODES}
+_CHOICES = {"prefix": PREFIX_MODES, "names": NAMINGS, "audit": AUDIT_MODES}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -29,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True):
     version: str = __version__
     separator: str | None = None
     prefix: str = "always"
+    names: str = "canonical"
     stdio_only: bool = False
     restart: bool = False
     inherit_env: bool = False

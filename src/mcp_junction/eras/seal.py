@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mcp_junction.errors import StateError
+from mcp_junction.policy.principal import Principal
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 32
 _NONCE: Final = 12
 _MAX_CHARS: Final = 256 * 1024
+_TASK: Final = "task"
 
 
 class Bearer(msgspec.Struct, frozen=True, array_like=True):
@@ -78,6 +80,20 @@ class Seal:
         if ticket.expires and ticket.expires < self._now():
             raise StateError("this requestState has expired; make the call again without it")
         return ticket
+
+    def sealed_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
+        """The id of a server's task, as the client it is for is given it."""
+        bearer = Bearer(principal.id, principal.role.value, endpoint, server, "", _TASK)
+        return self.close(Ticket(bearer, inner=task))
+
+    def task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
+        """The server of a task, and its id there. Raises StateError."""
+        ticket = self._read(sealed)
+        said = ticket.bearer
+        mine = Bearer(principal.id, principal.role.value, endpoint, said.server, "", _TASK)
+        if said != mine or ticket.inner is None:
+            raise StateError("this is not the id of a task of this client")
+        return said.server, ticket.inner
 
     def _read(self, state: str) -> Ticket:
         from cryptography.exceptions import InvalidTag

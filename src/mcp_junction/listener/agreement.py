@@ -18,6 +18,7 @@ from mcp_junction.protocol.frames import Frame
 Headers = dict[bytes, bytes]
 
 _NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_TASKS: Final = "tasks/"
 _ROUTING: Final = frozenset((b"mcp-protocol-version", b"mcp-method", b"mcp-name"))
 _PARAM: Final = b"mcp-param-"
 
@@ -40,10 +41,12 @@ def mismatch(headers: Headers, frame: Frame, params: dict[str, Raw], said: Envel
         return "the MCP-Protocol-Version header is not the version in params._meta"
     if headers.get(b"mcp-method") != frame.method.encode("utf-8", "surrogatepass"):
         return "the Mcp-Method header is not the method of the body"
-    key = _NAMED.get(frame.method)
+    key, value = _NAMED.get(frame.method), headers.get(b"mcp-name")
+    if key is None and value is not None and frame.method.startswith(_TASKS):
+        key = "taskId"  # an extension's: what is said must be right, but need not be said
     if key is None:
         return None
-    name, value = frames.text(params.get(key)), headers.get(b"mcp-name")
+    name = frames.text(params.get(key))
     if name is not None and (value is None or param_headers.decode_value(value) != name):
         return f"the Mcp-Name header is not params.{key}"
     return None

@@ -18,6 +18,7 @@ from mcp_junction.calls.methods import ROUTED, address
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
+from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import MergedList
@@ -41,13 +42,6 @@ Answer = bytes | Coroutine[Any, Any, bytes | None] | None
 _Handler = Callable[[Session, bytes, Frame], Answer]
 
 _UNANSWERABLE = b"null"
-_CAPABILITIES = {
-    "tools": {"listChanged": True},
-    "prompts": {"listChanged": True},
-    "resources": {"subscribe": True, "listChanged": True},
-    "completions": {},
-    "logging": {},
-}
 _LISTS = {kind.list_method: kind for kind in (TOOLS, PROMPTS, RESOURCES, TEMPLATES)}
 
 
@@ -161,7 +155,7 @@ class Dispatcher:
         self._backend.introduced(session)
         answer: dict[str, Any] = {
             "protocolVersion": session.protocol_version,
-            "capabilities": _CAPABILITIES,
+            "capabilities": CAPABILITIES,
             "serverInfo": {"name": settings.name, "version": settings.version},
         }
         return encode.result(frame_id, encode.dumps(answer))

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
-from mcp_junction.calls.methods import address
+from mcp_junction.calls.methods import OF_TASKS, address
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
@@ -46,7 +46,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
 
 _LISTS: Final = {kind.list_method: kind for kind in (TOOLS, PROMPTS, RESOURCES, TEMPLATES)}
-_ROUTED: Final = frozenset(("tools/call", "prompts/get", "resources/read", "completion/complete"))
+_ROUTED: Final = OF_TASKS | {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 _STATUS: Final = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -347,80 +347,3 @@ def _status(outcome: Outcome) -> int:
     except msgspec.MsgspecError:
         return 200
     return _STATUS.get(code, 200)
-
-
-class PipeClient:
-    """A stateless client on a single wire: its calls and listens, by the ids it gave them."""
-
-    def __init__(
-        self,
-        dispatcher: StatelessDispatcher,
-        principal: Principal,
-        endpoint: Endpoint,
-        wire: Wire,
-        tasks: TaskScope,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._principal = principal
-        self._endpoint = endpoint
-        self._wire = wire
-        self._tasks = tasks
-        self._running: dict[bytes, Call | Listen] = {}
-
-    def receive(self, frame: Frame) -> None:
-        """Take one frame, and answer on the wire."""
-        if not frame.id:
-            self._notified(frame)
-            return
-        if not frame.method:
-            return  # the answer to nothing: this era asks no questions that way
-        frame_id = bytes(frame.id)
-        if frame.method == "initialize":
-            version = frames.text(frames.members(frame.params).get("protocolVersion")) or ""
-            answer: Answer = unsupported(frame_id, version)
-        elif frame_id in self._running:
-            words = "a request with this id is still running"
-            answer = refusal(frame_id, INVALID_REQUEST, words)
-        else:
-            answer = self._dispatcher.answer(
-                self._principal, self._endpoint, frame, self._wire, begun=self._begun(frame_id)
-            )
-        if isinstance(answer, Reply):
-            self._wire.send(answer.frame)
-        else:
-            self._tasks.spawn(self._later(frame_id, answer))
-
-    def _begun(self, frame_id: bytes) -> Callable[[Call | Listen], None]:
-        def begun(what: Call | Listen) -> None:
-            self._running[frame_id] = what
-
-        return begun
-
-    async def _later(self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | None]) -> None:
-        try:
-            reply = await coming
-        finally:
-            self._running.pop(frame_id, None)
-        if reply is not None:
-            self._wire.send(reply.frame)
-
-    def _notified(self, frame: Frame) -> None:
-        if frame.method != "notifications/cancelled":
-            return
-        try:
-            params = frames.members(frame.params)
-        except FrameError:
-            return
-        running = self._running.get(bytes(params.get("requestId", b"")))
-        if isinstance(running, Listen):
-            self._dispatcher.unlisten(running)
-        elif running is not None:
-            running.cancel(frames.text(params.get("reason")) or "cancelled by the client")
-
-    def close(self, reason: str) -> None:
-        """Nobody waits any more."""
-        for running in list(self._running.values()):
-            if isinstance(running, Listen):
-                self._dispatcher.unlisten(running)
-            else:
-                running.drop(reason)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.listener.stateless import PipeClient
+from mcp_junction.listener.pipe import PipeClient
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol import envelope, frames
 from mcp_junction.protocol.frames import Frame

@@ -26,6 +26,7 @@ from mcp_junction.protocol.versions import (
 
 COMPLETE: Final = "complete"
 INPUT_REQUIRED: Final = "input_required"
+TASK: Final = "task"
 _RESERVED: Final = frozenset((VERSION_KEY, CLIENT_INFO_KEY, CAPABILITIES_KEY, LOG_LEVEL_KEY))
 _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope")
 
@@ -51,7 +52,7 @@ _types = msgspec.json.Decoder(_Typed)
 def read(meta: Raw | None) -> Envelope:
     """The envelope in a request's ``_meta``. Raises FrameError when a required part is missing."""
     try:
-        found = _envelopes.decode(meta or b"")
+        found = _envelopes.decode(meta or b"{}")
     except msgspec.MsgspecError as error:
         raise FrameError(INVALID_PARAMS, f"params._meta is not an envelope: {error}") from None
     missing = [

@@ -21,17 +21,9 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.bus.bus import Bus
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.config.load import Config
-from mcp_junction.config.registration import Registration, read_change
+from mcp_junction.config.registration import Registration
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.errors import (
-    AlreadyExists,
-    FileOwned,
-    InvalidChange,
-    Problem,
-    ProblemCode,
-    VaultError,
-    VersionConflict,
-)
+from mcp_junction.errors import AlreadyExists, FileOwned, VersionConflict
 from mcp_junction.health.verdict import Facts
 from mcp_junction.policy.principal import Principal
 from mcp_junction.registry.definitions import (
@@ -42,7 +34,6 @@ from mcp_junction.registry.definitions import (
     file_fields,
     file_record,
     record_of,
-    registration_of,
 )
 from mcp_junction.registry.desk import ToolDesk, decision_of
 from mcp_junction.registry.file import Plan, Reloaded, audited, is_soft, planned, recorded
@@ -50,7 +41,7 @@ from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.inspection import STRICT, shown
 from mcp_junction.registry.life import Life
 from mcp_junction.registry.member import Member
-from mcp_junction.registry.rules import refusals
+from mcp_junction.registry.rules import change_of, check
 from mcp_junction.registry.shelving import stored_offers
 from mcp_junction.registry.state import State, state_of
 from mcp_junction.store.records import (
@@ -62,7 +53,6 @@ from mcp_junction.store.records import (
 )
 from mcp_junction.store.store import Store
 from mcp_junction.upstream.state import ServerState
-from mcp_junction.vault.masking import unmasked
 
 _AT_ONCE: Final = 4
 """How many registrations are stored at one time: others need the store, too."""
@@ -227,7 +217,7 @@ class Registry:
         """
         if self._roster.named(made.name) is not None:
             raise AlreadyExists(f"there is a server {made.name!r} already")
-        self._check(made)
+        check(made, self._junction.environ, self._junction.settings)
         wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
         record = msgspec.structs.replace(record_of(made), status=status.value)
@@ -250,7 +240,9 @@ class Registry:
             before = member.record
             if if_match is not None and if_match != before.version:
                 raise VersionConflict("the server", before.version)
-            fields = fields_of(self._changed(before, body))
+            made = change_of(before, body)
+            check(made, self._junction.environ, self._junction.settings)
+            fields = fields_of(made)
             changes = {k: v for k, v in fields.items() if getattr(before, k) != v}
             if not changes:
                 return self._life.live(member)
@@ -346,29 +338,6 @@ class Registry:
         if member.record.origin == FILE:
             raise FileOwned(member.name)
         return member
-
-    def _check(self, made: Registration) -> None:
-        settings = self._junction.settings
-        definition = definition_for(record_of(made), self._junction.environ, settings)
-        problems = refusals(made, definition, settings)
-        if problems:
-            raise InvalidChange(problems)
-
-    def _changed(self, record: ServerRecord, body: Any) -> Registration:
-        """A server's registration after a change. Raises InvalidChange."""
-        if isinstance(body, dict) and isinstance(body.get("connection_config"), dict):
-            try:
-                config = unmasked(body["connection_config"], record.connection_config)
-            except VaultError as error:
-                place = "$.connection_config"
-                problem = Problem(ProblemCode.INVALID_SCHEMA, place, str(error))
-                raise InvalidChange([problem]) from None
-            body = {**body, "connection_config": config}
-        made, problems = read_change(registration_of(record), body)
-        if made is None:
-            raise InvalidChange(problems)
-        self._check(made)
-        return made
 
     async def _apply(self, member: Member, record: ServerRecord, changes: frozenset[str]) -> None:
         """Make a stored change hold: names first, then the link, as little of it as can be."""

@@ -6,17 +6,24 @@ thing it is told carries its id.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Wire
+from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.methods import Address
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import SUBSCRIPTION_KEY
 from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.upstream.outcome import Kind
 
 _MAX_EARLY: Final = 64
+_PATIENCE: Final = 5.0
 
 
 class Wanted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -77,3 +84,20 @@ class Listen(Visitor):
         """The answer that ends it on our side."""
         payload = {"resultType": "complete", "_meta": self._meta}
         return encode.result(self.id, encode.dumps(payload))
+
+
+async def subscribed(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
+    """Subscribe to resources on behalf of ``listen``, as a client would; those that worked."""
+    wanted = list(dict.fromkeys(uris))
+    done = await asyncio.gather(*(_subscribed(listen, snapshot, uri) for uri in wanted))
+    return [uri for uri, works in zip(wanted, done, strict=True) if works]
+
+
+async def _subscribed(listen: Listen, snapshot: Snapshot, uri: str) -> bool:
+    params = {"uri": Raw(encode.dumps(uri))}
+    call = Call(listen, snapshot, "resources/subscribe", Address(RESOURCES, uri), params)
+    late = asyncio.get_running_loop().call_later(_PATIENCE, call.expire, _PATIENCE)
+    try:
+        return (await snapshot.handle(call)).kind is Kind.RESULT
+    finally:
+        late.cancel()

@@ -109,7 +109,8 @@ class PostgresDatabase:
 
     async def close(self) -> None:
         try:
-            await asyncio.wait_for(self._pool.close(), _CLOSE)
+            async with asyncio.timeout(_CLOSE):
+                await self._pool.close()
         except TimeoutError:
             self._pool.terminate()
 

@@ -155,6 +155,15 @@ class ToolChanges(msgspec.Struct, frozen=True):
         return bool(self.added or self.changed or self.removed)
 
 
+class ToolCount(msgspec.Struct, frozen=True):
+    """How many tools there are, and how many of them are what."""
+
+    total: int
+    classified: int
+    quarantined: int
+    disabled: int
+
+
 class OfferRecord(msgspec.Struct, frozen=True, gc=False):
     """A prompt, resource or template, as its server tells of it."""
 

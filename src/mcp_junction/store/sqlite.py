@@ -146,7 +146,7 @@ class SqliteDatabase:
                 connection.execute("PRAGMA query_only = ON")
                 self._reading.append(connection)
             return make(connection.execute(query.sql, query.args).fetchall())
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             raise StoreUnavailable(f"the store cannot be read: {error}") from None
 
     # -- writing, in the writer thread

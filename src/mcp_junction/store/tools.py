@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_junction.errors import NotFound, VersionConflict
 from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Script, bump
-from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolRecord
+from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolCount, ToolRecord
 from mcp_junction.store.table import Table
 
 TABLE = Table(
@@ -67,6 +67,13 @@ class Tools:
         if found is None:
             raise NotFound(f"there is no tool {name!r}")
         return found
+
+    async def count(self) -> ToolCount:
+        """How many of the tools that servers list now are what."""
+        ones = "sum(CASE WHEN {} THEN 1 ELSE 0 END)".format
+        parts = ("count(*)", ones("is_classified"), ones("quarantined"), ones("NOT enabled"))
+        query = Query(f"SELECT {', '.join(parts)} FROM tools WHERE gone_at IS NULL")
+        return await self._database.read(query, lambda rows: ToolCount(*(n or 0 for n in rows[0])))
 
     # -- changing
 

@@ -35,8 +35,9 @@ from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.link import LastWords
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Terms, Upstream
+from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.terms import Terms
 
 Script = Callable[[Flight], Outcome | None]
 """What a server makes of a flight: how it ends, or None when it does not answer by itself."""
@@ -154,6 +155,9 @@ class FakeLink:
     async def release(self, why: str) -> None:
         self.lose(why)
 
+    def unreachable(self, why: str) -> None:
+        self.lose(why)
+
     async def end(self, grace: float) -> None:
         self.lose("it was stopped")
 
@@ -205,7 +209,7 @@ class FakeUpstream(Upstream):
             clock=clock or SystemClock(),
         )
         if connected:
-            self.link = self._current = self._new_link(era)
+            self.link = self.current = self._new_link(era)
             self.state = ServerState.CONNECTED
             self.settled.set()
 
@@ -223,7 +227,7 @@ class FakeUpstream(Upstream):
 
     def go_down(self, why: str = "it was cut") -> None:
         """Lose the link and be in error, without a life to notice it."""
-        self.link = self._current = None
+        self.link = self.current = None
         self.wire.lose(why)
         self.error = ServerError(self.key, Phase.RUNTIME, why)
         self.state = ServerState.ERROR
@@ -264,4 +268,4 @@ class DeafObserver:
 
 def crossing(clock: Clock, seconds: float = 600.0) -> Crossing:
     """The crossing between eras, with a lot of its own."""
-    return Crossing(Lot(clock, Seal(), seconds, 1000), b'{"name":"test","version":"0"}')
+    return Crossing(Lot(clock, Seal(), seconds, 1000), "test", "0")

@@ -61,6 +61,10 @@ class OwnedLink(Link, Protocol):
         """End it from our side; returns when it is gone."""
         ...
 
+    def unreachable(self, why: str) -> None:
+        """It is of no more use: it is lost, and its owner takes over."""
+        ...
+
     async def release(self, why: str) -> None:
         """Let go of everything and end every flight."""
         ...

@@ -24,6 +24,7 @@ from mcp_junction.protocol.versions import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     SUBSCRIPTION_KEY,
+    UNSUPPORTED_VERSION,
 )
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
@@ -46,7 +47,7 @@ _FIRST_WAIT = 2.0
 _PATIENCE = 10.0
 _STEADY = 10.0
 _MAX_FAILURES = 8
-_FINAL = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST)
+_FINAL = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_VERSION)
 _DONE = outcomes.result(b"{}")
 
 
@@ -216,7 +217,7 @@ class Listening:
             if outcome is not None and self._stream is None:
                 failures += 1
                 if self._is_final(outcome, failures):
-                    self._give_up(outcome)
+                    self._give_up(outcome, link)
                     return
                 self._is_late = True
             else:
@@ -292,10 +293,12 @@ class Listening:
             return True
         return failures >= _MAX_FAILURES and not self._was_open
 
-    def _give_up(self, outcome: Outcome) -> None:
+    def _give_up(self, outcome: Outcome, link: OwnedLink) -> None:
         log.debug("server %r is not listened to: %s", self._server, outcome.message)
         self._refusal = outcome
         self._answer(self._taken(), outcome)
+        if self._was_open:  # another server has taken its place: it has to be greeted anew
+            link.unreachable(f"it no longer lets us listen: {outcome.message}")
 
     async def _pause(self, failures: int) -> None:
         wait = backoff.delay(failures, backoff.PATIENT_AFTER, random.random)

@@ -2,9 +2,9 @@
 
 ``run`` is that task: it opens the link, begins the conversation, lets the catalog discover, waits
 for the end, says what it was, and, when supervised, begins again. Nobody else enters or leaves the
-link. How the conversation begins is in ``negotiation``, what is kept open to hear of changes in
-``listening``, further links to the same server in ``twins``. What to do with a server's tools is
-not decided here: an Observer is told.
+link. How a connection is made is in ``attempt``, what is kept open to hear of changes in
+``listening``, further links to the same server in ``twins``, where calls wait in ``gate``. What to
+do with a server's tools is not decided here: an Observer is told.
 """
 
 from __future__ import annotations
@@ -19,42 +19,28 @@ import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.levels import is_enough
+from mcp_junction.protocol.versions import METHOD_NOT_FOUND, Era
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
+from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.attempt import Attempts, Opener
+from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
+from mcp_junction.upstream.inquiry import inquire
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.listening import Listening
-from mcp_junction.upstream.negotiation import Negotiation, Refusal
+from mcp_junction.upstream.manners import Manners
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.state import ServerState, may_follow
+from mcp_junction.upstream.state import SERVING, ServerState, may_follow
+from mcp_junction.upstream.terms import Terms
 from mcp_junction.upstream.twins import Twins
 
 log = logging.getLogger("mcp_junction.upstream")
-
-SERVING = (ServerState.CONNECTED, ServerState.DEGRADED)
-RECONNECT_WINDOW = 10.0
-MAX_WAITING = 100
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """How we deal with a server: under which name, and how patiently."""
-
-    start_timeout: float
-    end_grace: float = 1.0
-    restart: bool = False
-    attempts: asyncio.Semaphore | None = None
-    """How many servers may be connected to at one time, where that is limited."""
-    name: str = "mcp-junction"
-    version: str = "0"
-
-
-Opener = Callable[["Upstream"], Awaitable[OwnedLink]]
 
 
 class Upstream:
@@ -85,34 +71,31 @@ class Upstream:
         self.greeting: Greeting | None = None
         self.link: OwnedLink | None = None
         """The link calls may use; there is none until the server is connected."""
+        self.current: OwnedLink | None = None
+        """The link there is, greeted or not."""
         self.start_seconds: float | None = None
         self.starts = 0
-        self.failures = 0
-        """How often in a row it could not be connected to."""
-        self.speaks_older: bool = primary is not None and primary.speaks_older
+        self.failures = 0  # attempts in a row
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
         self.settled = asyncio.Event()
         self._open = opener
-        self._hello = hello
         self._observer = observer
-        self._current: OwnedLink | None = None
-        self._given_up: asyncio.Future[str] | None = None
         self._stop = asyncio.Event()
-        self._connected = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._down_since = clock.now()
-        self._waiting = 0
-        self._held = False
-        self._asked_older = False
-        self._is_probing = False
-        self._is_wary: bool = primary is not None and primary._is_wary
-        self._refused: frozenset[Era] = frozenset()
+        self._given_up = asyncio.Event()
+        self._why_given_up = ""
+        self._gate = Gate(clock)
+        like = primary._manners if primary is not None else None
+        self._manners: Manners = Manners(definition.transport, like)
         self.is_pooled = is_pooled
         """Whether it is for whoever has the same key, and so nobody in particular."""
         self._meta = our_meta(terms.name, terms.version)
         self._listening = Listening(
             definition.key, self._meta, clock, self.renewed, lists=primary is None
+        )
+        self._attempts = Attempts(
+            self, opener, hello, self._stop, observer, self._manners, self._listening
         )
         self._twins = Twins(self, self._twin)
 
@@ -127,40 +110,41 @@ class Upstream:
     @property
     def is_open(self) -> bool:
         """Whether there is a link at all, greeted or not."""
-        return self._current is not None
+        return self.current is not None
 
     @property
     def is_shut(self) -> bool:
         """Whether the operator wants no calls to get there."""
-        return self._stop.is_set() or self._held
+        return self._stop.is_set() or self._gate.is_held
 
     @property
     def is_stateless(self) -> bool:
         """Whether it is talked to in the stateless era."""
-        return self._current is not None and self._current.era is Era.STATELESS
+        return self.current is not None and self.current.era is Era.STATELESS
+
+    @property
+    def speaks_older(self) -> bool:
+        """Whether it speaks the older HTTP transport, and not the newer one."""
+        return self._manners.speaks_older
 
     @property
     def is_busy(self) -> bool:
         """Whether it is being connected to, or an answer is waited for."""
         if self.link is None:
-            return not self.settled.is_set() or self._waiting > 0
+            return not self.settled.is_set() or self._gate.waiting > 0
         return self.link.is_busy
 
     @property
     def calls(self) -> int:
         """How many calls are under way, on whichever of its links."""
-        own = self._current.calls if self._current is not None else 0
-        return own + self._waiting + sum(twin.calls for twin in self._twins.every)
-
-    def renamed(self, key: str) -> None:
-        """The operator calls it something else; its links stay as they are."""
-        self.redefined(msgspec.structs.replace(self.definition, key=key))
+        own = self.current.calls if self.current is not None else 0
+        return own + self._gate.waiting + sum(twin.calls for twin in self._twins.every)
 
     def redefined(self, definition: ServerDefinition) -> None:
-        """What is said of it is another; how it is reached is the same."""
+        """What is said of it is another, maybe its key; how it is reached is the same."""
         self.definition = definition
-        if self._current is not None:
-            self._current.server = definition.key
+        if self.current is not None:
+            self.current.server = definition.key
         for twin in self._twins.every:
             twin.redefined(definition)
 
@@ -204,23 +188,17 @@ class Upstream:
         """Whether it is known to speak an era; None when nobody has asked it."""
         if self.link is not None and self.link.era is era:
             return True
-        return False if era in self._refused else self._twins.speaks(era)
+        return False if era in self._manners.refused else self._twins.speaks(era)
 
     async def in_era(self, era: Era) -> Upstream | None:
-        """This server in an era: itself, or a twin, opened when first asked for.
-
-        None when it does not speak that era: its own link is then the only way. While it is down
-        that is not known, and it stands for itself.
-        """
+        """This server in an era: itself, or a twin. None when it does not speak that era; while
+        it is down that is not known, and it stands for itself."""
         if self.link is None or self.link.era is era:
             return self
-        return None if era in self._refused else await self._twins.in_era(era)
+        return None if era in self._manners.refused else await self._twins.in_era(era)
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
-        """A twin in the handshake era for those who share a key; None when all there may be work.
-
-        Questions of such a twin that name no call are refused.
-        """
+        """A twin in the handshake era for those who share a key; None when all are at work."""
         return self._twins.pooled(key, hello)
 
     def unavailable(self) -> Outcome:
@@ -234,22 +212,21 @@ class Upstream:
     async def run(self) -> None:
         """Be the owner until the server is stopped, or has failed and is not supervised."""
         self.failures = 0
-        self._down_since = self.clock.now()
         while not self._stop.is_set():
             try:
                 await self._live()
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
                 if self.state in SERVING:
-                    self.failures, self._down_since = 0, self.clock.now()
-                elif self._try_otherwise():
+                    self.failures = 0
+                elif self._manners.try_otherwise():
                     continue
                 self._failed(error)
             if not self.terms.restart or isinstance(self.error, EraError):
                 break
-            down = self.clock.now() - self._down_since
-            wait = backoff.delay(self.failures, down, random.random)
+            wait = backoff.delay(self.failures, self._gate.down_for, random.random)
             self.failures += 1
-            await self._either(self._pause(wait))
+            await unless(self._stop, unless(self._hurried, self.clock.sleep(wait)))
+            self._hurried.clear()
         await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
             self.error = None
@@ -259,50 +236,28 @@ class Upstream:
     def prepare(self) -> None:
         """Before it is run again: what was its end is over, and calls wait for its beginning."""
         self._stop.clear()
-        self._held = False
+        self._gate.begin()
         self.settled.clear()
-
-    def hold(self) -> None:
-        """Take no more calls. Those that are under way go on."""
-        self._held = True
-        self.link = None
-        self._wake()
-        for twin in self._twins.every:
-            twin.hold()
-
-    def _wake(self) -> None:
-        """Whoever waits for a link need not any more."""
-        if self.link is None:
-            self._connected.set()
-            self._connected.clear()
-
-    async def drained(self, limit: float) -> int:
-        """Wait for the calls under way, but not for ever; how many are left."""
-        end = self.clock.now() + limit
-        while (left := self.calls) and self.clock.now() < end:
-            await self.clock.sleep(0.02)
-        return left
 
     def stop(self) -> None:
         """Ask the owner to end; it leaves the link by itself."""
         self._stop.set()
-        self._wake()
+        if self.link is None:
+            self._gate.send_away()
+
+    def hold(self) -> None:
+        """Take no more calls. Those that are under way go on."""
+        self._gate.is_held = True
+        self.link = None
+        self._gate.send_away()
+        for twin in self._twins.every:
+            twin.hold()
 
     def hurry(self) -> None:
         """Try again now, if it is down; calls wait for how that ends."""
         if self.link is None:
             self.settled.clear()
             self._hurried.set()
-
-    async def _pause(self, seconds: float) -> None:
-        sleeping = asyncio.ensure_future(self.clock.sleep(seconds))  # noqa: TID251 - awaited here
-        hurried = asyncio.ensure_future(self._hurried.wait())  # noqa: TID251 - awaited here
-        try:
-            await asyncio.wait({sleeping, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            hurried.cancel()
-            self._hurried.clear()
 
     def judged(self, *, well: bool) -> None:
         """What its checks and its calls say of it, as long as it is connected."""
@@ -311,229 +266,99 @@ class Upstream:
 
     def give_up(self, why: str) -> None:
         """It does not work, whatever its link says: leave it, and connect anew."""
-        if self._given_up is not None and not self._given_up.done():
-            self._given_up.set_result(why)
+        self._why_given_up = why
+        self._given_up.set()
 
     async def _live(self) -> None:
         """One life of the server: from opening the link to its end."""
         self.level = None
         self._to(ServerState.CONNECTING)
         gate = self.terms.attempts
-        if gate is not None and not await self._either(gate.acquire()):
+        if gate is not None and not await unless(self._stop, gate.acquire()):
             return
-        link: OwnedLink | None = None
         try:
             try:
-                link = await self._connect()
+                link = await self._attempts.make()
             finally:
                 if gate is not None:
                     gate.release()
             if link is not None:
                 await self._serve(link)
         finally:
-            if self._current is not None:
-                await self._leave(self._current)
-
-    async def _connect(self) -> OwnedLink | None:
-        """Open a link and begin the conversation on it; None when it was stopped meanwhile."""
-        began = self.clock.now()
-        self.starts += 1
-        link = self._current = await self._open_in_time()
-        hello = await self._told_who_calls(link)
-        if hello is None or not await self._either(self._begin(link, hello)):
-            return None
-        self.start_seconds = self.clock.now() - began
-        return link
+            if self.current is not None:
+                await self._leave(self.current)
 
     async def _serve(self, link: OwnedLink) -> None:
         """Be there for calls until the link ends, or is given up."""
-        self._given_up = asyncio.get_running_loop().create_future()
+        self._given_up.clear()
         self._up(link)
-        gone = asyncio.ensure_future(link.gone())  # noqa: TID251 - awaited right here
-        try:
-            either: set[asyncio.Future[Any]] = {gone, self._given_up}
-            await self._either(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
-            if self._stop.is_set():
-                return
-            if self._given_up.done():
-                raise ServerError(self.key, Phase.RUNTIME, self._given_up.result())
-            raise await self._diagnosis(link, Phase.RUNTIME, "while it was running")
-        finally:
-            gone.cancel()
-
-    async def _open_in_time(self) -> OwnedLink:
-        """A link of its own, in time: whoever must start the program may be stuck."""
-        limit = self.terms.start_timeout
-        try:
-            return await asyncio.wait_for(self._open(self), limit)
-        except TimeoutError:
-            message = f"was not started within {limit:g} s"
-            raise ServerError(self.key, Phase.STARTUP, message) from None
+        await unless(self._stop, unless(self._given_up, link.gone()))
+        if self._stop.is_set():
+            return
+        if self._given_up.is_set():
+            raise ServerError(self.key, Phase.RUNTIME, self._why_given_up)
+        raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
 
     def _up(self, link: OwnedLink) -> None:
         self._twins.forget_verdicts()
         self.error = None
-        self.link = None if self._held else link
+        if not self._gate.is_held:
+            self.link = link
+            self._gate.open()
         self._to(ServerState.CONNECTED)
         self.settled.set()
-        self._connected.set()
 
     async def _leave(self, link: OwnedLink) -> None:
-        if self.link is not None:
-            self._down_since = self.clock.now()
-        self.link = self._current = None
-        self._connected.clear()
+        self._gate.shut(lost=self.link is not None)
+        self.link = self.current = None
         await self._listening.end()
         if self._stop.is_set():
             await link.end(self.terms.end_grace)
         else:
-            await link.release(await self._why(link))
+            is_over = link.closed.done()
+            await link.release((await link.last_words()).what if is_over else "it was given up")
             await link.end(0.0)
-
-    def _try_otherwise(self) -> bool:
-        """Whether to begin again at once, in another way, before it counts as a failure.
-
-        Some servers exit when they are first asked something other than initialize; one that
-        refused the newer HTTP transport may speak the older one.
-        """
-        if self._is_probing and self.definition.transport == "stdio":
-            self._is_probing, self._is_wary = False, True
-            return True
-        if self._asked_older or self.definition.transport != "http":
-            return False
-        self._asked_older = self.speaks_older
-        return self._asked_older
-
-    async def _told_who_calls(self, link: OwnedLink) -> Hello | None:
-        """Wait for the first client, so that the server is told the client's own capabilities."""
-        if not self._hello.done():
-            either: set[asyncio.Future[Any]] = {self._hello, link.closed}
-            await self._either(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
-        if link.closed.done() and not self._stop.is_set():
-            raise await self._diagnosis(link, Phase.STARTUP, "at once")
-        return None if self._stop.is_set() else self._hello.result()
-
-    async def _begin(self, link: OwnedLink, hello: Hello) -> None:
-        """Greet it and find out what it offers. Raises ServerError that says what it died of."""
-        self.greeting = await self._greet(link, hello)
-        try:
-            if link.era is Era.STATELESS:
-                await self._listening.begin(link, self.greeting)
-            await self._observer.connected(self)
-        except ServerError as error:
-            if link.closed.done():
-                when = "before it had told what it offers"
-                raise await self._diagnosis(link, Phase.INITIALIZATION, when) from None
-            raise self._at_fault(link, error.message) from None
-
-    async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
-        terms = self.terms
-        first, alone = self._first_era(hello)
-        self._is_probing = first is Era.STATELESS and not alone
-        talk = Negotiation(link, hello, terms.name, terms.version, terms.start_timeout)
-        greeting = await talk.greet(first, alone=alone)
-        self.speaks_older = talk.speaks_older
-        if link.closed.done():
-            if alone and first is Era.STATELESS and self.definition.transport == "stdio":
-                raise EraError(self.key, Phase.INITIALIZATION, "it exits on server/discover")
-            raise await self._diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
-        self._is_probing = False
-        if isinstance(greeting, Refusal):
-            if hello.only and greeting.of_era:
-                raise EraError(self.key, Phase.INITIALIZATION, greeting.words)
-            raise self._at_fault(link, greeting.words)
-        self._is_wary = talk.was_silent and greeting.era is Era.HANDSHAKE
-        self._refused = frozenset(talk.refused)
-        await link.opened(greeting.protocol_version)
-        talk.tidy()
-        return greeting
-
-    def _first_era(self, hello: Hello) -> tuple[Era, bool]:
-        """The era to address it in first, and whether there is no other."""
-        if self.speaks_older or self.definition.transport == "sse":
-            if hello.only and hello.prefers is Era.STATELESS:
-                words = "its transport is older than the stateless era"
-                raise EraError(self.key, Phase.INITIALIZATION, words)
-            return Era.HANDSHAKE, True
-        if hello.only:
-            return hello.prefers, True
-        return (Era.HANDSHAKE if self._is_wary else hello.prefers), False
 
     # -- its link, for calls
 
     async def link_in_time(self, limit: float = 0.0) -> OwnedLink | None:
-        """The link, waiting for it only where that makes sense: a first connection is being made,
-        or a healthy one was lost moments ago. None at once otherwise."""
-        if self.link is not None:
-            return self.link
-        left = self._down_since + RECONNECT_WINDOW - self.clock.now()
-        first = not self.settled.is_set()
-        if self.is_shut:
-            return None
-        if not (first or (self.terms.restart and left > 0)):
-            return None
-        if self._waiting >= MAX_WAITING:
-            return None
-        self._waiting += 1
-        try:
-            wait = RECONNECT_WINDOW if first else left
-            await asyncio.wait_for(self._connected.wait(), min(wait, limit or wait))
-        except TimeoutError:
-            return None
-        finally:
-            self._waiting -= 1
+        """The link, waiting for it only where that makes sense; None otherwise."""
+        if self.link is None and not self.is_shut:
+            first = not self.settled.is_set()
+            await self._gate.wait(limit, first=first, again=self.terms.restart)
         return self.link
 
     # -- asking it something of our own
 
     async def request(self, method: str, params: bytes, timeout: float) -> Outcome:
         """A request of ours, not a client's. Ends by answer, loss of the link, or in time."""
-        link = self._current
+        link = self.current
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
-        flight = Flight(method)
-        flight.params = self._sealed(params) if link.era is Era.STATELESS else params
-        link.send(flight)
-        either: set[asyncio.Future[Any]] = {flight.future, link.closed}
-        await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if flight.future.done():
-            return flight.future.result()
-        if link.closed.done():
-            return outcomes.link_lost(self.key, flight.delivery, "the link ended")
-        late = outcomes.timed_out(self.key, flight.delivery, timeout)
-        flight.abandon(late, "timed out")
-        return late
+        return await inquire(link, self.key, method, params, self._meta, timeout)
 
     async def at_level(self, level: str, *, exactly: bool = False) -> None:
         """Have it send log messages of this level and above, and no fewer than it does."""
         if self.is_stateless or not self.offers("logging"):
             return  # a stateless one is told with each request
-        known = self.level
-        enough = known is not None and LOG_LEVELS.index(known) <= LOG_LEVELS.index(level)
-        if known == level or (enough and not exactly):
-            return
-        self.level = level
-        params = encode.dumps({"level": level})
-        await self.request("logging/setLevel", params, self.terms.start_timeout)
-
-    def _sealed(self, params: bytes) -> bytes:
-        found = frames.members(params)
-        envelope.sealed(found, self._meta)
-        return encode.dumps(found)
+        if not is_enough(self.level, level, exactly=exactly):
+            self.level = level
+            await self._tell("logging/setLevel", level=level)
 
     async def subscribe(self, uri: str) -> Outcome:
         """Have it tell us of changes to a resource, in whichever era."""
         if self.is_stateless:
             return await self._listening.add(uri)
-        params = encode.dumps({"uri": uri})
-        return await self.request("resources/subscribe", params, self.terms.start_timeout)
+        return await self._tell("resources/subscribe", uri=uri)
 
     async def unsubscribe(self, uri: str) -> Outcome:
         """Hear no more of changes to a resource."""
-        if self.is_stateless or self._current is None:
+        if self.is_stateless or self.current is None:
             return await self._listening.remove(uri)
-        params = encode.dumps({"uri": uri})
-        return await self.request("resources/unsubscribe", params, self.terms.start_timeout)
+        return await self._tell("resources/unsubscribe", uri=uri)
+
+    def _tell(self, method: str, **params: str) -> Awaitable[Outcome]:
+        return self.request(method, encode.dumps(params), self.terms.start_timeout)
 
     # -- the Ear of its link
 
@@ -556,33 +381,14 @@ class Upstream:
 
     # -- what went wrong
 
-    async def _diagnosis(self, link: OwnedLink, phase: Phase, when: str) -> ServerError:
-        words = await link.last_words()
-        return ServerError(
-            self.key,
-            phase,
-            f"{words.what} {when}",
-            exit_code=words.exit_code,
-            stderr_tail=link.stderr_tail,
-        )
-
-    def _at_fault(self, link: OwnedLink, message: str) -> ServerError:
-        return ServerError(self.key, Phase.INITIALIZATION, message, stderr_tail=link.stderr_tail)
-
-    async def _why(self, link: OwnedLink) -> str:
-        return (await link.last_words()).what if link.closed.done() else "it was given up"
-
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, ServerError):
             log.exception("server %r: a fault of Junction's own", self.key, exc_info=error)
             error = ServerError(self.key, Phase.RUNTIME, "an internal error of Junction")
         repeated = self.error is not None and str(self.error) == str(error)
         self.error = error
-        tail = error.stderr_tail.strip()
-        is_known = repeated or isinstance(error, EraError)
-        level = logging.DEBUG if is_known else logging.ERROR
-        stderr = f"\n  its stderr ends with:\n{_indented(tail)}" if tail else ""
-        log.log(level, "%s%s", error, stderr)
+        level = logging.DEBUG if repeated or isinstance(error, EraError) else logging.ERROR
+        log.log(level, "%s", error.account)
         self._to(ServerState.ERROR)
         self.settled.set()
 
@@ -592,20 +398,3 @@ class Upstream:
         assert may_follow(self.state, state), f"{self.state} -> {state}"
         self.state = state
         self._observer.changed(self)
-
-    async def _either(self, what: Awaitable[object]) -> bool:
-        """Wait for ``what`` or for being stopped; whether it was the former."""
-        stopped = asyncio.ensure_future(self._stop.wait())  # noqa: TID251 - awaited right here
-        waited = asyncio.ensure_future(what)  # noqa: TID251 - awaited right here
-        try:
-            await asyncio.wait({stopped, waited}, return_when=asyncio.FIRST_COMPLETED)
-            if waited.done():
-                waited.result()
-            return waited.done()
-        finally:
-            stopped.cancel()
-            waited.cancel()
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines()[-20:])

@@ -102,6 +102,9 @@ class StdioLink:
             await _within(ward.exited, _KILL_WAIT)
         await self.release("it was stopped")
 
+    def unreachable(self, why: str) -> None:
+        self._stdout_end()
+
     async def release(self, why: str) -> None:
         """Let go of the pipes and end every flight."""
         for pipe in self._pipes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,7 +44,7 @@ class Twins:
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks = TaskScope(f"twins of {of.key}")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Upstream]:
         """Those for sessions, and those for eras with theirs; not the pooled."""
         yield from list(self._by_session.values())
         for twin in list(self._by_era.values()):

@@ -7,6 +7,10 @@ and nothing is sent before the audit has it. Parameters and results are never st
 
 from __future__ import annotations
 
+from time import time
+
+from msgspec import Raw
+
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.audit.redact import LOOKED_AT
@@ -32,36 +36,56 @@ class CallAudit:
         self._log = log
 
     def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
-        """A call has its answer."""
-        entry = self._entry("call" if call.intent is None else "outcome", call)
-        entry.outcome = _OUTCOMES[outcome.kind]
-        if outcome.delivery is not None:
-            entry.delivery = outcome.delivery.value
-        entry.latency_ms = seconds * 1000
-        entry.result = bytes(memoryview(outcome.payload)[:LOOKED_AT])
-        entry.closes = call.intent
-        self._log.record(entry)
+        """A call has its answer. On the way of every call: it must cost next to nothing."""
+        principal, route, intent = call.caller.principal, call.route, call.intent
+        arguments = call.params.get("arguments")
+        delivery = outcome.delivery
+        payload = outcome.payload
+        self._log.record(
+            Entry(
+                kind="call" if intent is None else "outcome",
+                actor=principal.id,
+                action=call.method,
+                at=time(),
+                role=principal.role,
+                server_id=None if route is None else route.upstream.definition.id,
+                target=call.name if route is None else route.canonical,
+                decision="unknown" if route is None else "allowed",
+                params=None if arguments is None else bytes(arguments),
+                outcome=_OUTCOMES[outcome.kind],
+                delivery=delivery,
+                attempts=0 if call.flight is None else 1,
+                latency_ms=seconds * 1000,
+                result=payload if type(payload) is bytes else bytes(_beginning(payload)),
+                closes=intent,
+            )
+        )
 
     async def intend(self, call: Call, following: Handler) -> Outcome:
         """Have it written that a call will be made, before it is."""
         try:
-            call.intent = await self._log.intent(self._entry("intent", call))
+            call.intent = await self._log.intent(self._intent(call))
         except StoreUnavailable:
             message = "the audit cannot be written, so nothing is called"
             return outcomes.failed(SERVER_UNAVAILABLE, message, Delivery.NOT_SENT)
         return await following(call)
 
-    def _entry(self, kind: str, call: Call) -> Entry:
+    def _intent(self, call: Call) -> Entry:
         principal, route = call.caller.principal, call.route
+        assert route is not None, "resolve comes first"
         arguments = call.params.get("arguments")
-        return self._log.entry(
-            kind,
-            principal.id,
-            call.method,
-            role=principal.role.value,
-            server_id=route.upstream.definition.id or None if route is not None else None,
-            target=route.canonical if route is not None else call.name,
-            decision="allowed" if route is not None else "unknown",
-            params=bytes(arguments) if arguments is not None else None,
-            attempts=0 if call.flight is None else 1,
+        return Entry(
+            kind="intent",
+            actor=principal.id,
+            action=call.method,
+            at=time(),
+            role=principal.role,
+            server_id=route.upstream.definition.id,
+            target=route.canonical,
+            decision="allowed",
+            params=None if arguments is None else bytes(arguments),
         )
+
+
+def _beginning(payload: Raw | bytes) -> memoryview:
+    return memoryview(payload)[:LOOKED_AT]

@@ -18,6 +18,8 @@ _QUOTED = 200
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up
         return _ended(call.ended_by)
+    if call.route is not None:  # it was found in another way
+        return following(call)
     caller, kind = call.caller, call.address.kind
     if kind is RESOURCES:
         return _resource(call, following)

@@ -155,6 +155,9 @@ class SseLink:
             self.why = why
             self.closed.set_result(None)
 
+    def unreachable(self, why: str) -> None:
+        self.lost(why)
+
     def event(self, event: Event) -> None:
         if event.name == b"endpoint":
             self._named(event.data.decode("utf-8", "replace"))

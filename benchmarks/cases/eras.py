@@ -1,0 +1,181 @@
+"""Calls of 2026-07-28 beside those of the handshake era, and calls that wait for their clients."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import procs
+from budgets import AtMost, Figure, Limit, Ratio
+from cases.sessions import SPARE_FILES, for_all, settled_rss
+from client import HttpSession, McpError, StatelessHttpSession, StatelessStdioSession
+from measure import Calls, Taken, compared, cpu_of_loads, echo, in_flight, side_by_side
+from registry import case
+from targets import HttpTarget, Lab, Servers, StdioTarget, Target, server
+
+HANDSHAKE: Servers = {"up": server("upstream.py", "--stdio")}
+STATELESS: Servers = {"up": server("upstream.py", "--stdio", "--stateless")}
+
+# Each is held against the floor with the same bytes, and against a call of the handshake era.
+SAME = "new → new server"
+CROSSED = "new → old server"
+BACK = "old → new server"
+AGAINST_OLD = ", against old → old"
+BUDGET: dict[str, Limit] = {
+    SAME: Ratio(3, stretch=2),
+    CROSSED: Ratio(3, stretch=2),
+    SAME + AGAINST_OLD: Ratio(1.1, stretch=1),
+    CROSSED + AGAINST_OLD: Ratio(1.1, stretch=1),
+}
+
+
+def figures(taken: Taken) -> list[Figure]:
+    return [
+        compared(taken, SAME, "floor → new", SAME, "µs"),
+        compared(taken, CROSSED, "floor → old", CROSSED, "µs"),
+        compared(taken, SAME, "old", SAME + AGAINST_OLD, "µs"),
+        compared(taken, CROSSED, "old", CROSSED + AGAINST_OLD, "µs"),
+        compared(taken, BACK, "old", BACK + AGAINST_OLD, "µs"),
+    ]
+
+
+@case("http-new-32", budget=BUDGET, front="http")
+async def http_new_32(lab: Lab) -> list[Figure]:
+    """300-byte echo calls of 32 clients of 2026-07-28, HTTP front, stdio upstream of either era."""
+    before_old = await served(lab, HANDSHAKE)
+    before_new = await served(lab, STATELESS)
+    return figures(
+        await cpu_of_loads(
+            lab,
+            {
+                "old": by(lab, before_old["ours"], HttpSession),
+                CROSSED: by(lab, before_old["ours"], StatelessHttpSession),
+                SAME: by(lab, before_new["ours"], StatelessHttpSession),
+                BACK: by(lab, before_new["ours"], HttpSession),
+                "floor → old": by(lab, before_old["floor"], StatelessHttpSession),
+                "floor → new": by(lab, before_new["floor"], StatelessHttpSession),
+            },
+        )
+    )
+
+
+async def served(lab: Lab, servers: Servers) -> dict[str, HttpTarget]:
+    """Floor and ours in front of these servers, ready."""
+    pair = await lab.open_http_pair(servers)
+    return {target.name: target for target in pair}
+
+
+def by(lab: Lab, target: HttpTarget, kind: type[HttpSession]) -> tuple[Target, Calls]:
+    """A load of 32 clients of a kind."""
+    clients = [kind(target.port, headers=target.headers) for _ in range(32)]
+    calls = lab.calls(3_000)
+
+    async def load() -> int:
+        await opened(clients)
+        await side_by_side([partial(echo, target, client) for client in clients], calls)
+        return calls
+
+    return target, load
+
+
+async def opened(clients: Sequence[HttpSession]) -> None:
+    for client in clients:
+        if client.http.conn is None:
+            await client.open()
+
+
+@case("stdio-new-call", budget=BUDGET)
+async def stdio_new_call(lab: Lab) -> list[Figure]:
+    """300-byte echo calls of 2026-07-28, stdio front, stdio upstream of either era."""
+    new = StatelessStdioSession
+    started = {
+        "old": await lab.start("ours", HANDSHAKE),
+        CROSSED: await lab.start("ours", HANDSHAKE, new),
+        SAME: await lab.start("ours", STATELESS, new),
+        BACK: await lab.start("ours", STATELESS),
+        "floor → old": await lab.start("floor", HANDSHAKE, new),
+        "floor → new": await lab.start("floor", STATELESS, new),
+    }
+    for target in started.values():
+        await target.open()
+        await target.session.request("tools/list", {})
+    loads = {name: (target, over_stdio(lab, target)) for name, target in started.items()}
+    return figures(await cpu_of_loads(lab, loads))
+
+
+def over_stdio(lab: Lab, target: StdioTarget) -> Calls:
+    calls = lab.calls(4_000)
+
+    async def load() -> int:
+        await in_flight(lambda: echo(target), 32, calls)
+        return calls
+
+    return load
+
+
+# Calls that wait
+
+GROWTH, LEFT = "RSS growth", "waiting after their time"
+WARM = 200
+WAITS = 45  # seconds; all must be parked and measured by then
+ENDED_WITHIN = 60  # seconds after that
+
+
+@case("parked-10k", budget={GROWTH: AtMost(64), LEFT: AtMost(0)}, front="http")
+async def parked_10k(lab: Lab) -> list[Figure]:
+    """10,000 calls of 2026-07-28 that an older server over HTTP asked about, all left waiting."""
+    wanted = 1_000 if lab.quick else 10_000
+    count = min(wanted, procs.raise_file_limit() - SPARE_FILES)  # ours inherits it
+    upstream = await lab.serve_direct("--asks").open()
+    servers: Servers = {"up": {"url": f"http://127.0.0.1:{upstream.port}/mcp"}}
+    target = await lab.serve("ours", servers, parked_ms=WAITS * 1000).open()
+    clients = asyncio.Queue[StatelessHttpSession]()
+    for _ in range(64):
+        clients.put_nowait(StatelessHttpSession(target.port, headers=target.headers))
+
+    async def ask(**more: object) -> dict:
+        client = await clients.get()
+        try:
+            params = {"name": target.tool("ask"), "arguments": {}, **more}
+            return await client.request("tools/call", params)
+        finally:
+            clients.put_nowait(client)
+
+    async def answered(_: int) -> None:
+        """What is loaded or kept from the first calls on is not part of what each one costs."""
+        asked = await park(0)
+        replies = {key: {"action": "decline"} for key in asked["inputRequests"]}
+        await ask(requestState=asked["requestState"], inputResponses=replies)
+
+    async def park(_: int) -> dict:
+        asked = await ask()
+        if asked.get("resultType") != "input_required":
+            raise McpError(f"not asked: {str(asked)[:200]}")
+        return asked
+
+    await for_all(range(WARM), answered)
+    base = await settled_rss(target)
+    await for_all(range(count), park)
+    size = await settled_rss(target)
+    if (held := await waiting(upstream)) != count:
+        raise McpError(f"{held} of {count} calls waited when they were measured")
+    left = await after_their_time(upstream)
+    note = f"{count:,} calls on {base / 1024:.0f} MiB, {(size - base) / count:.1f} KiB each"
+    return [
+        Figure(GROWTH, (size - base) / 1024, "MiB", note=note),
+        Figure(LEFT, left, "calls", note=f"seen by the server; each may wait {WAITS} s"),
+    ]
+
+
+async def waiting(upstream: HttpTarget) -> int:
+    """How many calls the server behind has under way that asked."""
+    result = await upstream.session.request("tools/call", {"name": "asking", "arguments": {}})
+    return int(result["content"][0]["text"])
+
+
+async def after_their_time(upstream: HttpTarget) -> int:
+    """How many still wait once all should have been ended; as soon as there are none."""
+    until = time.monotonic() + WAITS + ENDED_WITHIN
+    while (left := await waiting(upstream)) and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.5)
+    return left

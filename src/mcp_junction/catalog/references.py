@@ -1,0 +1,43 @@
+"""References: where a tool's definition names a resource, by the address clients know it by.
+
+A tool may say in its ``_meta`` which ``ui://`` resource shows its results. When two servers have
+that address, one of the two resources is listed under another, and its tools must name that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Raw
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.names import Pair
+
+_OBJECT = "ui"
+_MEMBER = "resourceUri"
+_FLAT = "ui/resourceUri"
+
+
+def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
+    """``_meta`` of one of a server's tools, with addresses as they are listed."""
+    try:
+        found = frames.members(meta)
+        shown = frames.members(found.get(_OBJECT) or b"")
+    except FrameError:
+        return meta
+    flat = _listed(found.get(_FLAT), server, apart)
+    nested = _listed(shown.get(_MEMBER), server, apart)
+    if flat is None and nested is None:
+        return meta
+    if flat is not None:
+        found[_FLAT] = flat
+    if nested is not None:
+        found[_OBJECT] = Raw(encode.dumps({**shown, _MEMBER: nested}))
+    return Raw(encode.dumps(found))
+
+
+def _listed(raw: Raw | None, server: str, apart: Mapping[Pair, str]) -> Raw | None:
+    """The address that a resource is listed under, where that is another."""
+    listed = apart.get(Pair(server, frames.text(raw) or ""))
+    return Raw(encode.dumps(listed)) if listed is not None else None

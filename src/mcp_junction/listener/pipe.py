@@ -1,0 +1,104 @@
+"""PipeClient: a stateless client on a single wire, such as our own stdin and stdout.
+
+Each request stands for itself here too; only the ids are shared, by which the client takes one
+back. What a method means is the dispatcher's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from mcp_junction.calls.call import Call, Wire
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.errors import FrameError
+from mcp_junction.listener.stateless import (
+    Answer,
+    Reply,
+    StatelessDispatcher,
+    refusal,
+    unsupported,
+)
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import frames
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.versions import INVALID_REQUEST
+from mcp_junction.sessions.listen import Listen
+from mcp_junction.tasks import TaskScope
+
+
+class PipeClient:
+    """A stateless client on a single wire: its calls and listens, by the ids it gave them."""
+
+    def __init__(
+        self,
+        dispatcher: StatelessDispatcher,
+        principal: Principal,
+        endpoint: Endpoint,
+        wire: Wire,
+        tasks: TaskScope,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._principal = principal
+        self._endpoint = endpoint
+        self._wire = wire
+        self._tasks = tasks
+        self._running: dict[bytes, Call | Listen] = {}
+
+    def receive(self, frame: Frame) -> None:
+        """Take one frame, and answer on the wire."""
+        if not frame.id:
+            self._notified(frame)
+            return
+        if not frame.method:
+            return  # the answer to nothing: this era asks no questions that way
+        frame_id = bytes(frame.id)
+        if frame.method == "initialize":
+            version = frames.text(frames.members(frame.params).get("protocolVersion")) or ""
+            answer: Answer = unsupported(frame_id, version)
+        elif frame_id in self._running:
+            words = "a request with this id is still running"
+            answer = refusal(frame_id, INVALID_REQUEST, words)
+        else:
+            answer = self._dispatcher.answer(
+                self._principal, self._endpoint, frame, self._wire, begun=self._begun(frame_id)
+            )
+        if isinstance(answer, Reply):
+            self._wire.send(answer.frame)
+        else:
+            self._tasks.spawn(self._later(frame_id, answer))
+
+    def _begun(self, frame_id: bytes) -> Callable[[Call | Listen], None]:
+        def begun(what: Call | Listen) -> None:
+            self._running[frame_id] = what
+
+        return begun
+
+    async def _later(self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | None]) -> None:
+        try:
+            reply = await coming
+        finally:
+            self._running.pop(frame_id, None)
+        if reply is not None:
+            self._wire.send(reply.frame)
+
+    def _notified(self, frame: Frame) -> None:
+        if frame.method != "notifications/cancelled":
+            return
+        try:
+            params = frames.members(frame.params)
+        except FrameError:
+            return
+        running = self._running.get(bytes(params.get("requestId", b"")))
+        if isinstance(running, Listen):
+            self._dispatcher.unlisten(running)
+        elif running is not None:
+            running.cancel(frames.text(params.get("reason")) or "cancelled by the client")
+
+    def close(self, reason: str) -> None:
+        """Nobody waits any more."""
+        for running in list(self._running.values()):
+            if isinstance(running, Listen):
+                self._dispatcher.unlisten(running)
+            else:
+                running.drop(reason)
