@@ -32,8 +32,7 @@ from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
-from mcp_junction.upstream.server import SERVING
-from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.state import SERVING, ServerState
 
 _OF_CODE: Final = {
     SERVER_UNAVAILABLE: "SERVER_UNAVAILABLE",
