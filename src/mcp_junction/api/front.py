@@ -7,6 +7,7 @@ is loaded behind it in a thread: a request that comes first waits for it. It kno
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,8 @@ from mcp_junction.api.errors import ErrorAnswer, answer_to
 from mcp_junction.errors import RequestError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.api")
 
 Scope = dict[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -85,7 +88,11 @@ class Front:
     async def _loaded(self) -> App:
         if self._loading is None:
             raise RequestError("SERVER_UNAVAILABLE", "Junction is starting")
-        self.app = await asyncio.shield(self._loading)
+        try:
+            self.app = await asyncio.shield(self._loading)
+        except Exception:  # a fault of ours must still be answered
+            log.exception("the routes of the REST API cannot be loaded")
+            raise RequestError("INTERNAL_ERROR", "an internal error of Junction") from None
         return self.app
 
 
