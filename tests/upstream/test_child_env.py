@@ -99,10 +99,3 @@ def test_a_command_that_is_nowhere_fails_the_start_and_says_what_to_do(tmp_path)
     with pytest.raises(ServerError, match="not found on PATH; install it") as caught:
         find_command(definition(command="no-such-program"), {"PATH": str(tmp_path)})
     assert (caught.value.phase, caught.value.server) == (Phase.STARTUP, "s")
-
-
-def test_our_own_secrets_are_never_inherited():
-    given = {"PATH": "/bin", "MINE": "x", "JUNCTION_ADMIN_KEY": "s", "MCP_CREDENTIAL_KEY": "s"}
-    env = child_env(ServerDefinition("a", command="x"), given, "me", inherit=True)
-    assert env["MINE"] == "x"
-    assert "s" not in env.values()

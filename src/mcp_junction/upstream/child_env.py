@@ -55,18 +55,6 @@ _INHERITED = frozenset(
     ]
 )
 
-_OURS = frozenset(
-    [
-        "JUNCTION_ADMIN_KEY",
-        "JUNCTION_KEY",
-        "JUNCTION_STORE",
-        "JUNCTION_LLM_API_KEY",
-        "JUNCTION_EMBEDDING_API_KEY",
-        "MCP_CREDENTIAL_KEY",
-    ]
-)
-"""Our own secrets: no server is given them, even where it is given everything else."""
-
 
 def child_env(
     definition: ServerDefinition, environ: Mapping[str, str], identity: str, *, inherit: bool
@@ -75,9 +63,7 @@ def child_env(
     env = {
         name: value
         for name, value in environ.items()
-        if (inherit and name.upper() not in _OURS)
-        or name.upper() in _INHERITED
-        or name.startswith("LC_")
+        if inherit or name.upper() in _INHERITED or name.startswith("LC_")
     }
     env.update(definition.env)
     above = environ.get(CHAIN)
