@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from html import escape
 from typing import Any
 
@@ -13,12 +15,6 @@ from mcp_junction.api.access import Right, needs
 from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.openapi import describe
 
-_CLOSED = {
-    "content-security-policy": "default-src 'none'; style-src 'self' 'unsafe-inline';"
-    " frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: #1d2330; background: #fff; }
@@ -33,6 +29,13 @@ table { border-collapse: collapse; } td, th { text-align: left; padding: .15rem 
   pre { background: #22252d; } details, h2 { border-color: #3a3f4b; }
   summary span { color: #a2a9bb; } a { color: #8ab4ff; } }
 """
+_STYLE_HASH = b64encode(sha256(_STYLE.encode()).digest()).decode()
+_CLOSED = {
+    "content-security-policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}';"
+    " frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 
 
 @get(
