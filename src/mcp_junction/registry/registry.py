@@ -346,6 +346,7 @@ class Registry:
         self._roster.replace(member, record)
         if record.name != old:
             self._fleet.rename(old, record.name)
+            self._desk.inspection.look()
         if not record.enabled:
             await self._stop(member, DRAIN)
             self._redefine(member)
@@ -378,7 +379,7 @@ class Registry:
         member.upstream = self._fleet.replace(definition, DRAIN)
         if member.offering is not None:
             member.offering = msgspec.structs.replace(member.offering, upstream=member.upstream)
-        self._life.changed(member.upstream)
+        self._life.replaced(member)
 
     async def _stop(self, member: Member, drain: float) -> int:
         pending = await self._fleet.stop(member.name, drain)
@@ -389,3 +390,4 @@ class Registry:
         self._roster.remove(member)
         self._life.forget(member)
         self._fleet.remove(member.name, DRAIN)
+        self._desk.inspection.look()
