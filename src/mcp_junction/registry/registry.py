@@ -268,6 +268,7 @@ class Registry:
                 if not self._fleet.is_running(member.name):
                     self._redefine(member)
                     self._start(member)
+                    await self._life.written()
                 else:
                     upstream.hurry()
                 limit = upstream.terms.start_timeout * 2
@@ -291,6 +292,7 @@ class Registry:
             self._ground.act(actor, "server.disconnect", member.record, detail={"force": force}),
         ):
             pending = await self._stop(member, 0.0 if force else DRAIN)
+            await self._life.written()  # it stays so, whatever happens to us
             return member.status.value, pending
 
     async def remove(self, ref: str, actor: Principal) -> None:
