@@ -289,3 +289,32 @@ async def test_a_masked_value_that_is_sent_back_keeps_the_old_one(single, toolbo
     rows = json.dumps([str(row) for row in await run.rows()])
     told = json.dumps([str(event) for event in await run.events()])
     assert "canary" not in rows + told
+
+
+async def test_a_server_that_is_reached_another_way_was_never_disconnected(single, toolbox):
+    run = await single()
+    first, second = await toolbox(), await toolbox()
+    await run.add("box", first)
+    second.answers.clear()
+    await run.registry.change("box", {"connection_config": {"url": second.url}}, ADMIN)
+    assert run.registry.find("box").status == "CONNECTING"
+    assert run.listed() == ["box.echo"], "what it offers is known"
+    call = asyncio.ensure_future(run.call("box.echo"))
+    await asyncio.sleep(0.05)
+    assert not call.done()
+    second.answers.set()
+    assert (await call).kind is Kind.RESULT
+    assert (first.calls, second.calls) == (0, 1)
+    events = [row.event_type for row in await run.registry.history("box")]
+    assert events == ["CONNECTED", "CONNECTED"]
+
+
+async def test_a_server_that_cannot_be_started_again_is_connected_by_hand(single, toolbox):
+    server = await toolbox()
+    await server.stop()
+    run = await single({"box": {"url": server.url, "junction": {"restart": False}}})
+    await run.until("box", "ERROR")
+    await server.start()
+    await asyncio.sleep(0.3)
+    assert run.registry.find("box").status == "ERROR", "it was to stay down"
+    assert (await run.registry.connect("box", ADMIN))[0] == "CONNECTED"

@@ -96,3 +96,10 @@ async def test_a_service_cannot_be_without_its_audit(serve):
     program = await serve({}, listens=False, audit="off")
     assert await program.ended() != 0
     assert "normal or strict" in program.errors
+
+
+async def test_a_hangup_without_a_file_ends_nothing(serve):
+    program = await serve(None)
+    program.process.send_signal(signal.SIGHUP)
+    await program.said("no config file")
+    await program.ready()

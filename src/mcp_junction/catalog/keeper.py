@@ -152,10 +152,11 @@ class Keeper:
 
     def _put(self, offering: Offering) -> None:
         key = offering.upstream.key
-        before = self.catalog.offerings.get(key) or Offering(offering.upstream)
-        changed = _kinds(before, offering)
+        known = self.catalog.offerings.get(key)
+        changed = _kinds(known or Offering(offering.upstream), offering)
+        is_another = known is None or known.upstream is not offering.upstream
         said = self._said.pop(offering.upstream, set())
-        if changed or key not in self.catalog.offerings:
+        if changed or is_another:
             self._swap(self.catalog.with_offering(offering, self._order), changed | said)
         elif said:
             self._changed(said)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mcp_junction.registry.registry import Registry
 
 
+log = logging.getLogger("mcp_junction.cli")
+
+
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction serve",
@@ -141,11 +144,13 @@ def _follow_file(
     given: argparse.Namespace, config: Config, junction: Junction, registry: Registry, bus: Bus
 ) -> None:
     """Take over the config file when it changes, and on SIGHUP."""
+    loop = asyncio.get_running_loop()
     if not given.config:
+        loop.add_signal_handler(signal.SIGHUP, log.warning, "there is no config file to read")
         return
     from mcp_junction.registry.reload import FileWatch
 
     read = partial(read_config, given, service=True)
     watch = FileWatch(registry, bus, given.config, read, looks=config.settings.watch_config)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watch.now)
+    loop.add_signal_handler(signal.SIGHUP, watch.now)
     junction.tasks.spawn(watch.run())

@@ -60,7 +60,8 @@ class Chronicle:
             self._more.clear()
             try:
                 await self._write()
-                self._idle.set()
+                if not (self._history or self._standing):
+                    self._idle.set()
             except StoreUnavailable:
                 self._more.set()
                 await asyncio.sleep(_RETRY)

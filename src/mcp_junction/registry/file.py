@@ -24,6 +24,7 @@ from mcp_junction.store.records import ServerRecord
 
 log = logging.getLogger("mcp_junction.registry")
 
+_AT_ONCE: Final = 4
 _SOFT: Final = frozenset({"timeout_ms", "tools", "pin", "id"})
 """What of a definition can change under a link that stays."""
 
@@ -67,7 +68,13 @@ async def recorded(ground: Ground, config: Config, known: list[ServerRecord]) ->
             else:
                 await store.remove(record.id)
 
+    turn = asyncio.Semaphore(_AT_ONCE)
+
     async def record_for(definition: ServerDefinition) -> ServerRecord | None:
+        async with turn:
+            return await stored(definition)
+
+    async def stored(definition: ServerDefinition) -> ServerRecord | None:
         found = by_name.get(definition.key)
         if found is None:
             return await store.add(file_record(definition))

@@ -73,7 +73,7 @@ class Inspection:
             flags: Flags = {}
             if member.record.pin == STRICT:
                 everything = self._with(member, offering)
-                flags = (await asyncio.to_thread(_examined, everything)).get(member.name, {})
+                flags = (await asyncio.to_thread(_examined, everything)).get(member.id, {})
             self._judge(member, lists, flags)
             member.offering = offering
             self._shelving.put(member, lists)
@@ -125,7 +125,7 @@ class Inspection:
             offerings = [m.offering for m in members if m.offering is not None]
             found = await asyncio.to_thread(_examined, offerings)
             for member in members:
-                await self._mark(member, found.get(member.name, {}))
+                await self._mark(member, found.get(member.id, {}))
 
     async def _mark(self, member: Member, found: Flags) -> None:
         marks: dict[str, tuple[tuple[str, ...], bool]] = {}
@@ -178,7 +178,8 @@ def differences(before: ToolRecord, after: ToolRecord) -> list[str]:
 
 
 def _examined(offerings: list[Offering]) -> dict[str, Flags]:
-    """What is to be looked at, by server and tool."""
+    """What is to be looked at, by the server's id and the tool."""
+    ids = {offering.upstream.key: offering.upstream.definition.id for offering in offerings}
     tools = [
         Tool(Pair(offering.upstream.key, offer.name), pins.define(offer.members))
         for offering in offerings
@@ -188,7 +189,7 @@ def _examined(offerings: list[Offering]) -> dict[str, Flags]:
     for pair, flags in suspicion.examine(tools).items():
         if flags:
             words = tuple(dict.fromkeys(_words(flag) for flag in flags))
-            found.setdefault(pair.server, {})[pair.name] = words[:_FLAGS]
+            found.setdefault(ids[pair.server], {})[pair.name] = words[:_FLAGS]
     return found
 
 

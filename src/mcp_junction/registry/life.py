@@ -92,6 +92,11 @@ class Life:
         before, member.status = member.status, ServerState.CONNECTING
         self._announce(member, before)
 
+    def replaced(self, member: Member) -> None:
+        """It is reached another way from now on."""
+        self._watch.down(member, reachable=True)
+        self.starting(member)
+
     def changed(self, upstream: Upstream) -> None:
         """The link of a server has another state."""
         member = self._ground.roster.find(upstream.definition.id)
@@ -110,13 +115,12 @@ class Life:
         self._announce(member, before)
 
     def _announce(self, member: Member, before: ServerState) -> None:
-        message = member.upstream.error.message if member.upstream.error is not None else None
         self._ground.tell(
             "server.status_changed",
             member.record,
             status=member.status.value,
             previous=before.value,
-            message=message,
+            message=self.live(member).error_message,
         )
         self._note(member)
 

@@ -47,6 +47,7 @@ class Member:
         self.connected_at: float | None = None
         self.down_since: float | None = None
         self.tool_count = record.tool_count
+        self._checked: tuple[float | None, float | None] = (None, record.last_health_check)
         self.decisions: dict[str, Decision] = {}
         self.offering: Offering | None = None
         """All it offers, also what nobody is shown."""
@@ -74,14 +75,15 @@ class Member:
         """Its record, with how it stands now. ``now`` is by the clock the facts are by."""
         error = self.upstream.error
         words = error.message if error is not None else facts.detail
-        checked = facts.last_check
+        if facts.last_check is not None and facts.last_check != self._checked[0]:
+            self._checked = facts.last_check, time.time() - (now - facts.last_check)
         return msgspec.structs.replace(
             self.record,
             status=self.status.value,
             reachable=facts.reachable,
             authenticated=facts.authenticated,
             healthy=facts.healthy,
-            last_health_check=None if checked is None else time.time() - (now - checked),
+            last_health_check=self._checked[1],
             response_time_ms=facts.response_time_ms,
             error_rate=facts.error_rate,
             error_message=words or None,

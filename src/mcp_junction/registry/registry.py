@@ -268,6 +268,7 @@ class Registry:
                 if not self._fleet.is_running(member.name):
                     self._redefine(member)
                     self._start(member)
+                    await self._life.written()
                 else:
                     upstream.hurry()
                 limit = upstream.terms.start_timeout * 2
@@ -291,6 +292,7 @@ class Registry:
             self._ground.act(actor, "server.disconnect", member.record, detail={"force": force}),
         ):
             pending = await self._stop(member, 0.0 if force else DRAIN)
+            await self._life.written()  # it stays so, whatever happens to us
             return member.status.value, pending
 
     async def remove(self, ref: str, actor: Principal) -> None:
@@ -346,6 +348,7 @@ class Registry:
         self._roster.replace(member, record)
         if record.name != old:
             self._fleet.rename(old, record.name)
+            self._desk.inspection.look()
         if not record.enabled:
             await self._stop(member, DRAIN)
             self._redefine(member)
@@ -378,7 +381,7 @@ class Registry:
         member.upstream = self._fleet.replace(definition, DRAIN)
         if member.offering is not None:
             member.offering = msgspec.structs.replace(member.offering, upstream=member.upstream)
-        self._life.changed(member.upstream)
+        self._life.replaced(member)
 
     async def _stop(self, member: Member, drain: float) -> int:
         pending = await self._fleet.stop(member.name, drain)
@@ -389,3 +392,4 @@ class Registry:
         self._roster.remove(member)
         self._life.forget(member)
         self._fleet.remove(member.name, DRAIN)
+        self._desk.inspection.look()

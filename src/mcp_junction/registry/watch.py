@@ -47,9 +47,9 @@ class Watch:
         self._silent.pop(member.id, None)
         self._probes.watch(member.id, self._probe(member))
 
-    def down(self, member: Member, *, refused: bool = False) -> None:
+    def down(self, member: Member, *, reachable: bool = False, refused: bool = False) -> None:
         """It has none any more, or could not be connected to."""
-        self._probes.unwatch(member.id, refused=refused)
+        self._probes.unwatch(member.id, reachable=reachable, refused=refused)
 
     def forget(self, member: Member) -> None:
         self._probes.forget(member.id)
