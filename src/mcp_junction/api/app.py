@@ -28,7 +28,7 @@ ROUTERS = (
 
 def make_app(room: Room) -> Litestar:
     """The routes over one room. Every one of them passes the guard."""
-    return Litestar(
+    app = Litestar(
         [*ROUTERS, docs.show_openapi, docs.show_docs],
         dependencies={"room": Provide(lambda: room, sync_to_thread=False, use_cache=True)},
         guards=[_guard],
@@ -38,6 +38,8 @@ def make_app(room: Room) -> Litestar:
         logging_config=None,
         debug=False,
     )
+    docs.prepare(app)
+    return app
 
 
 def _guard(connection: ASGIConnection[Any, Any, Any, Any],

@@ -56,6 +56,11 @@ async def show_docs(request: AnyRequest) -> Response[bytes]:
     return Response(_page(request.app), media_type=MediaType.HTML, headers=_CLOSED)
 
 
+def prepare(app: Litestar) -> None:
+    """Make both now: it takes a while, and whoever asks first would hold up the rest."""
+    _page(app)
+
+
 @cache
 def _document(app: Litestar) -> bytes:
     return msgspec.json.encode(describe(app))
