@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from mcp_junction.eras.seal import Bearer
+from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
@@ -54,19 +55,20 @@ class Ride:
     """A Passenger that outlives the request it came with."""
 
     __slots__ = (
-        "_capabilities", "_count", "_news", "bearer", "expires", "flight", "id",
+        "_askable", "_count", "_news", "_principal", "bearer", "expires", "flight", "id",
         "questions", "round", "traveller",
     )  # fmt: skip
 
-    def __init__(self, bearer: Bearer, capabilities: frozenset[str]) -> None:
-        self.bearer = bearer
+    def __init__(self, principal: Principal, askable: frozenset[str]) -> None:
+        self._principal = principal
+        self._askable = askable
+        self.bearer: Bearer | None = None
         self.id = ""
         self.round = 0
         self.expires = 0.0
         self.flight: Flight | None = None
         self.traveller: Traveller | None = None
         self.questions: dict[str, Question] = {}
-        self._capabilities = capabilities
         self._count = 0
         self._news: asyncio.Future[None] | None = None
 
@@ -76,7 +78,12 @@ class Ride:
 
     @property
     def principal(self) -> object:
-        return self.bearer.principal, self.bearer.role
+        return self._principal.id, self._principal.role.value
+
+    @property
+    def digest(self) -> str:
+        """Of the arguments it began with; empty until it is first parked."""
+        return self.bearer.digest if self.bearer is not None else ""
 
     @property
     def is_asked(self) -> bool:
@@ -100,7 +107,7 @@ class Ride:
 
     def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
         """Take a question of the server's; None when it is answered already."""
-        if method not in self._capabilities:
+        if method not in self._askable:
             answer(outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}"))
             return None
         if len(self.questions) >= MAX_QUESTIONS:

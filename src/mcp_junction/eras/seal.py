@@ -36,6 +36,8 @@ class Bearer(msgspec.Struct, frozen=True, array_like=True):
     server: str
     name: str
     method: str
+    digest: str = ""
+    """Of the arguments, where a call that waits must be the same when it comes back."""
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):

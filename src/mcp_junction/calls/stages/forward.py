@@ -36,7 +36,7 @@ class Forward:
             if link is None or link.era is not call.caller.era or route.upstream.is_isolated:
                 return await self._crossing(call, route)
             if link.era is Era.STATELESS:
-                return await self._crossing(call, route)
+                return await self._crossing.stateless(call, link, route)
             if self._loop is None:
                 self._loop = asyncio.get_running_loop()
             flight = Flight(call.method, call, self._loop)
