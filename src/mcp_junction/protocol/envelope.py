@@ -58,14 +58,11 @@ def read(meta: Raw | None) -> Envelope:
         found = _envelopes.decode(meta or b"{}")
     except msgspec.MsgspecError as error:
         raise FrameError(INVALID_PARAMS, f"params._meta is not an envelope: {error}") from None
-    missing = [
-        key
-        for key, raw in ((VERSION_KEY, found.version), (CAPABILITIES_KEY, found.capabilities))
-        if not raw
-    ]
-    if missing:
-        raise FrameError(INVALID_PARAMS, f"params._meta must have {' and '.join(missing)}")
-    return found
+    if found.version and found.capabilities:
+        return found
+    parts = {VERSION_KEY: found.version, CAPABILITIES_KEY: found.capabilities}
+    missing = " and ".join(key for key, raw in parts.items() if not raw)
+    raise FrameError(INVALID_PARAMS, f"params._meta must have {missing}")
 
 
 def is_enveloped(params: Raw | bytes) -> bool:
