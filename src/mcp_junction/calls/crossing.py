@@ -156,6 +156,10 @@ class Crossing:
             return outcome
         if call.method not in ASKING:
             return _of_task(call, outcome) if call.method in OF_TASKS else outcome
+        return self._unfinished(call, route, outcome) if _may_go_on(outcome.payload) else outcome
+
+    def _unfinished(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
+        """An answer that is not the end of it: a question, or a task."""
         kind = envelope.result_type(outcome.payload)
         if kind == envelope.INPUT_REQUIRED:
             return self._sealed(call, route, outcome)
@@ -283,6 +287,12 @@ async def _subscribed(call: Call, route: Route) -> Outcome:
         return call.ended_by or upstream.unavailable()
     change = upstream.subscribe if call.method == "resources/subscribe" else upstream.unsubscribe
     return await change(route.pair.name)
+
+
+def _may_go_on(payload: Raw | bytes) -> bool:
+    """Whether a result may be of a type that is not the end; nearly none are."""
+    text = bytes(payload)
+    return b'"input_required"' in text or b'"task"' in text
 
 
 def _is_decided(server: Upstream, era: Era) -> bool:

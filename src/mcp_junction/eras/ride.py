@@ -19,9 +19,11 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.outcome import Kind, Outcome
 
 MAX_QUESTIONS: Final = 32
+_ASKED: Final = Outcome(Kind.SUSPENDED, b"{}")
+"""What a flight's waiter is told when the server has asked something instead of answering."""
 
 
 class Traveller(Protocol):
@@ -55,7 +57,7 @@ class Ride:
     """A Passenger that outlives the request it came with."""
 
     __slots__ = (
-        "_askable", "_count", "_news", "_principal", "bearer", "expires", "flight", "id",
+        "_askable", "_count", "_principal", "bearer", "expires", "flight", "id",
         "questions", "round", "traveller",
     )  # fmt: skip
 
@@ -70,7 +72,6 @@ class Ride:
         self.traveller: Traveller | None = None
         self.questions: dict[str, Question] = {}
         self._count = 0
-        self._news: asyncio.Future[None] | None = None
 
     @property
     def session(self) -> object:
@@ -116,7 +117,7 @@ class Ride:
         self._count += 1
         key = f"q{self._count}"
         found = self.questions[key] = Question(self, key, method, params.copy(), answer)
-        self._stir()
+        self._wake()
         return found
 
     # -- the call that waits for it
@@ -125,19 +126,15 @@ class Ride:
         """Wait until the flight has ended, with its outcome, or there is a question: None."""
         assert self.flight is not None
         self.traveller = traveller
-        landed = self.flight.future
         try:
-            while not (landed.done() or self.questions):
-                self._news = asyncio.get_running_loop().create_future()
-                landed.add_done_callback(self._landed)
-                try:
-                    await self._news
-                finally:
-                    landed.remove_done_callback(self._landed)
-            if not landed.done():
-                await asyncio.sleep(0)  # questions that come together are asked together
+            if not self.questions:
+                outcome = await self.flight.future
+                if outcome is not _ASKED:
+                    return outcome
+            await asyncio.sleep(0)  # questions that come together are asked together
         finally:
-            self.traveller = self._news = None
+            self.traveller = None
+        landed = self.flight.future
         return landed.result() if landed.done() else None
 
     def answered(self, responses: dict[str, Raw]) -> None:
@@ -160,9 +157,11 @@ class Ride:
         if self.flight is not None:
             self.flight.abandon(outcome, reason)
 
-    def _landed(self, _: object) -> None:
-        self._stir()
-
-    def _stir(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+    def _wake(self) -> None:
+        """Let whoever waits for the flight go, and the flight go on without anyone waiting."""
+        flight = self.flight
+        if flight is None or self.traveller is None or flight.future.done():
+            return
+        self.traveller = None
+        waiting, flight.future = flight.future, asyncio.get_running_loop().create_future()
+        waiting.set_result(_ASKED)

@@ -74,13 +74,15 @@ class PipeClient:
 
         return begun
 
-    async def _later(self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | None]) -> None:
+    async def _later(
+        self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | bytes | None]
+    ) -> None:
         try:
             reply = await coming
         finally:
             self._running.pop(frame_id, None)
         if reply is not None:
-            self._wire.send(reply.frame)
+            self._wire.send(reply.frame if isinstance(reply, Reply) else reply)
 
     def _notified(self, frame: Frame) -> None:
         if frame.method != "notifications/cancelled":

@@ -68,7 +68,7 @@ class Reply(NamedTuple):
     status: int = 200
 
 
-Answer = Reply | Coroutine[Any, Any, Reply | None]
+Answer = Reply | Coroutine[Any, Any, Reply | bytes | None]
 
 
 class _Code(msgspec.Struct):
@@ -248,7 +248,7 @@ class StatelessDispatcher:
             begun(call)
         return self._run(frame_id, call)
 
-    async def _run(self, frame_id: bytes, call: Call) -> Reply | None:
+    async def _run(self, frame_id: bytes, call: Call) -> Reply | bytes | None:
         self.calls.add(call)
         try:
             if not self._backend.is_settled:
@@ -257,6 +257,8 @@ class StatelessDispatcher:
             outcome = await call.snapshot.handle(call)
         finally:
             self.calls.discard(call)
+        if outcome.kind is outcomes.Kind.RESULT:
+            return outcome.frame(frame_id)
         if outcome.kind is outcomes.Kind.CANCELLED:
             return None
         return Reply(outcome.frame(frame_id), _status(outcome))

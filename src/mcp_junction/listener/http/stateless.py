@@ -62,13 +62,13 @@ class StatelessFront:
         if exchange is not None and flow.stream is None:
             exchange.when_gone = None  # it holds the flow, which holds it
         if flow.stream is not None:
-            await flow.finish(reply.frame if reply is not None else None)
-        elif exchange is not None and reply is not None and reply.status == 200:
-            exchange.respond(_OK, reply.frame)
-        elif reply is not None:
-            await respond(send, reply)
-        else:  # cancelled: whoever asked is gone
+            await flow.finish(reply.frame if isinstance(reply, Reply) else reply)
+        elif exchange is not None and isinstance(reply, bytes):
+            exchange.respond(_OK, reply)
+        elif reply is None:  # cancelled: whoever asked is gone
             await respond(send, Reply(b"", 202))
+        else:
+            await respond(send, Reply(reply) if isinstance(reply, bytes) else reply)
 
     async def _unanswered(self, headers: dict[bytes, bytes], frame: Frame, send: Send) -> None:
         """A notification is taken and has no effect: the era knows none over HTTP."""
