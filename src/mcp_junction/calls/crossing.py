@@ -191,7 +191,7 @@ class Crossing:
 
     async def _parked(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Outcome:
         bearer = _bearer(call, route)
-        responses = frames.members(call.params.pop("inputResponses", b""))
+        responses = _responses(call.params.pop("inputResponses", None))
         state = call.params.pop("requestState", None)
         if state is None:
             if call.level is not None:  # what it says below that is filtered
@@ -304,6 +304,13 @@ def _questions(capabilities: bytes) -> frozenset[str]:
     """The methods a client with these capabilities can be asked by."""
     declared = frames.members(capabilities)
     return frozenset(method for method, needed in QUESTIONS.items() if needed in declared)
+
+
+def _responses(raw: Raw | None) -> dict[str, Raw]:
+    try:
+        return frames.members(raw or b"")
+    except FrameError:
+        raise StateError("inputResponses must be an object") from None
 
 
 def _text(state: Raw) -> str:
