@@ -197,6 +197,8 @@ class Crossing:
             if call.level is not None:  # what it says below that is filtered
                 await upstream.at_level(LOG_LEVELS[call.level])
             ride = self._boarded(call, link, route, bearer)
+        elif call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
+            return call.ended_by
         else:
             ride = self._lot.take(_text(state), bearer)
             assert ride.flight is not None
