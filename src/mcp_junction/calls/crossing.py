@@ -138,6 +138,8 @@ class Crossing:
         state = params.get("requestState")
         if state is not None:
             ticket = self._lot.seal.open(_text(state), _bearer(call, route))
+            if ticket.inner is None:  # a ride's: the server was of the other era then
+                raise StateError("what this requestState belongs to has ended")
             params["requestState"] = Raw(encode.dumps(ticket.inner))
         flight.params = encode.dumps(params)
         flight.headers = _headers(call, route)
