@@ -268,14 +268,14 @@ class StatelessDispatcher:
 
     # -- listening
 
-    async def _listen(
+    def _listen(
         self,
         visitor: Visitor,
         frame_id: bytes,
         params: dict[str, Raw],
         wire: Wire,
         begun: Callable[[Call | Listen], None] | None,
-    ) -> Reply | None:
+    ) -> Answer:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
         except msgspec.MsgspecError as error:
@@ -286,6 +286,11 @@ class StatelessDispatcher:
         ended = self.listens[listen] = asyncio.get_running_loop().create_future()
         if begun is not None:
             begun(listen)
+        return self._listened(listen, wanted, ended)
+
+    async def _listened(
+        self, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
+    ) -> Reply | None:
         try:
             uris = await self._backend.listening(listen, wanted.resource_subscriptions)
             honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
