@@ -292,6 +292,8 @@ class StatelessDispatcher:
         self, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
     ) -> Reply | None:
         try:
+            if wanted.resource_subscriptions and not self._backend.is_settled:
+                await self._backend.settled()
             uris = await self._backend.listening(listen, wanted.resource_subscriptions)
             honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
             listen.acknowledge(honoured)
