@@ -123,7 +123,7 @@ class Crossing:
             return server
         caller = call.caller
         hello = caller.hello()
-        alone = id(caller) if server.is_isolated else 0
+        alone = (caller.endpoint.name, hello.client) if server.is_isolated else None
         return server.pooled((caller.principal, hello.capabilities, alone), hello) or server
 
     # -- stateless on both sides

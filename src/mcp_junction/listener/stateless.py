@@ -57,6 +57,8 @@ _STATUS: Final = {
     METHOD_NOT_FOUND: 404,
 }
 _MAX_VISITORS: Final = 4096
+_MAX_REMEMBERED: Final = 4096
+"""Bytes: who says more of itself is introduced anew with each request."""
 _MAX_WATCHED: Final = 1000
 
 
@@ -156,6 +158,8 @@ class StatelessDispatcher:
         return refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
 
     def _visitor(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
+        if len(said.capabilities) + len(said.client) > _MAX_REMEMBERED:
+            return self._introduced(principal, endpoint, said)
         key = (principal, endpoint.name, bytes(said.capabilities), bytes(said.client))
         found = self._visitors.get(key)
         if found is None:
