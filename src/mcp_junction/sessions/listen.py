@@ -17,7 +17,7 @@ from mcp_junction.calls.call import Call, Wire
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.kinds import RESOURCES
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.versions import SUBSCRIPTION_KEY
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.upstream.outcome import Kind
@@ -72,8 +72,7 @@ class Listen(Visitor):
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
         members = frames.members(params)
-        meta = {**frames.members(members.get("_meta") or b""), **self._meta}
-        members["_meta"] = Raw(encode.dumps(meta))
+        envelope.sealed(members, self._meta)
         frame = encode.notification(method, encode.dumps(members))
         if self._early is None:
             self._wire.send(frame)
