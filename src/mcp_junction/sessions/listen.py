@@ -75,7 +75,7 @@ class Listen(Visitor):
         envelope.sealed(members, self._meta)
         frame = encode.notification(method, encode.dumps(members))
         if self._early is None:
-            self._wire.send(frame)
+            self._wire.offer(frame)  # who does not read can do without
         elif len(self._early) < _MAX_EARLY:
             self._early.append(frame)
 
