@@ -220,8 +220,12 @@ class Junction:
     def _unsubscribe(self, subscriber: object) -> None:
         """Someone is gone: servers need not tell any more what nobody else wants to hear."""
         for server, uri in self._subscriptions.drop(subscriber):
-            if not (upstream := self.servers[server]).is_isolated:
-                self.tasks.spawn(upstream.unsubscribe(uri))
+            if not self.servers[server].is_isolated:
+                self.tasks.spawn(self._stop_telling(server, uri))
+
+    async def _stop_telling(self, server: str, uri: str) -> None:
+        if not self._subscriptions.names(server, uri):  # else someone has come meanwhile
+            await self.servers[server].unsubscribe(uri)
 
     # -- stateless clients
 
