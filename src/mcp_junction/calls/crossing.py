@@ -79,7 +79,8 @@ class Crossing:
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, call: Call, route: Route) -> Outcome:
-        if call.method in SUBSCRIBING and not route.upstream.is_isolated:
+        alone = route.upstream.is_isolated and call.caller.era is Era.HANDSHAKE
+        if call.method in SUBSCRIBING and not alone:
             return await _subscribed(call, route)
         upstream = await self._upstream(call, route.upstream)
         link = await upstream.link_in_time(route.timeout)

@@ -21,6 +21,7 @@ from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.versions import SUBSCRIPTION_KEY
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.server import Upstream
 
 _MAX_EARLY: Final = 64
 _PATIENCE: Final = 5.0
@@ -83,6 +84,13 @@ class Listen(Visitor):
         """The answer that ends it on our side."""
         payload = {"resultType": "complete", "_meta": self._meta}
         return encode.result(self.id, encode.dumps(payload))
+
+
+def is_told_by(upstream: Upstream, subscriber: object) -> bool:
+    """Whether it is this link that tells a subscriber of changes: who only listens has no own."""
+    if upstream.session is not None:
+        return upstream.session is subscriber
+    return isinstance(subscriber, Listen) or not upstream.is_isolated
 
 
 async def subscribed(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
