@@ -121,17 +121,20 @@ class Ride:
         landed = self.flight.future
         try:
             while not (landed.done() or self.questions):
-                self._news = asyncio.get_running_loop().create_future()
-                landed.add_done_callback(self._landed)
-                try:
-                    await self._news
-                finally:
-                    landed.remove_done_callback(self._landed)
-            if not landed.done():
-                await asyncio.sleep(0)  # questions that come together are asked together
+                await self._stirred(landed)
+                # Questions that come together are asked together; one may be taken back at once.
+                await asyncio.sleep(0)
         finally:
             self.traveller = self._news = None
         return landed.result() if landed.done() else None
+
+    async def _stirred(self, landed: asyncio.Future[Outcome]) -> None:
+        self._news = asyncio.get_running_loop().create_future()
+        landed.add_done_callback(self._landed)
+        try:
+            await self._news
+        finally:
+            landed.remove_done_callback(self._landed)
 
     def answered(self, responses: dict[str, Raw]) -> None:
         """Hand the client's answers to the server. What it left out is asked again."""
