@@ -88,3 +88,26 @@ async def test_the_ticket_of_a_ride_is_nothing_to_a_server_that_came_back_in_the
     refused = await client.world.run(client.call(requestState=asked["requestState"]))
     assert refused.code == INVALID_PARAMS
     assert client.server.wire.flights == []
+
+
+# -- a handshake client before a stateless server
+
+
+@pytest.mark.parametrize("meta", [None, 5, [], "x"])
+async def test_a_meta_that_is_no_object_is_replaced(meta):
+    server = FakeUpstream("one", era=Era.STATELESS)
+    server._manners.refused = frozenset({Era.HANDSHAKE})
+    world = World(server)
+    outcome = await world.run(world.call(_meta=meta))
+    assert outcome.kind is Kind.RESULT
+    (flight,) = server.wire.flights
+    assert isinstance(json.loads(flight.params)["_meta"], dict)
+
+
+@pytest.mark.parametrize("result", [b"null", b"5", b"[]"])
+async def test_a_result_that_is_no_object_is_passed_on(result):
+    server = FakeUpstream("one", script=lambda _: outcomes.result(result), era=Era.STATELESS)
+    server._manners.refused = frozenset({Era.HANDSHAKE})
+    world = World(server)
+    outcome = await world.run(world.call())
+    assert (outcome.kind, bytes(outcome.payload)) == (Kind.RESULT, result)

@@ -175,7 +175,7 @@ class Crossing:
         outcome = await self.stateless(call, link, route)
         if outcome.kind is not Kind.RESULT:
             return outcome
-        found = frames.members(outcome.payload)
+        found = envelope.members(outcome.payload)
         if "taskId" not in found:
             return outcome
         found["taskId"] = known
@@ -245,7 +245,7 @@ class Crossing:
     async def _in_rounds(self, call: Call, link: Link, route: Route) -> Outcome:
         hello = call.caller.hello()
         params = readdressed(call.method, call.params, route.raw_name)
-        token = frames.members(params.get("_meta") or b"").get("progressToken")
+        token = envelope.members(params.get("_meta")).get("progressToken")
         said = envelope.meta(hello.client, hello.capabilities, call.caller.log_name)
         for _ in range(_MAX_ROUNDS):
             flight = Flight(call.method, call, self._loop)
@@ -260,7 +260,9 @@ class Crossing:
             outcome = await flight.future
             if outcome.kind is not Kind.RESULT:
                 return outcome
-            found = frames.members(outcome.payload)
+            found = envelope.members(outcome.payload)
+            if not found:
+                return outcome
             if frames.text(found.get("resultType")) != envelope.INPUT_REQUIRED:
                 return outcomes.result(envelope.undressed(found))
             answers = await fulfilled(found.get("inputRequests"), call.ask)

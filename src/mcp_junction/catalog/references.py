@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from mcp_junction.errors import FrameError
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.names import Pair
 
 _OBJECT = "ui"
@@ -21,8 +20,8 @@ _FLAT = "ui/resourceUri"
 
 def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
     """``_meta`` of one of a server's tools, with addresses as they are listed."""
-    found = _members(meta)
-    shown = _members(found.get(_OBJECT))
+    found = envelope.members(meta)
+    shown = envelope.members(found.get(_OBJECT))
     flat = _listed(found.get(_FLAT), server, apart)
     nested = _listed(shown.get(_MEMBER), server, apart)
     if flat is None and nested is None:
@@ -38,11 +37,3 @@ def _listed(raw: Raw | None, server: str, apart: Mapping[Pair, str]) -> Raw | No
     """The address that a resource is listed under, where that is another."""
     listed = apart.get(Pair(server, frames.text(raw) or ""))
     return Raw(encode.dumps(listed)) if listed is not None else None
-
-
-def _members(raw: Raw | None) -> dict[str, Raw]:
-    """The members of what should be an object; of anything else there are none."""
-    try:
-        return frames.members(raw or b"")
-    except FrameError:
-        return {}
