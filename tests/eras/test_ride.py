@@ -11,6 +11,7 @@ from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeLink, silence
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Kind, Outcome
 
@@ -144,3 +145,21 @@ async def test_an_abandoned_ride_is_ended_at_the_server():
     assert journey.link.cancelled == [(journey.flight, "nobody comes")]
     assert journey.flight.future.result() is RESULT
     assert not journey.ride.is_asked
+
+
+async def test_no_question_is_left_open_when_the_ride_is_over():
+    """A server that does not heed a cancellation would wait for ever, and we would remember."""
+    for end in ("abandoned", "landed"):
+        journey, wire = Journey(), []
+        exchange = Exchange("files", wire.append, None)
+        exchange.register(journey.flight)
+        exchange.receive(b'{"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{}}')
+        assert journey.ride.is_asked
+        if end == "abandoned":
+            journey.ride.abandon(RESULT, "nobody comes")
+        else:
+            journey.flight.end(RESULT)
+            assert await journey.waiting() is RESULT
+        (answer,) = [json.loads(line) for line in wire]
+        assert (answer["id"], answer["error"]["code"]) == ("s1", METHOD_NOT_FOUND)
+        assert not exchange._open

@@ -126,7 +126,10 @@ class Ride:
                 await asyncio.sleep(0)
         finally:
             self.traveller = self._news = None
-        return landed.result() if landed.done() else None
+        if not landed.done():
+            return None
+        self._unanswered("the call is over")
+        return landed.result()
 
     async def _stirred(self, landed: asyncio.Future[Outcome]) -> None:
         self._news = asyncio.get_running_loop().create_future()
@@ -152,9 +155,15 @@ class Ride:
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
         """Nobody will come back: end the call at the server too."""
-        self.questions.clear()
         if self.flight is not None:
             self.flight.abandon(outcome, reason)
+        self._unanswered(reason)
+
+    def _unanswered(self, reason: str) -> None:
+        """The call is over: a server that still waits for an answer gets none."""
+        questions, self.questions = self.questions, {}
+        for question in questions.values():
+            question.answer(outcomes.failed(METHOD_NOT_FOUND, reason))
 
     def _landed(self, _: object) -> None:
         self._stir()
