@@ -104,19 +104,6 @@ async def test_a_full_lot_ends_the_call():
     assert len(place.lot) == 2
 
 
-async def test_a_link_holds_no_more_than_leaves_room_for_other_calls():
-    place = Place()
-    place.link.most_parked = 1
-    state = place.park(place.ride())
-    crowded = place.ride()
-    assert place.lot.park(crowded).kind is Kind.ERROR
-    assert [flight for flight, _ in place.link.cancelled] == [crowded.flight]
-    place.lot.take(state, ANN)
-    place.park(place.ride())
-    place.lot.end(lambda _: True, "it is over")
-    assert not place.lot._on
-
-
 async def test_the_rides_of_one_who_is_gone_are_ended():
     place = Place()
     ann, bob = place.ride(ANN), place.ride(BOB)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -15,7 +14,6 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 SWEEP_EVERY: Final = 1.0
@@ -30,7 +28,6 @@ class Lot:
         self._seconds = seconds
         self._limit = limit
         self._rides: dict[str, Ride] = {}
-        self._on = Counter[Link | None]()
         self._some = asyncio.Event()
 
     def __len__(self) -> int:
@@ -38,9 +35,7 @@ class Lot:
 
     def park(self, ride: Ride) -> Outcome:
         """The answer that asks the client, and the ticket it comes back with."""
-        link = ride.flight.link if ride.flight is not None else None
-        is_crowded = link is not None and self._on[link] >= link.most_parked
-        if is_crowded or len(self._rides) >= self._limit:
+        if len(self._rides) >= self._limit:
             full = _ended("too many calls wait for their clients")
             ride.abandon(full, "no room to wait")
             return full
@@ -48,7 +43,6 @@ class Lot:
         ride.id = ride.id or secrets.token_urlsafe(12)
         ride.expires = self._clock.now() + self._seconds
         self._rides[ride.id] = ride
-        self._on[link] += 1
         self._some.set()
         ticket = Ticket(ride.bearer, ride=ride.id, round=ride.round)
         result = {
@@ -68,27 +62,20 @@ class Lot:
         ride = self._rides.get(ticket.ride)
         if ride is None or ride.round != ticket.round:
             raise StateError("this requestState was used before, or has expired")
-        self._leave(ride)
-        return ride
-
-    def _leave(self, ride: Ride) -> None:
         del self._rides[ride.id]
-        link = ride.flight.link if ride.flight is not None else None
-        self._on[link] -= 1
-        if not self._on[link]:
-            del self._on[link]
+        return ride
 
     def end(self, belongs: Callable[[Bearer], bool], reason: str) -> None:
         """End the rides of whoever is no longer expected."""
         for ride in [ride for ride in self._rides.values() if belongs(ride.bearer)]:
-            self._leave(ride)
+            del self._rides[ride.id]
             ride.abandon(_ended(reason), reason)
 
     def sweep(self) -> None:
         now = self._clock.now()
         late = [ride for ride in self._rides.values() if ride.expires <= now]
         for ride in late:
-            self._leave(ride)
+            del self._rides[ride.id]
             ride.abandon(_ended("the client did not come back"), "the client did not come back")
 
     async def run(self) -> None:

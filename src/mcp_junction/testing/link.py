@@ -32,7 +32,7 @@ from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.link import ANY_NUMBER, LastWords
+from mcp_junction.upstream.link import LastWords
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
@@ -98,7 +98,6 @@ class FakeLink:
     def __init__(self, server: str, script: Script = echo, era: Era = Era.HANDSHAKE) -> None:
         self.server = server
         self.era = era
-        self.most_parked = ANY_NUMBER
         self.script = script
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flights: list[Flight] = []

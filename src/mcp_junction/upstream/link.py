@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec import Raw
@@ -15,16 +15,11 @@ from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Outcome
 
 
-ANY_NUMBER: Final = 1 << 30
-
-
 class Link(Protocol):
     """Sending is synchronous: the answer comes through the flight's future."""
 
     era: Era
     """How the server is talked to; settled by ``opened``."""
-    most_parked: int
-    """How many calls may wait on it for their clients without being in the way of others."""
 
     def send(self, flight: Flight) -> None:
         """Hand a flight to the wire. If that cannot be, the flight ends at once, not sent."""

@@ -26,7 +26,7 @@ from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.link import ANY_NUMBER, Ear, LastWords
+from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.warden import Ward, Warden
 
 if sys.platform == "linux":
@@ -47,7 +47,6 @@ class StdioLink:
     def __init__(self, server: str, ear: Ear, line_limit: int) -> None:
         self.server = server
         self.era = Era.HANDSHAKE
-        self.most_parked = ANY_NUMBER
         self.exchange = Exchange(server, self._write, ear)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = LineReader(line_limit)

@@ -23,7 +23,7 @@ from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.http.exchanges import Posted, Request, Standing
 from mcp_junction.upstream.http.headers import lowered
-from mcp_junction.upstream.http.pool import MAX_CONNECTIONS, Pool, target
+from mcp_junction.upstream.http.pool import Pool, target
 from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.outcome import Kind, Outcome
 
@@ -41,7 +41,6 @@ class HttpLink:
     def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
         self.server = definition.key
         self.era = Era.HANDSHAKE
-        self.most_parked = MAX_CONNECTIONS // 2  # each of them holds a connection
         self.limit = limit
         self.exchange = Exchange(definition.key, self._say, ear)
         self._ear = ear

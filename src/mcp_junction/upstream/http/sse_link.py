@@ -24,7 +24,7 @@ from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.http.headers import lowered
 from mcp_junction.upstream.http.pool import Pool, target
-from mcp_junction.upstream.link import ANY_NUMBER, Ear, LastWords
+from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 log = logging.getLogger("mcp_junction.upstream")
@@ -39,7 +39,6 @@ class SseLink:
     def __init__(self, definition: ServerDefinition, ear: Ear, limit: int) -> None:
         self.server = definition.key
         self.era = Era.HANDSHAKE
-        self.most_parked = ANY_NUMBER
         self.exchange = Exchange(definition.key, self._write, ear)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskScope(f"link to {definition.key}")
