@@ -37,7 +37,7 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.resilience.clock import Clock, SystemClock
-from mcp_junction.sessions.listen import Listen, subscribed
+from mcp_junction.sessions.listen import Listen, is_told_by, subscribed
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.subscriptions.coalescer import Coalescer
@@ -220,8 +220,12 @@ class Junction:
     def _unsubscribe(self, subscriber: object) -> None:
         """Someone is gone: servers need not tell any more what nobody else wants to hear."""
         for server, uri in self._subscriptions.drop(subscriber):
-            if not (upstream := self.servers[server]).is_isolated:
-                self.tasks.spawn(upstream.unsubscribe(uri))
+            if is_told_by(self.servers[server], subscriber):
+                self.tasks.spawn(self._stop_telling(server, uri))
+
+    async def _stop_telling(self, server: str, uri: str) -> None:
+        if not self._subscriptions.names(server, uri):  # else someone has come meanwhile
+            await self.servers[server].unsubscribe(uri)
 
     # -- stateless clients
 
@@ -327,9 +331,11 @@ class Junction:
             return  # what its callers want, each of their calls says
         if any(session.log_level for session in self.sessions):
             await self._tell_log_level(upstream)
-        if upstream.session is None and (upstream.is_isolated or upstream.primary is not None):
+        if upstream.session is None and upstream.primary is not None:
             return  # nobody subscribes there
-        wanted = self._subscriptions.of(upstream.key, upstream.session)
+        asked = self._subscriptions.of(upstream.key, upstream.session)
+        every = {uri: self._subscriptions.names(upstream.key, uri) for uri in asked}
+        wanted = [uri for uri, who in every.items() if any(is_told_by(upstream, w) for w in who)]
         if upstream.is_stateless:  # all together are one request
             await asyncio.gather(*map(upstream.subscribe, wanted))
             return
@@ -350,7 +356,7 @@ class Junction:
         uri = frames.text(params.get("uri")) or ""
         for session, name in self._subscriptions.names(upstream.key, uri).items():
             assert isinstance(session, Session | Listen)
-            if upstream.session in (None, session):
+            if is_told_by(upstream, session):
                 renamed = {**params, "uri": Raw(encode.dumps(name))}
                 session.notify(frame.method, frame.params if name == uri else encode.dumps(renamed))
 

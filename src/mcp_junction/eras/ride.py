@@ -127,15 +127,21 @@ class Ride:
         assert self.flight is not None
         self.traveller = traveller
         try:
-            if not self.questions:
+            while not self.questions:
                 outcome = await self.flight.future
                 if outcome is not _ASKED:
+                    self._unanswered("the call is over")
                     return outcome
-            await asyncio.sleep(0)  # questions that come together are asked together
+                # Questions that come together are asked together; one may be taken back at once.
+                await asyncio.sleep(0)
+                self.traveller = traveller
         finally:
             self.traveller = None
         landed = self.flight.future
-        return landed.result() if landed.done() else None
+        if not landed.done():
+            return None
+        self._unanswered("the call is over")
+        return landed.result()
 
     def answered(self, responses: dict[str, Raw]) -> None:
         """Hand the client's answers to the server. What it left out is asked again."""
@@ -153,9 +159,15 @@ class Ride:
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
         """Nobody will come back: end the call at the server too."""
-        self.questions.clear()
         if self.flight is not None:
             self.flight.abandon(outcome, reason)
+        self._unanswered(reason)
+
+    def _unanswered(self, reason: str) -> None:
+        """The call is over: a server that still waits for an answer gets none."""
+        questions, self.questions = self.questions, {}
+        for question in questions.values():
+            question.answer(outcomes.failed(METHOD_NOT_FOUND, reason))
 
     def _wake(self) -> None:
         """Let whoever waits for the flight go, and the flight go on without anyone waiting."""

@@ -58,6 +58,8 @@ _STATUS: Final = {
 }
 _VERSIONS: Final = frozenset(encode.dumps(version) for version in STATELESS_VERSIONS)
 _MAX_VISITORS: Final = 4096
+_MAX_REMEMBERED: Final = 4096
+"""Bytes: who says more of itself is introduced anew with each request."""
 _MAX_WATCHED: Final = 1000
 
 
@@ -117,7 +119,9 @@ class StatelessDispatcher:
             key = (id(principal), id(endpoint), bytes(said.capabilities), bytes(said.client))
             visitor = self._visitors.get(key)
             if visitor is None:
-                visitor = self._visitors[key] = self._introduced(principal, endpoint, said)
+                visitor = self._introduced(principal, endpoint, said)
+                if len(said.capabilities) + len(said.client) <= _MAX_REMEMBERED:
+                    self._visitors[key] = visitor
             if frame.method in _ROUTED:
                 if headers is not None and self._backend.snapshot.catalog.is_marked:
                     wrong = self._contradicted(visitor, frame.method, params, headers)
@@ -265,14 +269,14 @@ class StatelessDispatcher:
 
     # -- listening
 
-    async def _listen(
+    def _listen(
         self,
         visitor: Visitor,
         frame_id: bytes,
         params: dict[str, Raw],
         wire: Wire,
         begun: Callable[[Call | Listen], None] | None,
-    ) -> Reply | None:
+    ) -> Answer:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
         except msgspec.MsgspecError as error:
@@ -283,7 +287,14 @@ class StatelessDispatcher:
         ended = self.listens[listen] = asyncio.get_running_loop().create_future()
         if begun is not None:
             begun(listen)
+        return self._listened(listen, wanted, ended)
+
+    async def _listened(
+        self, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
+    ) -> Reply | None:
         try:
+            if wanted.resource_subscriptions and not self._backend.is_settled:
+                await self._backend.settled()
             uris = await self._backend.listening(listen, wanted.resource_subscriptions)
             honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
             listen.acknowledge(honoured)

@@ -94,13 +94,13 @@ def meta(
 
 def sealed(params: dict[str, Raw], said: dict[str, Raw]) -> None:
     """Put an envelope around params: what is reserved is ours, the rest of ``_meta`` stays."""
-    kept = _object(params.get("_meta"))
+    kept = members(params.get("_meta"))
     params["_meta"] = Raw(encode.dumps({**kept, **said}))
 
 
 def opened(params: dict[str, Raw]) -> None:
     """Take the envelope off params; the rest of ``_meta`` stays."""
-    kept = _object(params.get("_meta"))
+    kept = members(params.get("_meta"))
     kept = {key: raw for key, raw in kept.items() if key not in _RESERVED}
     if kept:
         params["_meta"] = Raw(encode.dumps(kept))
@@ -130,7 +130,7 @@ def dressed(payload: Raw | bytes, server: bytes, cache: bytes = b"") -> bytes:
         head = b'{"resultType":"complete",%b"_meta":{"%b":%b},' % (cache, _STAMP, server)
         return head + text[1:]
     found = frames.members(payload)
-    stamp = _object(found.get("_meta"))
+    stamp = members(found.get("_meta"))
     stamp.setdefault(SERVER_INFO_KEY, Raw(server))
     for name in _OF_RESULTS:
         found.pop(name, None)
@@ -143,7 +143,7 @@ def dressed(payload: Raw | bytes, server: bytes, cache: bytes = b"") -> bytes:
 def undressed(found: dict[str, Raw]) -> bytes:
     """The members of a result of the stateless era as one of the handshake era."""
     kept = {name: raw for name, raw in found.items() if name not in _OF_RESULTS}
-    stamp = _object(kept.get("_meta"))
+    stamp = members(kept.get("_meta"))
     if SERVER_INFO_KEY in stamp:
         del stamp[SERVER_INFO_KEY]
         if stamp:
@@ -153,7 +153,7 @@ def undressed(found: dict[str, Raw]) -> bytes:
     return encode.dumps(kept)
 
 
-def _object(raw: Raw | None) -> dict[str, Raw]:
+def members(raw: Raw | bytes | None) -> dict[str, Raw]:
     """The members of what should be an object; of anything else there are none."""
     try:
         return frames.members(raw or b"")
