@@ -68,13 +68,10 @@ class Lot:
 
     def end(self, belongs: Callable[[Bearer], bool], reason: str) -> None:
         """End the rides of whoever is no longer expected."""
-        for ride in [
-            ride
-            for ride in self._rides.values()
-            if ride.bearer is not None and belongs(ride.bearer)
-        ]:
-            del self._rides[ride.id]
-            ride.abandon(_ended(reason), reason)
+        for ride in list(self._rides.values()):
+            if ride.bearer is not None and belongs(ride.bearer):
+                del self._rides[ride.id]
+                ride.abandon(_ended(reason), reason)
 
     def sweep(self) -> None:
         now = self._clock.now()
