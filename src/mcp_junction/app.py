@@ -229,11 +229,8 @@ class Junction:
 
     # -- stateless clients
 
-    def visited(self, visitor: Visitor) -> None:
-        self.greet(visitor.hello())
-
     def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
-        shown = [u for key, u in self.servers.items() if endpoint.admits_server(key)]
+        shown = (u for key, u in self.servers.items() if endpoint.admits_server(key))
         return stateless_capabilities(u.greeting for u in shown if u.greeting is not None)
 
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
@@ -244,12 +241,10 @@ class Junction:
 
     def listened(self, listen: Listen) -> None:
         self.listens.discard(listen)
-        for upstream in self.servers.values():
-            upstream.end_session(listen)
         self._unsubscribe(listen)
 
-    def introduced(self, session: Session) -> None:
-        self.greet(session.hello())
+    def introduced(self, client: Session | Visitor) -> None:
+        self.greet(client.hello())
 
     def greet(self, hello: Hello = EVERYTHING_RELAYED) -> None:
         """Let the servers' handshakes begin."""
@@ -401,6 +396,5 @@ class Junction:
 
 
 def _session(upstream: Upstream) -> Session:
-    """The session that a twin is for."""
     assert isinstance(upstream.session, Session)
     return upstream.session

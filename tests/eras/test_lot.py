@@ -9,6 +9,7 @@ from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.seal import Bearer, Seal
 from mcp_junction.errors import StateError
+from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.clock import FakeClock
 from mcp_junction.testing.link import FakeLink, silence
@@ -31,14 +32,15 @@ class Place:
 
     def ride(self, bearer: Bearer = ANN) -> Ride:
         """A ride with a question."""
-        ride = Ride(bearer, frozenset({QUESTION}))
+        ride = Ride(Principal(bearer.principal, Role(bearer.role)), frozenset({QUESTION}))
+        ride.bearer = bearer
         ride.flight = Flight("tools/call", ride)
         self.link.send(ride.flight)
         ride.park(QUESTION, Raw(b"{}"), self.answers.append)
         return ride
 
     def park(self, ride: Ride) -> str:
-        outcome = self.lot.park(ride)
+        outcome = self.lot.park(ride, ride.bearer)
         assert outcome.kind is Kind.SUSPENDED
         result = json.loads(bytes(outcome.payload))
         assert result["resultType"] == "input_required"
@@ -99,7 +101,7 @@ async def test_a_full_lot_ends_the_call():
     for _ in range(2):
         place.park(place.ride())
     third = place.ride()
-    assert place.lot.park(third).kind is Kind.ERROR
+    assert place.lot.park(third, ANN).kind is Kind.ERROR
     assert [flight for flight, _ in place.link.cancelled] == [third.flight]
     assert len(place.lot) == 2
 

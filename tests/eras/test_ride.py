@@ -6,7 +6,7 @@ import json
 from msgspec import Raw
 
 from mcp_junction.eras.ride import MAX_QUESTIONS, Ride
-from mcp_junction.eras.seal import Bearer
+from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeLink, silence
@@ -15,7 +15,7 @@ from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Kind, Outcome
 
-BEARER = Bearer("ann", "agent", "", "files", "read", "tools/call")
+ANN = Principal("ann", Role.AGENT)
 ELICIT, SAMPLE = "elicitation/create", "sampling/createMessage"
 RESULT = outcomes.result(b'{"content":[]}')
 
@@ -38,7 +38,7 @@ class Journey:
 
     def __init__(self, *capabilities: str) -> None:
         self.link = FakeLink("files", silence)
-        self.ride = Ride(BEARER, frozenset(capabilities or (ELICIT,)))
+        self.ride = Ride(ANN, frozenset(capabilities or (ELICIT,)))
         self.flight = self.ride.flight = Flight("tools/call", self.ride)
         self.link.send(self.flight)
         self.answers: list[Outcome] = []

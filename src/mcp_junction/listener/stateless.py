@@ -174,7 +174,7 @@ class StatelessDispatcher:
         if self._backend.settings.separator is None:
             spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
         visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy())
-        self._backend.visited(visitor)
+        self._backend.introduced(visitor)
         return visitor
 
     # -- what we answer ourselves
