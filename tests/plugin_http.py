@@ -207,6 +207,7 @@ class Program:
         self.process = process
         self.errors = ""
         self.port = 0
+        self.is_killed = False
         self._news = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
         self._fronts: list[HttpFront] = []
@@ -255,11 +256,21 @@ class Program:
             await self._reading
             return await self.process.wait()
 
-    async def stop(self) -> int:
+    async def kill(self) -> None:
+        """End it without a word."""
+        self.is_killed = True
+        self.process.kill()
+        await self.ended()
+        await self._leave()
+
+    async def _leave(self) -> None:
         for front in self._fronts:
             await front.close()
         for wire in self._wires:
             wire.reset()
+
+    async def stop(self) -> int:
+        await self._leave()
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -279,17 +290,19 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     running: list[Program] = []
 
     async def start(
-        servers: dict[str, Entry],
+        servers: dict[str, Entry] | None,
         *options: str,
         listens: bool = True,
         env: dict[str, str] | None = None,
         **settings: Any,
     ) -> Program:
-        config = write_config(tmp_path, servers, settings)
+        file = []
+        if servers is not None:
+            file = ["--config", str(write_config(tmp_path, servers, settings))]
         data = ["--data-dir", str(tmp_path / "data")]
         given = {key: value for key, value in os.environ.items() if "JUNCTION_" not in key}
         process = await asyncio.create_subprocess_exec(
-            *[str(PROGRAM), "serve", "--config", str(config), "--port", "0", *data, *options],
+            *[str(PROGRAM), "serve", *file, "--port", "0", *data, *options],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -304,6 +317,8 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 
     yield start
     for program in running:
+        if program.is_killed:
+            continue
         status = await program.stop()
         assert status == 0, program.errors
         assert "Traceback" not in program.errors, program.errors

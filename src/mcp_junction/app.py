@@ -18,10 +18,12 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import TASKS
-from mcp_junction.calls.pipeline import owner_pipeline
+from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.stages.record import Watcher
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
+from mcp_junction.catalog.fleet import Fleet
 from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.catalog.kinds import ALL, RESOURCES
 from mcp_junction.config.load import Config
@@ -29,7 +31,6 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
-from mcp_junction.errors import Phase, ServerError
 from mcp_junction.listener.capabilities import stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol import encode, frames, names
@@ -45,18 +46,15 @@ from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.events import ServerChanged, Sink, fan_out
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
-from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.opening import Opening
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
-from mcp_junction.upstream.state import ServerState
-from mcp_junction.upstream.stdio import StdioLink
-from mcp_junction.upstream.terms import Terms
+from mcp_junction.upstream.state import SERVING, ServerState
+from mcp_junction.upstream.terms import ATTEMPTS, terms_for
 from mcp_junction.upstream.warden import Warden
 
-_SERVING = (ServerState.CONNECTED, ServerState.DEGRADED)
 _CHANGES = frozenset(kind.changed for kind in ALL)
 
 
@@ -74,36 +72,49 @@ class Junction:
         supervised: bool = False,
         headstart: Headstart | None = None,
         state_key: bytes | None = None,
+        starts: bool = True,
+        stages: Sequence[Stage] = (),
     ) -> None:
         self.config = config
         self.settings: Settings = config.settings
-        self.servers: dict[str, Upstream] = {}
         self.sessions: set[Session] = set()
         self.listens: set[Listen] = set()
         self.tasks = TaskScope("junction")
         self.clock = clock or SystemClock()
-        self._owners = TaskScope("servers")
+        self._starts = starts
         self._supervised = supervised or self.settings.restart
-        self._environ = os.environ if environ is None else environ
+        self.environ = os.environ if environ is None else environ
         self._sink = fan_out(sinks)
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
+        self._opening = Opening(self.settings, self.environ, config.identity, self._warden)
+        self._attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
         parked = self.settings.parked_ms / 1000
         self.lot = Lot(self.clock, Seal(state_key), parked, self.settings.max_parked)
         crossing = Crossing(self.lot, self.settings.name, self.settings.version)
-        self._handle = owner_pipeline(
-            self.clock, self._deadlines, self._subscriptions, self._sink, crossing
+        self.watchers: list[Watcher] = []
+        self.on_changed: Callable[[Upstream], None] | None = None
+        self._handle = pipeline(
+            self.clock,
+            self._deadlines,
+            self._subscriptions,
+            self._sink,
+            crossing,
+            self.watchers,
+            stages,
         )
-        self._keeper = Keeper(
+        self.keeper = Keeper(
             self._first_catalog(),
-            [definition.key for definition in config.servers],
+            [],
             self.tasks,
             self.settings.start_timeout_ms / 1000,
             self._catalog_changed,
         )
-        self._snapshot = Snapshot(self._keeper.catalog, self._handle)
+        self.fleet = Fleet(self.keeper, self._upstream, self._subscriptions)
+        self.servers: Mapping[str, Upstream] = self.fleet.servers
+        self._snapshot = Snapshot(self.keeper.catalog, self._handle)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._settled = False
         self._changes = {method: self._coalescer(method) for method in _CHANGES}
@@ -114,9 +125,8 @@ class Junction:
     async def __aenter__(self) -> Junction:
         self.tasks.spawn(self._deadlines.run())
         self.tasks.spawn(self.lot.run())
-        for definition in self.config.servers:
-            upstream = self.servers[definition.key] = self._upstream(definition)
-            self._owners.spawn(upstream.run())
+        for definition in self.config.servers if self._starts else ():
+            self.fleet.add(definition)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -129,57 +139,22 @@ class Junction:
         for session in self.sessions:
             session.close("Junction is ending")
         self.lot.end(lambda _: True, "Junction is ending")
-        for upstream in self.servers.values():
-            upstream.stop()
-        await self._owners.settle(self.settings.drain_ms / 1000)
-        await self._owners.close()
+        await self.fleet.close(self.settings.drain_ms / 1000)
         await self.tasks.close()
         await self._warden.close()
         if not self._hello.done():
             self._hello.cancel()
 
     def _upstream(self, definition: ServerDefinition) -> Upstream:
-        restart = definition.restart
+        terms = terms_for(definition, self.settings, self._supervised, self._attempts)
         return Upstream(
             definition,
-            opener=self._open,
+            opener=self._opening,
             hello=self._hello,
             observer=self,
-            terms=Terms(
-                start_timeout=self.settings.start_timeout_ms / 1000,
-                restart=self._supervised if restart is None else restart,
-                name=self.settings.name,
-                version=self.settings.version,
-            ),
+            terms=terms,
             clock=self.clock,
         )
-
-    async def _open(self, upstream: Upstream) -> OwnedLink:
-        definition = upstream.definition
-        limit = self.settings.max_line_bytes
-        if definition.transport != "stdio":
-            return await self._open_remote(upstream, limit)
-        env = child_env(
-            definition, self._environ, self.config.identity, inherit=self.settings.inherit_env
-        )
-        link = StdioLink(definition.key, upstream, limit)
-        await link.start(definition, env, self._warden)
-        return link
-
-    async def _open_remote(self, upstream: Upstream, limit: int) -> OwnedLink:
-        # Imported where they are used: most configs have no remote server.
-        from mcp_junction.upstream.http.link import HttpLink
-        from mcp_junction.upstream.http.sse_link import SseLink
-
-        definition = upstream.definition
-        try:
-            if definition.transport == "http" and not upstream.speaks_older:
-                return HttpLink(definition, upstream, limit)
-            link = SseLink(definition, upstream, limit)
-        except ValueError as error:
-            raise ServerError(definition.key, Phase.STARTUP, str(error)) from None
-        await link.start()
-        return link
 
     def _first_catalog(self) -> Catalog:
         return Catalog(
@@ -220,12 +195,13 @@ class Junction:
     def _unsubscribe(self, subscriber: object) -> None:
         """Someone is gone: servers need not tell any more what nobody else wants to hear."""
         for server, uri in self._subscriptions.drop(subscriber):
-            if is_told_by(self.servers[server], subscriber):
-                self.tasks.spawn(self._stop_telling(server, uri))
+            upstream = self.servers.get(server)
+            if upstream is not None and is_told_by(upstream, subscriber):
+                self.tasks.spawn(self._stop_telling(upstream, uri))
 
-    async def _stop_telling(self, server: str, uri: str) -> None:
-        if not self._subscriptions.names(server, uri):  # else someone has come meanwhile
-            await self.servers[server].unsubscribe(uri)
+    async def _stop_telling(self, upstream: Upstream, uri: str) -> None:
+        if not self._subscriptions.names(upstream.key, uri):  # else someone has come meanwhile
+            await upstream.unsubscribe(uri)
 
     # -- stateless clients
 
@@ -254,11 +230,16 @@ class Junction:
     @property
     def is_settled(self) -> bool:
         if not self._settled:
-            self._settled = all(server.settled.is_set() for server in self.servers.values())
+            self._settled = all(map(self._is_known, self.servers.values()))
         return self._settled
 
+    def _is_known(self, server: Upstream) -> bool:
+        """Whether it is up or has failed, or what it offers was known before."""
+        return server.settled.is_set() or server.key in self.keeper.catalog.offerings
+
     async def settled(self) -> None:
-        waits = [self.tasks.spawn(server.settled.wait()) for server in self.servers.values()]
+        unknown = [server for server in self.servers.values() if not self._is_known(server)]
+        waits = [self.tasks.spawn(server.settled.wait()) for server in unknown]
         try:
             if waits:
                 await asyncio.wait(waits, timeout=self.settings.list_wait_ms / 1000)
@@ -270,13 +251,13 @@ class Junction:
         settled = self.tasks.spawn(self.settled())
         try:
             while not settled.done() and not self._has(call):
-                either: set[asyncio.Future[None]] = {settled, self._keeper.swapped}
+                either: set[asyncio.Future[None]] = {settled, self.keeper.swapped}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             settled.cancel()
 
     def _has(self, call: Call) -> bool:
-        catalog, caller = self._keeper.catalog, call.caller
+        catalog, caller = self.keeper.catalog, call.caller
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
@@ -303,21 +284,29 @@ class Junction:
     # -- the Observer of servers
 
     def changed(self, upstream: Upstream) -> None:
-        if upstream.primary is not None:
-            return  # the life of a twin is nobody's news
-        if upstream.state not in _SERVING:
-            self._keeper.remove(upstream)
+        if upstream.primary is not None or self.servers.get(upstream.key) is not upstream:
+            return  # the life of a twin is nobody's news, nor the end of one that was replaced
+        if upstream.state not in SERVING and not self._is_expected(upstream):
+            self.keeper.remove(upstream)
         if self._sink is not None:
             detail = upstream.error.message if upstream.error is not None else None
             self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
+        if self.on_changed is not None:
+            self.on_changed(upstream)
+
+    @staticmethod
+    def _is_expected(upstream: Upstream) -> bool:
+        """Whether it is connected to for the first time: what it offered before may be listed."""
+        return upstream.state is ServerState.CONNECTING and not upstream.settled.is_set()
 
     async def connected(self, upstream: Upstream) -> None:
         if upstream.primary is None:
-            await self._keeper.discover(upstream)
+            await self.keeper.discover(upstream)
         await self._remind(upstream)
 
     def renewed(self, upstream: Upstream) -> None:
-        self._keeper.announce(self.servers[upstream.key])
+        if upstream.key in self.servers:
+            self.keeper.announce(self.servers[upstream.key])
         self.tasks.spawn(self._remind(upstream))
 
     async def _remind(self, upstream: Upstream) -> None:
@@ -338,8 +327,10 @@ class Junction:
             await upstream.subscribe(uri)
 
     def heard(self, upstream: Upstream, frame: Frame) -> None:
+        if upstream.key not in self.servers:
+            return  # it is being removed
         if frame.method in _CHANGES:
-            self._keeper.announce(self.servers[upstream.key], frame.method)
+            self.keeper.announce(self.servers[upstream.key], frame.method)
         elif frame.method == "notifications/message":
             self._log(upstream, frame)
         elif frame.method == "notifications/resources/updated":
@@ -377,7 +368,7 @@ class Junction:
     # -- changes
 
     def _catalog_changed(self, methods: set[str]) -> None:
-        self._snapshot = Snapshot(self._keeper.catalog, self._handle)
+        self._snapshot = Snapshot(self.keeper.catalog, self._handle)
         for method in methods:
             self._changed_at[method] = self._snapshot.generation
             self._changes[method].changed()

@@ -13,6 +13,8 @@
     │   ├── NotFound           there is no such record
     │   ├── AlreadyExists      a record of that name is there already
     │   └── VersionConflict    someone else changed the record first
+    ├── InvalidChange      what is wanted of a server makes no sense; carries every Problem found
+    ├── FileOwned          the server is the config file's: it is changed there
     ├── VaultError         a sealed value, or the key to it, cannot be used
     └── UsageError         a command was called with something it cannot work with
 
@@ -152,6 +154,21 @@ class VersionConflict(StoreError):
     def __init__(self, what: str, found: int) -> None:
         self.found = found
         super().__init__(f"{what} was changed in the meantime; read it again")
+
+
+class InvalidChange(JunctionError):
+    """A registration, or a change of one, that makes no sense or is not allowed."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{problem.path} {problem.message}" for problem in problems))
+
+
+class FileOwned(JunctionError):
+    """The server comes from the config file, and is changed there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the server {name!r} is the config file's; change it there")
 
 
 class VaultError(JunctionError):

@@ -13,9 +13,9 @@ from typing import Any
 import uvicorn
 
 from mcp_junction.app import Junction
-from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
 from mcp_junction.eras.seal import Bearer
-from mcp_junction.errors import ConfigError, Problem, ProblemCode, UsageError
+from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.app import HttpListener, Standing
@@ -49,7 +49,8 @@ class Service:
                 f"listening on {host} needs keys: make one with `mcp-junction keys create`,"
                 " or listen on 127.0.0.1"
             )
-        self._endpoints = self._addresses()
+        self._sets: tuple[object, dict[str, Endpoint]] = (None, {})
+        self._set("")  # a set that makes no sense is told at once
         self._calls = TaskScope("requests")
         self._draining = False
         self._registry = SessionRegistry(
@@ -69,30 +70,6 @@ class Service:
             settings.max_body_bytes,
         )
 
-    def _addresses(self) -> dict[str, Endpoint]:
-        """Every path that is an endpoint. Raises ConfigError for a set that makes no sense."""
-        servers = self._junction.servers
-        found = {"/mcp": EVERYTHING}
-        found.update({f"/mcp/{key}": one_server(key) for key in servers})
-        problems: list[Problem] = []
-        config = self._junction.config
-        for name, chosen_set in config.endpoints.items():
-            entries = chosen_set.entries
-            place = f"$.junction.endpoints.{name}"
-            try:
-                known = {*servers, *config.disabled}
-                chosen = named_set(name, entries, known, chosen_set.names)
-            except ValueError as error:
-                problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
-                continue
-            found[f"/mcp/{name}"] = chosen
-            for entry, pattern in zip(entries, chosen.patterns or (), strict=True):
-                if not any(pattern.admits_server(key) for key in servers):
-                    log.warning("%s: %r names a disabled server only", place, entry)
-        if problems:
-            raise ConfigError(config.source, problems)
-        return found
-
     # -- the Doors
 
     def principal(self, authorization: bytes) -> Principal | None:
@@ -101,7 +78,20 @@ class Service:
         return None if self._needs_key or self._keys.has_any else LOCAL_OWNER
 
     def endpoint(self, path: str) -> Endpoint | None:
-        return self._endpoints.get(path) or self._endpoints.get(path.rstrip("/"))
+        """What is at a path; servers come and go, and so do their addresses."""
+        path = path.rstrip("/")
+        if path == "/mcp":
+            return EVERYTHING
+        if not path.startswith("/mcp/"):
+            return None
+        name = path[5:]
+        return one_server(name) if name in self._junction.servers else self._set(name)
+
+    def _set(self, name: str) -> Endpoint | None:
+        config = self._junction.config
+        if self._sets[0] is not config:
+            self._sets = config, named_sets(config)
+        return self._sets[1].get(name)
 
     def open_session(self, principal: Principal, endpoint: Endpoint, channel: Standing) -> Session:
         return self._junction.open_session(channel.send, channel.offer, principal, endpoint)

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.pipeline import owner_pipeline
+from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
@@ -34,7 +34,7 @@ class World:
         self.tasks = TaskScope("calls")
         self.register = Subscriptions()
         self.crossing = crossing(self.clock)
-        handle = owner_pipeline(self.clock, self.deadlines, self.register, self.sink, self.crossing)
+        handle = pipeline(self.clock, self.deadlines, self.register, self.sink, self.crossing)
         self.snapshot = Snapshot(catalog_of(*upstreams), handle)
 
     def call(self, name: str = "one:echo", **members: Any) -> Call:

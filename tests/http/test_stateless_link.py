@@ -188,11 +188,11 @@ async def test_a_tool_with_headers_that_make_no_sense_is_left_out(serving, caplo
         await gateway.settled()
         upstream = gateway.junction.servers["far"]
         assert upstream.greeting.extensions == {"x.y/z": {}}
-        offers = gateway.junction._keeper.catalog.offerings["far"].tools
+        offers = gateway.junction.keeper.catalog.offerings["far"].tools
         assert [offer.name for offer in offers] == ["good", "plain"]
         assert [header.token for header in offers[0].headers] == ["Region"]
         assert "the tool 'bad' is left out" in caplog.text
-        view = gateway.junction._keeper.catalog.view(gateway.junction.spelling())
+        view = gateway.junction.keeper.catalog.view(gateway.junction.spelling())
         routes = [view.find(name) for name in view.names_of("far")]
         assert [route.name_header for route in routes] == [
             b"mcp-name: good\r\n",

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.pipeline import owner_pipeline
+from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.config.settings import Settings
@@ -43,9 +43,7 @@ class FakeBackend:
     def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
-        self._handle = owner_pipeline(
-            clock, Deadlines(clock), Subscriptions(), None, crossing(clock)
-        )
+        self._handle = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossing(clock))
         self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
         self.is_settled = settled
         self.sessions: list[Session] = []

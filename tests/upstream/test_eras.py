@@ -119,9 +119,9 @@ async def test_a_server_that_is_silent_is_greeted_with_the_handshake_and_first_s
         slow = upstream.start_seconds
         upstream.link._ward.kill()
         await upstream.link.gone()
-        upstream._connected.clear()
+        upstream._gate._open.clear()
         async with asyncio.timeout(BOUND):
-            await upstream._connected.wait()
+            await upstream._gate._open.wait()
         assert upstream.starts == 2
         assert upstream.link.era is OLD
         assert upstream.start_seconds < slow

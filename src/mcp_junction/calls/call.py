@@ -65,6 +65,7 @@ class Call:
         "caller",
         "deadline",
         "flight",
+        "intent",
         "level",
         "method",
         "params",
@@ -93,6 +94,8 @@ class Call:
         self.route: Route | None = None
         self.flight: Flight | None = None
         self.deadline: float | None = None
+        self.intent: str | None = None
+        """The row of the audit that said, before it was sent, that it would be."""
         self.progress_token: Raw | None = None
         self.level: int | None = None
         """The least level of log messages a stateless client wants of this call; None is none."""

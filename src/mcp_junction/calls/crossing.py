@@ -80,6 +80,8 @@ class Crossing:
         self._loop = asyncio.get_running_loop()
 
     async def __call__(self, call: Call, route: Route) -> Outcome:
+        if route.upstream.is_shut:
+            return route.upstream.unavailable()
         alone = route.upstream.is_isolated and call.caller.era is Era.HANDSHAKE
         if call.method in SUBSCRIBING and not alone:
             return await _subscribed(call, route)

@@ -15,7 +15,7 @@ from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.forward import Forward
-from mcp_junction.calls.stages.record import Record
+from mcp_junction.calls.stages.record import Record, Watcher
 from mcp_junction.calls.stages.resolve import resolve
 from mcp_junction.calls.stages.subscribe import Register, Subscribe
 from mcp_junction.calls.stages.task import Task
@@ -40,9 +40,17 @@ def compose(stages: Sequence[Stage], last: Handler) -> Handler:
     return handler
 
 
-def owner_pipeline(
-    clock: Clock, deadlines: Deadlines, register: Register, sink: Sink | None, crossing: Crossing
+def pipeline(
+    clock: Clock,
+    deadlines: Deadlines,
+    register: Register,
+    sink: Sink | None,
+    crossing: Crossing,
+    watchers: Sequence[Watcher] = (),
+    inner: Sequence[Stage] = (),
 ) -> Handler:
-    """The path of a call whose caller owns everything: no policy, no audit."""
-    stages: list[Stage] = [Record(clock, sink), Task(crossing.seal), resolve, Subscribe(register)]
+    """The path of a call. In stdio mode, where the caller owns everything, there are no watchers
+    and no ``inner`` stages: no policy, no audit."""
+    record = Record(clock, sink, watchers)
+    stages: list[Stage] = [record, Task(crossing.seal), resolve, Subscribe(register), *inner]
     return compose(stages, Forward(deadlines, crossing))

@@ -57,11 +57,35 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         return self._next(present, gone, tuple(order))
 
     def without(self, key: str) -> Catalog:
-        """This catalog without a server."""
+        """This catalog without a server, whose names stay its own."""
         present = dict(self.offerings)
         left = present.pop(key, None)
         gone = self.gone if left is None else {**self.gone, key: left}
         return self._next(present, gone, self.order)
+
+    def with_absent(self, offering: Offering, order: list[str]) -> Catalog:
+        """This catalog with what a server offers when it is there, and it is not."""
+        key = offering.upstream.key
+        present = {k: v for k, v in self.offerings.items() if k != key}
+        return self._next(present, {**self.gone, key: offering}, tuple(order))
+
+    def forgetting(self, key: str, order: list[str]) -> Catalog:
+        """This catalog as if there had never been such a server."""
+        present = {k: v for k, v in self.offerings.items() if k != key}
+        gone = {k: v for k, v in self.gone.items() if k != key}
+        return self._next(present, gone, tuple(order))
+
+    def again(self) -> Catalog:
+        """The same offers; what was made of them is made anew."""
+        return self._next(self.offerings, self.gone, self.order)
+
+    def renamed(self, old: str, new: str, order: list[str]) -> Catalog:
+        """This catalog with another key for a server."""
+
+        def under(offerings: Mapping[str, Offering]) -> dict[str, Offering]:
+            return {(new if key == old else key): kept for key, kept in offerings.items()}
+
+        return self._next(under(self.offerings), under(self.gone), tuple(order))
 
     def _next(
         self, present: Mapping[str, Offering], gone: Mapping[str, Offering], order: tuple[str, ...]

@@ -6,6 +6,7 @@ never against a spelled name.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Sequence
 from fnmatch import translate
@@ -13,8 +14,12 @@ from functools import lru_cache
 
 import msgspec
 
+from mcp_junction.config.load import Config
 from mcp_junction.config.settings import Settings
+from mcp_junction.errors import ConfigError, Problem, ProblemCode
 from mcp_junction.protocol.names import STRICT, Pair, Spelling
+
+log = logging.getLogger("mcp_junction.catalog")
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -49,6 +54,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 EVERYTHING = Endpoint("mcp")
 
 
+@lru_cache(4096)
 def one_server(key: str) -> Endpoint:
     """A server by itself, under its own names."""
     return Endpoint(f"mcp/{key}", (Pattern(_literal(key)),), prefixed=False)
@@ -78,6 +84,28 @@ def named_set(
             raise ValueError(f"{entry!r} names no server")
         patterns.append(found)
     return Endpoint(f"mcp/{name}", tuple(patterns), names=names)
+
+
+def named_sets(config: Config) -> dict[str, Endpoint]:
+    """Every set of a config file, by name. Raises ConfigError for one that makes no sense."""
+    servers = {definition.key for definition in config.servers}
+    found: dict[str, Endpoint] = {}
+    problems: list[Problem] = []
+    for name, asked in config.endpoints.items():
+        entries = asked.entries
+        place = f"$.junction.endpoints.{name}"
+        try:
+            known = {*servers, *config.disabled}
+            chosen = found[name] = named_set(name, entries, known, asked.names)
+        except ValueError as error:
+            problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
+            continue
+        for entry, pattern in zip(entries, chosen.patterns or (), strict=True):
+            if not any(pattern.admits_server(key) for key in servers):
+                log.warning("%s: %r names a disabled server only", place, entry)
+    if problems:
+        raise ConfigError(config.source, problems)
+    return found
 
 
 def _pattern(entry: str, servers: Collection[str]) -> Pattern | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer, discover
@@ -22,28 +22,40 @@ from mcp_junction.upstream.server import Upstream
 log = logging.getLogger("mcp_junction.catalog")
 
 Changed = Callable[[set[str]], None]
+Review = Callable[[Offering], Awaitable[Offering]]
+"""Looks at what a server offers before anybody sees it; what may be seen of it."""
 
 
 class Keeper:
     """The current catalog."""
 
     def __init__(
-        self, first: Catalog, order: list[str], tasks: TaskScope, timeout: float, changed: Changed
+        self,
+        first: Catalog,
+        order: list[str],
+        tasks: TaskScope,
+        timeout: float,
+        changed: Changed,
     ) -> None:
         self.catalog = first
+        self.review: Review | None = None
         self._order = order
         self._tasks = tasks
         self._timeout = timeout
         self._changed = changed
-        self._again: dict[str, bool] = {}
-        self._said: dict[str, set[str]] = {}
+        self._again: dict[Upstream, bool] = {}
+        self._reading: dict[Upstream, asyncio.Task[None]] = {}
+        self._said: dict[Upstream, set[str]] = {}
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def discover(self, upstream: Upstream) -> None:
         """Read everything a server offers and put it on the shelf. Raises ServerError."""
         found = {kind.name: await self._read(upstream, kind) for kind in ALL}
-        if upstream.is_open:  # else it went away while it was being read
-            self._put(Offering(upstream, **found))
+        offering = Offering(upstream, **found)
+        if self.review is not None:
+            offering = await self.review(offering)
+        if upstream.is_open and upstream.key in self._order:  # else it went away meanwhile
+            self._put(offering)
 
     def announce(self, upstream: Upstream, method: str | None = None) -> None:
         """A server says that its lists have changed; ``method`` is how it said so.
@@ -51,16 +63,64 @@ class Keeper:
         That is passed on once they are read, even when nothing of it can be seen in them.
         """
         if method is not None:
-            self._said.setdefault(upstream.key, set()).add(method)
-        running = upstream.key in self._again
-        self._again[upstream.key] = running
+            self._said.setdefault(upstream, set()).add(method)
+        running = upstream in self._again
+        self._again[upstream] = running
         if not running:
-            self._tasks.spawn(self._reread(upstream))
+            self._reading[upstream] = self._tasks.spawn(self._reread(upstream))
+
+    async def reread(self, upstream: Upstream) -> None:
+        """Read its lists again, and wait until they are read."""
+        self.announce(upstream)
+        await asyncio.wait({self._reading[upstream]})
 
     def remove(self, upstream: Upstream) -> None:
+        """Its offers are not to be had now; their names stay its own."""
         if upstream.key in self.catalog.offerings:
             before = self.catalog.offerings[upstream.key]
             self._swap(self.catalog.without(upstream.key), _kinds(before, Offering(upstream)))
+
+    def offering(self, key: str) -> Offering | None:
+        """What a server offers, or did before it left."""
+        return self.catalog.offerings.get(key) or self.catalog.gone.get(key)
+
+    def expect(self, offering: Offering, *, listed: bool) -> None:
+        """What a server that has not answered yet is known to offer."""
+        if listed:
+            self._put(offering)
+        else:
+            before = self.catalog.offerings.get(offering.upstream.key)
+            changed = _kinds(before, Offering(offering.upstream)) if before is not None else set()
+            self._swap(self.catalog.with_absent(offering, self._order), changed)
+
+    def place(self, key: str) -> None:
+        """There is one more server, after the others."""
+        if key not in self._order:
+            self._order.append(key)
+
+    def forget(self, upstream: Upstream) -> None:
+        """There is no such server any more."""
+        before = self.catalog.offerings.get(upstream.key)
+        self._said.pop(upstream, None)
+        if upstream.key in self._order:
+            self._order.remove(upstream.key)
+        changed = _kinds(before, Offering(upstream)) if before is not None else set()
+        self._swap(self.catalog.forgetting(upstream.key, self._order), changed)
+
+    def rename(self, old: str, new: str) -> None:
+        """A server has another key, at the same place."""
+        self._order[self._order.index(old)] = new
+        offering = self.catalog.offerings.get(old)
+        changed = _kinds(Offering(offering.upstream), offering) if offering is not None else set()
+        self._swap(self.catalog.renamed(old, new, self._order), changed)
+
+    def renew(self) -> None:
+        """Something of a server is another that is not in its lists, like its timeout."""
+        self._swap(self.catalog.again(), set())
+
+    def reorder(self, keys: list[str]) -> None:
+        """These come first, in this order."""
+        self._order[:] = [*keys, *(key for key in self._order if key not in keys)]
 
     @property
     def swapped(self) -> asyncio.Future[None]:
@@ -81,21 +141,22 @@ class Keeper:
     async def _reread(self, upstream: Upstream) -> None:
         try:
             while True:
-                self._again[upstream.key] = False
+                self._again[upstream] = False
                 await self.discover(upstream)
-                if not self._again[upstream.key]:
+                if not self._again[upstream]:
                     return
         except ServerError as error:
             log.warning("%s; its lists stay as they were", error)
         finally:
-            del self._again[upstream.key]
+            del self._again[upstream], self._reading[upstream]
 
     def _put(self, offering: Offering) -> None:
         key = offering.upstream.key
-        before = self.catalog.offerings.get(key) or Offering(offering.upstream)
-        changed = _kinds(before, offering)
-        said = self._said.pop(key, set())
-        if changed or key not in self.catalog.offerings:
+        known = self.catalog.offerings.get(key)
+        changed = _kinds(known or Offering(offering.upstream), offering)
+        is_another = known is None or known.upstream is not offering.upstream
+        said = self._said.pop(offering.upstream, set())
+        if changed or is_another:
             self._swap(self.catalog.with_offering(offering, self._order), changed | said)
         elif said:
             self._changed(said)

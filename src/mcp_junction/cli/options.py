@@ -82,16 +82,21 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
     logs.add_argument("--log-file", metavar="FILE", help="log there as well as on stderr")
 
 
-def read_config(given: argparse.Namespace) -> Config:
-    """The config a command was given. Raises ConfigError or UsageError."""
+def read_config(given: argparse.Namespace, *, service: bool = False) -> Config:
+    """The config a command was given. Raises ConfigError or UsageError.
+
+    A service needs no file, and begins with the servers that it can begin with.
+    """
     # Imported where they are used: asking for help needs none of it.
-    from mcp_junction.config.load import load
+    from mcp_junction.config.load import load, without_file
     from mcp_junction.upstream.child_env import in_circle
 
-    if not given.config:
-        raise UsageError("--config FILE is needed: the mcpServers file to serve")
     options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
-    config = load(given.config, os.environ, options)
+    if not given.config:
+        if service:
+            return without_file(os.environ, options)
+        raise UsageError("--config FILE is needed: the mcpServers file to serve")
+    config = load(given.config, os.environ, options, lenient=service)
     if in_circle(os.environ, config.identity):
         raise UsageError(
             f"circular reference: {given.config} is already being served by an aggregator above"

@@ -1,4 +1,4 @@
-"""``mcp-junction serve``: the servers of a config file as one network service."""
+"""``mcp-junction serve``: registered servers and those of a config file as one network service."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import argparse
 import asyncio
 import logging
 import signal
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
 
 from mcp_junction.cli.options import (
     add_config_options,
@@ -16,12 +19,21 @@ from mcp_junction.cli.options import (
 )
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
+from mcp_junction.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_junction.app import Junction
+    from mcp_junction.bus.bus import Bus
+    from mcp_junction.registry.registry import Registry
+
+
+log = logging.getLogger("mcp_junction.cli")
 
 
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction serve",
-        "Serve every server of a config file over streamable HTTP at /mcp."
+        "Serve every registered server, and those of a config file, over streamable HTTP at /mcp."
         "\nEach server alone is at /mcp/SERVER, each set of the config at /mcp/SET.",
         "example:\n  mcp-junction serve --config mcp.json --port 8420\n",
     )
@@ -43,27 +55,57 @@ def run(argv: list[str]) -> int:
     given = options.parse_args(argv)
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)
-    config = read_config(given)
+    config = read_config(given, service=True)
     given.store = config.settings.store
+    if config.settings.audit == "off":
+        raise UsageError("audit: a service cannot be without it; use normal or strict")
     return run_async(_serve(config, given))
 
 
 async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.app import Junction
+    from mcp_junction.bus.bus import Bus
+    from mcp_junction.calls.stages.audit import CallAudit
     from mcp_junction.cli.storage import opened
     from mcp_junction.identity.keys import KeyRing
     from mcp_junction.protocol.names import PLATFORM
+    from mcp_junction.registry.registry import Registry
     from mcp_junction.service import Service
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with (
-        opened(given) as storage,
-        Junction(config, canonical=PLATFORM, supervised=True) as junction,
-    ):
-        service = Service(junction, await KeyRing.open(storage.store), given.host)
-        junction.greet()
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        storage = await enter(opened(given))
+        audit = await enter(storage.audit_log())
+        bus = await enter(Bus(storage.store.events, audit.writer))
+        calls = CallAudit(audit)
+        stages = (calls.intend,) if config.settings.audit == "strict" else ()
+        junction = await enter(
+            Junction(config, canonical=PLATFORM, supervised=True, starts=False, stages=stages)
+        )
+        junction.watchers.append(calls.ended)
+        keys = await KeyRing.open(storage.store)
+        service = Service(junction, keys, given.host)
+        registry = await enter(Registry(junction, storage.store, audit, bus))
+        _follow_file(given, config, junction, registry, bus)
         await service.serve(given.host, given.port, stop)
     return 0
+
+
+def _follow_file(
+    given: argparse.Namespace, config: Config, junction: Junction, registry: Registry, bus: Bus
+) -> None:
+    """Take over the config file when it changes, and on SIGHUP."""
+    loop = asyncio.get_running_loop()
+    if not given.config:
+        loop.add_signal_handler(signal.SIGHUP, log.warning, "there is no config file to read")
+        return
+    from mcp_junction.registry.reload import FileWatch
+
+    read = partial(read_config, given, service=True)
+    watch = FileWatch(registry, bus, given.config, read, looks=config.settings.watch_config)
+    loop.add_signal_handler(signal.SIGHUP, watch.now)
+    junction.tasks.spawn(watch.run())

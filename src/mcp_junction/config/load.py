@@ -46,8 +46,21 @@ class Config(msgspec.Struct, frozen=True):
     """Servers that the file names and leaves out: a set may name them too, and is without them."""
 
 
-def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> Config:
-    """The config at ``path``. Raises ConfigError with every problem found."""
+def without_file(environ: Mapping[str, str], options: Mapping[str, Any]) -> Config:
+    """The config of a service that has no file. Raises ConfigError."""
+    settings, problems = layered({}, environ, options)
+    if problems:
+        raise ConfigError("the settings", problems)
+    return Config("", (), settings, "", {})
+
+
+def load(
+    path: str, environ: Mapping[str, str], options: Mapping[str, Any], *, lenient: bool = False
+) -> Config:
+    """The config at ``path``. Raises ConfigError with every problem found.
+
+    ``lenient``: a server whose variables are not set is in it, with its fault; the others can run.
+    """
     document = parse(_read(path), path)
     variables = {**read_dotenv(Path(path).parent / ".env"), **environ}
     if not isinstance(document, dict):
@@ -57,7 +70,9 @@ def load(path: str, environ: Mapping[str, str], options: Mapping[str, Any]) -> C
     own = own if isinstance(own, dict) else {}
     settings, found = layered(own, variables, options)
     problems += found
-    servers, disabled, found = _servers(document, own.get("servers"), variables, settings)
+    servers, disabled, found = _servers(
+        document, own.get("servers"), variables, settings, lenient=lenient
+    )
     problems += found
     endpoints, found = _endpoints(own.get("endpoints"), servers)
     problems += found
@@ -84,7 +99,12 @@ def _read(path: str) -> str:
 
 
 def _servers(
-    document: dict[str, Any], extras: Any, variables: Mapping[str, str], settings: Settings
+    document: dict[str, Any],
+    extras: Any,
+    variables: Mapping[str, str],
+    settings: Settings,
+    *,
+    lenient: bool,
 ) -> tuple[list[ServerDefinition], frozenset[str], list[Problem]]:
     """The servers, the keys of those that are disabled, and what is wrong in them."""
     member = "mcpServers" if "mcpServers" in document or "servers" not in document else "servers"
@@ -107,8 +127,9 @@ def _servers(
     for key, entry in entries.items():
         reader = EntryReader(key, child_path(root, key), variables)
         extra = Options(extras.get(key, {}), child_path(_EXTRAS, key))
-        definition = reader.read(entry, extra, settings)
-        problems += reader.problems
+        definition = reader.read(entry, extra, settings, lenient=lenient)
+        if definition is None or not lenient:
+            problems += reader.problems
         if definition is not None:
             servers.append(definition)
     disabled = frozenset(entries).difference(server.key for server in servers)

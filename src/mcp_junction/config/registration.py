@@ -164,6 +164,7 @@ def definition_of(
         allow_http=registration.allow_http,
         pin=registration.pin,
         limits=limits_of(settings),
+        is_registered=True,
     )
     return (None, missing) if missing else (definition, [])
 

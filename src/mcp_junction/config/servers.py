@@ -51,6 +51,12 @@ class ServerDefinition(msgspec.Struct, frozen=True):
     allow_http: bool = False
     pin: str = PIN_DEFAULT
     limits: Limits = GENEROUS
+    id: str = ""
+    """Under which the store knows it, where there is one."""
+    fault: str = ""
+    """Why it cannot be connected to as it is; empty when it can."""
+    is_registered: bool = False
+    """Whether it was registered at run time: what it may do is judged more strictly."""
 
     def __repr__(self) -> str:
         """Without what may hold a secret: env, headers, args and url."""
@@ -73,8 +79,13 @@ class EntryReader:
         self.variables = variables
         self.problems: list[Problem] = []
 
-    def read(self, entry: Any, extra: Options, settings: Settings) -> ServerDefinition | None:
-        """The definition, or None when the entry is disabled or has problems."""
+    def read(
+        self, entry: Any, extra: Options, settings: Settings, *, lenient: bool = False
+    ) -> ServerDefinition | None:
+        """The definition, or None when the entry is disabled or has problems.
+
+        ``lenient``: variables that are not set are no problem of the file, but a fault of it.
+        """
         if not isinstance(entry, dict):
             self._wrong(self.path, "must be an object with a command or a url")
             return None
@@ -102,6 +113,10 @@ class EntryReader:
             pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
         )
+        missing = [p for p in self.problems if p.code is ProblemCode.MISSING_ENV_VAR]
+        if lenient and missing == self.problems:
+            fault = "; ".join(f"{problem.path}: {problem.message}" for problem in missing)
+            return msgspec.structs.replace(definition, fault=fault)
         return None if self.problems else definition
 
     def _transport(self, entry: dict[str, Any], *, stdio_only: bool) -> str:

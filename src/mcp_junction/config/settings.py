@@ -17,6 +17,8 @@ from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 
 PREFIX_MODES = ("always", "auto", "never")
 NAMINGS = ("canonical", "strict")
+AUDIT_MODES = ("normal", "strict", "off")
+_CHOICES = {"prefix": PREFIX_MODES, "names": NAMINGS, "audit": AUDIT_MODES}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -53,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True):
     health_interval_ms: int = 30_000
     health_timeout_ms: int = 5_000
     store: str = ""
+    audit: str = "normal"
+    watch_config: bool = True
 
 
 def layered(
@@ -91,10 +95,8 @@ def _take(
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
         problems.append(_problem(place, f"must be {words[kind]}"))
-    elif name == "prefix" and value not in PREFIX_MODES:
-        problems.append(_problem(place, f"must be one of {', '.join(PREFIX_MODES)}"))
-    elif name == "names" and value not in NAMINGS:
-        problems.append(_problem(place, f"must be one of {', '.join(NAMINGS)}"))
+    elif name in _CHOICES and value not in _CHOICES[name]:
+        problems.append(_problem(place, f"must be one of {', '.join(_CHOICES[name])}"))
     else:
         chosen[name] = value
 

@@ -27,6 +27,9 @@ Probe = Callable[[], Awaitable[Probed]]
 class Asks(Protocol):
     """What can be asked something: an Upstream."""
 
+    @property
+    def is_stateless(self) -> bool: ...
+
     async def request(self, method: str, params: bytes, timeout: float) -> Outcome: ...
 
 
@@ -58,10 +61,11 @@ def by_url(url: str, dialer: Dialer) -> Probe:
 
 
 def by_ping(server: Asks, timeout: float = PING_TIMEOUT) -> Probe:
-    """A check by MCP ``ping`` on the server's own link."""
+    """A check by MCP ``ping`` on the server's own link; a stateless one has no ping to ask for."""
 
     async def check() -> Probed:
-        return of_outcome(await server.request("ping", b"{}", timeout))
+        method = "server/discover" if server.is_stateless else "ping"
+        return of_outcome(await server.request(method, b"{}", timeout))
 
     return check
 

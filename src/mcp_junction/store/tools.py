@@ -89,6 +89,10 @@ class Tools:
             raise ValueError(f"not to be changed: {sorted(changes.keys() - DECIDED)}")
         return await self._database.write(_change(server_id, name, changes))
 
+    async def mark(self, server_id: str, marks: Mapping[str, tuple[Sequence[str], bool]]) -> None:
+        """What was noticed about tools: name → flags, and whether it is quarantined for that."""
+        await self._database.write(_mark(server_id, marks))
+
     async def approve(self, server_id: str, name: str, digest: str) -> ToolRecord:
         """Pin the definition with this hash, and end its quarantine.
 
@@ -202,6 +206,17 @@ def _change(server_id: str, name: str, changes: Mapping[str, Any]) -> Script[Too
         raise NotFound(f"there is no tool {name!r}")
     yield bump(TOPIC)
     return TABLE.record(rows[0])
+
+
+def _mark(server_id: str, marks: Mapping[str, tuple[Sequence[str], bool]]) -> Script[None]:
+    rows = [
+        (TABLE.value("flags", list(flags)), quarantined, server_id, name)
+        for name, (flags, quarantined) in sorted(marks.items())
+    ]
+    yield Batch(
+        "UPDATE tools SET flags = ?, quarantined = ? WHERE server_id = ? AND name = ?", rows
+    )
+    yield bump(TOPIC)
 
 
 def _approve(server_id: str, name: str, digest: str) -> Script[ToolRecord]:

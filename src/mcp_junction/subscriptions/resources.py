@@ -40,6 +40,16 @@ class Subscriptions:
             if key == server and (session is None or session in sessions)
         ]
 
+    def rename(self, old: str, new: str) -> None:
+        """A server has another key."""
+        for key, uri in [known for known in self._wanted if known[0] == old]:
+            self._wanted[new, uri] = self._wanted.pop((key, uri))
+
+    def forget(self, server: str) -> None:
+        """There is no such server any more."""
+        for known in [known for known in self._wanted if known[0] == server]:
+            del self._wanted[known]
+
     def names(self, server: str, uri: str) -> dict[object, str]:
         """Who wants an address, and what each calls it."""
         return dict(self._wanted.get((server, uri), ()))

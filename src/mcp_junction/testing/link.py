@@ -148,6 +148,10 @@ class FakeLink:
     def is_busy(self) -> bool:
         return bool(self.waiting)
 
+    @property
+    def calls(self) -> int:
+        return sum(flight.passenger is not None for flight in self.waiting)
+
     async def release(self, why: str) -> None:
         self.lose(why)
 
@@ -205,7 +209,7 @@ class FakeUpstream(Upstream):
             clock=clock or SystemClock(),
         )
         if connected:
-            self.link = self._current = self._new_link(era)
+            self.link = self.current = self._new_link(era)
             self.state = ServerState.CONNECTED
             self.settled.set()
 
@@ -223,7 +227,7 @@ class FakeUpstream(Upstream):
 
     def go_down(self, why: str = "it was cut") -> None:
         """Lose the link and be in error, without a life to notice it."""
-        self.link = self._current = None
+        self.link = self.current = None
         self.wire.lose(why)
         self.error = ServerError(self.key, Phase.RUNTIME, why)
         self.state = ServerState.ERROR

@@ -48,6 +48,11 @@ class Exchange:
     def __len__(self) -> int:
         return len(self._flights)
 
+    @property
+    def calls(self) -> int:
+        """How many of them are for somebody; the rest are questions of our own."""
+        return sum(flight.passenger is not None for flight in self._flights.values())
+
     # -- outgoing
 
     def register(self, flight: Flight) -> None:

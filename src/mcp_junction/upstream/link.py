@@ -84,6 +84,11 @@ class OwnedLink(Link, Protocol):
         """Whether an answer is waited for."""
         ...
 
+    @property
+    def calls(self) -> int:
+        """How many calls are under way on it."""
+        ...
+
 
 class Ear(Protocol):
     """Hears what a server says of its own accord on a link."""

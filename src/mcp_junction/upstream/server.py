@@ -2,9 +2,9 @@
 
 ``run`` is that task: it opens the link, begins the conversation, lets the catalog discover, waits
 for the end, says what it was, and, when supervised, begins again. Nobody else enters or leaves the
-link. How the conversation begins is in ``manners``, what is kept open to hear of changes in
-``listening``, further links to the same server in ``twins``. What to do with a server's tools is
-not decided here: an Observer is told.
+link. How a connection is made is in ``attempt``, what is kept open to hear of changes in
+``listening``, further links to the same server in ``twins``, where calls wait in ``gate``. What to
+do with a server's tools is not decided here: an Observer is told.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable
-from functools import partial
 from typing import Any
+
+import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
@@ -26,6 +27,8 @@ from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.attempt import Attempts, Opener
+from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
 from mcp_junction.upstream.inquiry import inquire
 from mcp_junction.upstream.link import OwnedLink
@@ -33,16 +36,11 @@ from mcp_junction.upstream.listening import Listening
 from mcp_junction.upstream.manners import Manners
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.state import ServerState, may_follow
+from mcp_junction.upstream.state import SERVING, ServerState, may_follow
 from mcp_junction.upstream.terms import Terms
 from mcp_junction.upstream.twins import Twins
 
 log = logging.getLogger("mcp_junction.upstream")
-
-RECONNECT_WINDOW = 10.0
-MAX_WAITING = 100
-
-Opener = Callable[["Upstream"], Awaitable[OwnedLink]]
 
 
 class Upstream:
@@ -73,19 +71,21 @@ class Upstream:
         self.greeting: Greeting | None = None
         self.link: OwnedLink | None = None
         """The link calls may use; there is none until the server is connected."""
+        self.current: OwnedLink | None = None
+        """The link there is, greeted or not."""
         self.start_seconds: float | None = None
         self.starts = 0
+        self.failures = 0  # attempts in a row
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
         self.settled = asyncio.Event()
         self._open = opener
-        self._hello = hello
         self._observer = observer
-        self._current: OwnedLink | None = None
         self._stop = asyncio.Event()
-        self._connected = asyncio.Event()
-        self._down_since = clock.now()
-        self._waiting = 0
+        self._hurried = asyncio.Event()
+        self._given_up = asyncio.Event()
+        self._why_given_up = ""
+        self._gate = Gate(clock)
         like = primary._manners if primary is not None else None
         self._manners: Manners = Manners(definition.transport, like)
         self.is_pooled = is_pooled
@@ -94,10 +94,10 @@ class Upstream:
         self._listening = Listening(
             definition.key, self._meta, clock, self.renewed, lists=primary is None
         )
-        same = partial(
-            Upstream, definition, opener=opener, observer=observer, terms=terms, clock=clock
+        self._attempts = Attempts(
+            self, opener, hello, self._stop, observer, self._manners, self._listening
         )
-        self._twins = Twins(self, same)
+        self._twins = Twins(self, self._twin)
 
     @property
     def key(self) -> str:
@@ -110,12 +110,17 @@ class Upstream:
     @property
     def is_open(self) -> bool:
         """Whether there is a link at all, greeted or not."""
-        return self._current is not None
+        return self.current is not None
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether the operator wants no calls to get there."""
+        return self._stop.is_set() or self._gate.is_held
 
     @property
     def is_stateless(self) -> bool:
         """Whether it is talked to in the stateless era."""
-        return self._current is not None and self._current.era is Era.STATELESS
+        return self.current is not None and self.current.era is Era.STATELESS
 
     @property
     def speaks_older(self) -> bool:
@@ -126,10 +131,34 @@ class Upstream:
     def is_busy(self) -> bool:
         """Whether it is being connected to, or an answer is waited for."""
         if self.link is None:
-            return not self.settled.is_set() or self._waiting > 0
+            return not self.settled.is_set() or self._gate.waiting > 0
         return self.link.is_busy
 
+    @property
+    def calls(self) -> int:
+        """How many calls are under way, on whichever of its links."""
+        own = self.current.calls if self.current is not None else 0
+        return own + self._gate.waiting + sum(twin.calls for twin in self._twins.every)
+
+    def redefined(self, definition: ServerDefinition) -> None:
+        """What is said of it is another, maybe its key; how it is reached is the same."""
+        self.definition = definition
+        if self.current is not None:
+            self.current.server = definition.key
+        for twin in self._twins.every:
+            twin.redefined(definition)
+
     # -- its twins
+
+    def _twin(self, **how: Any) -> Upstream:
+        return Upstream(
+            self.definition,
+            opener=self._open,
+            observer=self._observer,
+            terms=msgspec.structs.replace(self.terms, attempts=None),  # a call waits for it
+            clock=self.clock,
+            **how,
+        )
 
     @property
     def is_isolated(self) -> bool:
@@ -169,8 +198,7 @@ class Upstream:
         return None if era in self._manners.refused else await self._twins.in_era(era)
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
-        """A twin in the handshake era for those who share a key; None when all there may be work.
-        Questions of such a twin that name no call are refused."""
+        """A twin in the handshake era for those who share a key; None when all are at work."""
         return self._twins.pooled(key, hello)
 
     def unavailable(self) -> Outcome:
@@ -183,140 +211,128 @@ class Upstream:
 
     async def run(self) -> None:
         """Be the owner until the server is stopped, or has failed and is not supervised."""
-        attempt = 0
+        self.failures = 0
         while not self._stop.is_set():
             try:
                 await self._live()
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
-                if self.state is ServerState.CONNECTED:
-                    attempt, self._down_since = 0, self.clock.now()
+                if self.state in SERVING:
+                    self.failures = 0
                 elif self._manners.try_otherwise():
                     continue
                 self._failed(error)
             if not self.terms.restart or isinstance(self.error, EraError):
                 break
-            wait = backoff.delay(attempt, self.clock.now() - self._down_since, random.random)
-            attempt += 1
-            await unless(self._stop, self.clock.sleep(wait))
+            wait = backoff.delay(self.failures, self._gate.down_for, random.random)
+            self.failures += 1
+            await unless(self._stop, unless(self._hurried, self.clock.sleep(wait)))
+            self._hurried.clear()
         await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
+            self.error = None
             self._to(ServerState.DISCONNECTED)
         self.settled.set()
+
+    def prepare(self) -> None:
+        """Before it is run again: what was its end is over, and calls wait for its beginning."""
+        self._stop.clear()
+        self._gate.begin()
+        self.settled.clear()
 
     def stop(self) -> None:
         """Ask the owner to end; it leaves the link by itself."""
         self._stop.set()
+        if self.link is None:
+            self._gate.send_away()
+
+    def hold(self) -> None:
+        """Take no more calls. Those that are under way go on."""
+        self._gate.is_held = True
+        self.link = None
+        self._gate.send_away()
+        for twin in self._twins.every:
+            twin.hold()
+
+    def hurry(self) -> None:
+        """Try again now, if it is down; calls wait for how that ends."""
+        if self.link is None:
+            self.settled.clear()
+            self._hurried.set()
+
+    def judged(self, *, well: bool) -> None:
+        """What its checks and its calls say of it, as long as it is connected."""
+        if self.state in SERVING:
+            self._to(ServerState.CONNECTED if well else ServerState.DEGRADED)
+
+    def give_up(self, why: str) -> None:
+        """It does not work, whatever its link says: leave it, and connect anew."""
+        self._why_given_up = why
+        self._given_up.set()
 
     async def _live(self) -> None:
         """One life of the server: from opening the link to its end."""
-        began = self.clock.now()
-        self.starts += 1
         self.level = None
         self._to(ServerState.CONNECTING)
-        link = self._current = await self._open_in_time()
+        gate = self.terms.attempts
+        if gate is not None and not await unless(self._stop, gate.acquire()):
+            return
         try:
-            hello = await self._told_who_calls(link)
-            if hello is None:
-                return
-            if not await unless(self._stop, self._begin(link, hello)):
-                return
-            self.start_seconds = self.clock.now() - began
-            self._up(link)
-            await unless(self._stop, link.gone())
-            if not self._stop.is_set():
-                raise await self._diagnosis(link, Phase.RUNTIME, "while it was running")
+            try:
+                link = await self._attempts.make()
+            finally:
+                if gate is not None:
+                    gate.release()
+            if link is not None:
+                await self._serve(link)
         finally:
-            await self._leave(link)
+            if self.current is not None:
+                await self._leave(self.current)
 
-    async def _open_in_time(self) -> OwnedLink:
-        """A link of its own, in time: whoever must start the program may be stuck."""
-        limit = self.terms.start_timeout
-        try:
-            return await asyncio.wait_for(self._open(self), limit)
-        except TimeoutError:
-            message = f"was not started within {limit:g} s"
-            raise ServerError(self.key, Phase.STARTUP, message) from None
+    async def _serve(self, link: OwnedLink) -> None:
+        """Be there for calls until the link ends, or is given up."""
+        self._given_up.clear()
+        self._up(link)
+        await unless(self._stop, unless(self._given_up, link.gone()))
+        if self._stop.is_set():
+            return
+        if self._given_up.is_set():
+            raise ServerError(self.key, Phase.RUNTIME, self._why_given_up)
+        raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
 
     def _up(self, link: OwnedLink) -> None:
         self._twins.forget_verdicts()
         self.error = None
-        self.link = link
+        if not self._gate.is_held:
+            self.link = link
+            self._gate.open()
         self._to(ServerState.CONNECTED)
         self.settled.set()
-        self._connected.set()
 
     async def _leave(self, link: OwnedLink) -> None:
-        if self.link is not None:
-            self._down_since = self.clock.now()
-        self.link = self._current = None
-        self._connected.clear()
+        self._gate.shut(lost=self.link is not None)
+        self.link = self.current = None
         await self._listening.end()
         if self._stop.is_set():
             await link.end(self.terms.end_grace)
         else:
-            await link.release(await self._why(link))
+            is_over = link.closed.done()
+            await link.release((await link.last_words()).what if is_over else "it was given up")
             await link.end(0.0)
-
-    async def _told_who_calls(self, link: OwnedLink) -> Hello | None:
-        """Wait for the first client, so that the server is told the client's own capabilities."""
-        if not self._hello.done():
-            either: set[asyncio.Future[Any]] = {self._hello, link.closed}
-            await unless(self._stop, asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
-        if link.closed.done() and not self._stop.is_set():
-            raise await self._diagnosis(link, Phase.STARTUP, "at once")
-        return None if self._stop.is_set() else self._hello.result()
-
-    async def _begin(self, link: OwnedLink, hello: Hello) -> None:
-        """Greet it and find out what it offers. Raises ServerError that says what it died of."""
-        self.greeting = await self._greet(link, hello)
-        try:
-            if link.era is Era.STATELESS:
-                await self._listening.begin(link, self.greeting)
-            await self._observer.connected(self)
-        except ServerError as error:
-            if link.closed.done():
-                when = "before it had told what it offers"
-                raise await self._diagnosis(link, Phase.INITIALIZATION, when) from None
-            raise self._at_fault(link, error.message) from None
-
-    async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
-        greeting = await self._manners.greet(link, hello, self.terms)
-        if isinstance(greeting, Greeting):
-            return greeting
-        if hello.only and greeting.of_era:
-            raise EraError(self.key, Phase.INITIALIZATION, greeting.words)
-        if link.closed.done():
-            raise await self._diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
-        raise self._at_fault(link, greeting.words)
 
     # -- its link, for calls
 
     async def link_in_time(self, limit: float = 0.0) -> OwnedLink | None:
-        """The link, waiting for it only where that makes sense: a first connection is being made,
-        or a healthy one was lost moments ago. None at once otherwise."""
-        if self.link is not None:
-            return self.link
-        left = self._down_since + RECONNECT_WINDOW - self.clock.now()
-        first = not self.settled.is_set()
-        if self._stop.is_set() or not (first or (self.terms.restart and left > 0)):
-            return None
-        if self._waiting >= MAX_WAITING:
-            return None
-        self._waiting += 1
-        try:
-            wait = RECONNECT_WINDOW if first else left
-            await asyncio.wait_for(self._connected.wait(), min(wait, limit or wait))
-        except TimeoutError:
-            return None
-        finally:
-            self._waiting -= 1
+        """The link, waiting for it only where that makes sense; None otherwise."""
+        if self.link is None and not self.is_shut:
+            first = not self.settled.is_set()
+            await self._gate.wait(limit, first=first, again=self.terms.restart)
         return self.link
 
     # -- asking it something of our own
 
     async def request(self, method: str, params: bytes, timeout: float) -> Outcome:
         """A request of ours, not a client's. Ends by answer, loss of the link, or in time."""
-        link = self._current
+        link = self.current
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
         return await inquire(link, self.key, method, params, self._meta, timeout)
@@ -337,7 +353,7 @@ class Upstream:
 
     async def unsubscribe(self, uri: str) -> Outcome:
         """Hear no more of changes to a resource."""
-        if self.is_stateless or self._current is None:
+        if self.is_stateless or self.current is None:
             return await self._listening.remove(uri)
         return await self._tell("resources/unsubscribe", uri=uri)
 
@@ -364,22 +380,6 @@ class Upstream:
             self._observer.renewed(self)
 
     # -- what went wrong
-
-    async def _diagnosis(self, link: OwnedLink, phase: Phase, when: str) -> ServerError:
-        words = await link.last_words()
-        return ServerError(
-            self.key,
-            phase,
-            f"{words.what} {when}",
-            exit_code=words.exit_code,
-            stderr_tail=link.stderr_tail,
-        )
-
-    def _at_fault(self, link: OwnedLink, message: str) -> ServerError:
-        return ServerError(self.key, Phase.INITIALIZATION, message, stderr_tail=link.stderr_tail)
-
-    async def _why(self, link: OwnedLink) -> str:
-        return (await link.last_words()).what if link.closed.done() else "it was given up"
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, ServerError):

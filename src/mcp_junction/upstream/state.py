@@ -22,6 +22,9 @@ class ServerState(StrEnum):
     DISCONNECTED = "DISCONNECTED"
 
 
+SERVING = (ServerState.CONNECTED, ServerState.DEGRADED)
+"""The states in which a server can be called."""
+
 _NEXT = {
     ServerState.DISCONNECTED: {ServerState.CONNECTING},
     ServerState.CONNECTING: {ServerState.CONNECTED, ServerState.ERROR},

@@ -147,6 +147,10 @@ class StdioLink:
         return len(self.exchange) > 0
 
     @property
+    def calls(self) -> int:
+        return self.exchange.calls
+
+    @property
     def stderr_tail(self) -> str:
         return b"".join(self._stderr)[-_STDERR_TAIL:].decode("utf-8", "replace")
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 import msgspec
+
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.settings import Settings
+
+ATTEMPTS: Final = 10
+"""How many servers are connected to at one time, in the service."""
+_ATTEMPT: Final = 5.0
+"""How long an attempt at a remote server may take, in the service."""
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -11,5 +22,26 @@ class Terms(msgspec.Struct, frozen=True):
     start_timeout: float
     end_grace: float = 1.0
     restart: bool = False
+    attempts: asyncio.Semaphore | None = None
+    """How many servers may be connected to at one time, where that is limited."""
     name: str = "mcp-junction"
     version: str = "0"
+
+
+def terms_for(
+    definition: ServerDefinition,
+    settings: Settings,
+    supervised: bool,
+    attempts: asyncio.Semaphore | None,
+) -> Terms:
+    """The terms for a server; ``attempts`` are limited in the service only."""
+    patience = settings.start_timeout_ms / 1000
+    if attempts is not None and definition.transport != "stdio":
+        patience = min(patience, _ATTEMPT)
+    return Terms(
+        start_timeout=patience,
+        restart=supervised if definition.restart is None else definition.restart,
+        attempts=attempts,
+        name=settings.name,
+        version=settings.version,
+    )

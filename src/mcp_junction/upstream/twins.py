@@ -51,6 +51,12 @@ class Twins:
             yield twin
             yield from twin.twins
 
+    @property
+    def every(self) -> list[Upstream]:
+        """All of them, the pooled too; not theirs."""
+        pooled = [twin for twin, _ in self._pooled.values()]
+        return [*self._by_session.values(), *self._by_era.values(), *pooled]
+
     def _start(self, hello: Hello, **how: Any) -> Upstream:
         told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         told.set_result(hello)
@@ -67,13 +73,15 @@ class Twins:
 
     async def close(self, grace: float) -> None:
         """End them all; returns when they are gone."""
-        pooled = [twin for twin, _ in self._pooled.values()]
-        for twin in (*self._by_session.values(), *self._by_era.values(), *pooled):
+        for twin in self.every:
             twin.stop()
         if self._sweeping is not None:
             self._sweeping.cancel()
         await self._tasks.settle(grace)
         await self._tasks.close()
+        self._by_session.clear()
+        self._by_era.clear()
+        self._pooled.clear()
 
     # -- for one session
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Handler
@@ -14,13 +15,17 @@ from mcp_junction.upstream.outcome import Outcome
 
 log = logging.getLogger("mcp_junction.calls")
 
+Watcher = Callable[[Call, Outcome, float], None]
+"""Is shown every call with its outcome and the seconds it took; must cost next to nothing."""
+
 
 class Record:
     """The outermost stage."""
 
-    def __init__(self, clock: Clock, sink: Sink | None) -> None:
+    def __init__(self, clock: Clock, sink: Sink | None, watchers: Sequence[Watcher] = ()) -> None:
         self._clock = clock
         self._sink = sink
+        self._watchers = watchers
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
         began = self._clock.now()
@@ -32,7 +37,16 @@ class Record:
             outcome = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
         if self._sink is not None:
             self._emit(self._sink, call, outcome, self._clock.now() - began)
+        for watcher in self._watchers:
+            self._show(watcher, call, outcome, self._clock.now() - began)
         return outcome
+
+    @staticmethod
+    def _show(watcher: Watcher, call: Call, outcome: Outcome, seconds: float) -> None:
+        try:
+            watcher(call, outcome, seconds)
+        except Exception:  # a call is answered whatever becomes of the news of it
+            log.exception("a watcher of calls failed")
 
     @staticmethod
     def _emit(sink: Sink, call: Call, outcome: Outcome, seconds: float) -> None:

@@ -158,7 +158,7 @@ class SessionRegistry:
     def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
         """The session, if it is this principal's at this endpoint."""
         found = self._sessions.get(session_id)
-        if found is None or found.endpoint is not endpoint:
+        if found is None or found.endpoint != endpoint:
             return None
         if found.session.principal is not principal and found.session.principal != principal:
             return None

@@ -131,6 +131,10 @@ class HttpLink:
     def is_busy(self) -> bool:
         return len(self.exchange) > 0
 
+    @property
+    def calls(self) -> int:
+        return self.exchange.calls
+
     # -- the Link protocol
 
     def send(self, flight: Flight) -> None:

@@ -1,0 +1,91 @@
+"""Audit: every call leaves a row, whoever made it and however it ended, unknown names too.
+
+``ended`` is shown each call after its end and makes an Entry of it: nothing is encoded or hashed
+here, that is done off the loop. ``intend`` is the stage of strict mode: it stands next to the wire,
+and nothing is sent before the audit has it. Parameters and results are never stored as they are.
+"""
+
+from __future__ import annotations
+
+from time import time
+
+from msgspec import Raw
+
+from mcp_junction.audit.chain import Entry
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.audit.redact import LOOKED_AT
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.snapshot import Handler
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+
+_OUTCOMES = {
+    Kind.RESULT: "success",
+    Kind.SUSPENDED: "input_required",
+    Kind.ERROR: "error",
+    Kind.CANCELLED: "cancelled",
+}
+
+
+class CallAudit:
+    """What the audit is told of calls."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
+        """A call has its answer. On the way of every call: it must cost next to nothing."""
+        principal, route, intent = call.caller.principal, call.route, call.intent
+        arguments = call.params.get("arguments")
+        delivery = outcome.delivery
+        payload = outcome.payload
+        self._log.record(
+            Entry(
+                kind="call" if intent is None else "outcome",
+                actor=principal.id,
+                action=call.method,
+                at=time(),
+                role=principal.role,
+                server_id=None if route is None else route.upstream.definition.id,
+                target=call.name if route is None else route.canonical,
+                decision="unknown" if route is None else "allowed",
+                params=None if arguments is None else bytes(arguments),
+                outcome=_OUTCOMES[outcome.kind],
+                delivery=delivery,
+                attempts=0 if call.flight is None else 1,
+                latency_ms=seconds * 1000,
+                result=payload if type(payload) is bytes else bytes(_beginning(payload)),
+                closes=intent,
+            )
+        )
+
+    async def intend(self, call: Call, following: Handler) -> Outcome:
+        """Have it written that a call will be made, before it is."""
+        try:
+            call.intent = await self._log.intent(self._intent(call))
+        except StoreUnavailable:
+            message = "the audit cannot be written, so nothing is called"
+            return outcomes.failed(SERVER_UNAVAILABLE, message, Delivery.NOT_SENT)
+        return await following(call)
+
+    def _intent(self, call: Call) -> Entry:
+        principal, route = call.caller.principal, call.route
+        assert route is not None, "resolve comes first"
+        arguments = call.params.get("arguments")
+        return Entry(
+            kind="intent",
+            actor=principal.id,
+            action=call.method,
+            at=time(),
+            role=principal.role,
+            server_id=route.upstream.definition.id,
+            target=route.canonical,
+            decision="allowed",
+            params=None if arguments is None else bytes(arguments),
+        )
+
+
+def _beginning(payload: Raw | bytes) -> memoryview:
+    return memoryview(payload)[:LOOKED_AT]

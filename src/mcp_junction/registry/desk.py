@@ -1,0 +1,182 @@
+"""ToolDesk: what is decided about single tools, and what follows for what clients see."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mcp_junction.catalog.catalog import Offering
+from mcp_junction.errors import NotFound, Phase, ServerError
+from mcp_junction.policy.principal import Principal
+from mcp_junction.registry.ground import Ground
+from mcp_junction.registry.inspection import Flags, Inspection, differences, shown
+from mcp_junction.registry.member import Decision, Member
+from mcp_junction.registry.shelving import Shelving
+from mcp_junction.store.records import ToolChanges, ToolRecord
+
+_NAMES: Final = 200
+_DIFFS: Final = 20
+
+
+class ToolDesk:
+    """Tools, one by one."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._shelving = Shelving(ground.store, ground.tasks, self._stored)
+        self.inspection = Inspection(
+            ground.store,
+            self._shelving,
+            ground.tasks,
+            lambda upstream: ground.roster.find(upstream.definition.id),
+            lambda: ground.roster,
+            self._flagged,
+        )
+        self._last: dict[str, ToolChanges] = {}
+        self.synced_at: float | None = None
+
+    async def review(self, offering: Offering) -> Offering:
+        """What may be shown of what a server offers now."""
+        found = await self.inspection.review(offering)
+        self.synced_at = time.time()
+        return found
+
+    # -- reading
+
+    async def all(self, member: Member | None = None) -> list[ToolRecord]:
+        """The tools of one server or of all, in the order their servers list them."""
+        return await self._ground.store.tools.all(member.id if member is not None else None)
+
+    async def get(self, member: Member, name: str) -> ToolRecord:
+        """Raises NotFound."""
+        found = await self._ground.store.tools.get(member.id, name)
+        if found.gone_at is not None:
+            raise NotFound(f"there is no tool {name!r}")
+        return found
+
+    # -- changing
+
+    async def refresh(self, member: Member, actor: Principal) -> ToolChanges:
+        """Read a server's lists again. Raises ServerError when it is not connected."""
+        upstream = member.upstream
+        if upstream.link is None:
+            raise ServerError(member.name, Phase.RUNTIME, "it is not connected")
+        async with self._ground.act(actor, "tools.refresh", member.record):
+            unchanged = len(member.offering.tools) if member.offering is not None else 0
+            self._last[member.id] = ToolChanges(unchanged=unchanged)
+            await self._ground.junction.keeper.reread(upstream)
+            await self._shelving.settled(member)
+            return self._last.pop(member.id)
+
+    async def change(
+        self, member: Member, name: str, changes: Mapping[str, Any], actor: Principal
+    ) -> ToolRecord:
+        """Change what was decided about a tool. Raises NotFound, ValueError."""
+        target = f"{member.name}.{name}"
+        detail = {"changes": dict(changes)}
+        async with self._ground.act(
+            actor, "tool.change", member.record, target=target, detail=detail
+        ):
+            record = await self._ground.store.tools.change(member.id, name, changes)
+        self._decided(member, record)
+        self._ground.tell("tools.changed", member.record, decided=[name])
+        return record
+
+    async def approve(self, member: Member, name: str, digest: str, actor: Principal) -> ToolRecord:
+        """Pin the definition that was looked at. Raises NotFound, VersionConflict."""
+        target = f"{member.name}.{name}"
+        async with self._ground.act(
+            actor, "tool.approve", member.record, target=target, detail={"hash": digest}
+        ):
+            record = await self._ground.store.tools.approve(member.id, name, digest)
+        self._decided(member, record)
+        self._ground.tell("tools.changed", member.record, approved=[name])
+        self.inspection.look()
+        return record
+
+    async def strict_from_now(self, member: Member) -> None:
+        """Its pin has become strict: what was only flagged until now is kept back."""
+        names = [name for name, known in member.decisions.items() if known.flags and known.is_open]
+        for name in names:
+            member.decisions[name].quarantined = True
+        marks = {name: (member.decisions[name].flags, True) for name in names}
+        if marks:
+            await self._ground.store.tools.mark(member.id, marks)
+            self.show(member)
+
+    def _decided(self, member: Member, record: ToolRecord) -> None:
+        member.decisions[record.name] = decision_of(record)
+        self.show(member)
+
+    def show(self, member: Member) -> None:
+        """Put up what clients may see of a member's offers now."""
+        if member.offering is not None:
+            keeper = self._ground.junction.keeper
+            listed = member.name in keeper.catalog.offerings
+            keeper.expect(shown(member, member.offering), listed=listed)
+
+    # -- what is told
+
+    def _stored(self, member: Member, changes: ToolChanges) -> None:
+        if member.id in self._last:
+            self._last[member.id] = changes
+        if not changes:
+            return
+        for record in changes.added:
+            member.decisions.setdefault(record.name, decision_of(record))
+        added = [record.name for record in changes.added]
+        for start in range(0, len(added), _NAMES):
+            names = added[start : start + _NAMES]
+            self._ground.tell("tool.registered", member.record, tools=names)
+        self._ground.tasks.spawn(self._tell_changes(member, changes))
+
+    async def _tell_changes(self, member: Member, changes: ToolChanges) -> None:
+        differing = [(old, new) for old, new in changes.changed if old.hash != new.hash]
+        diffs = await asyncio.to_thread(_diffs, differing[:_DIFFS])
+        self._ground.tell(
+            "tools.changed",
+            member.record,
+            added=[record.name for record in changes.added][:_NAMES],
+            changed=[new.name for _, new in changes.changed][:_NAMES],
+            removed=[record.name for record in changes.removed][:_NAMES],
+            counts=[len(changes.added), len(changes.changed), len(changes.removed)],
+            diffs=diffs,
+            quarantined=[new.name for _, new in differing if new.quarantined][:_NAMES],
+        )
+        audit = self._ground.audit
+        for name, lines in diffs.items():
+            audit.record(
+                audit.entry(
+                    "pin",
+                    "junction",
+                    "tool.changed",
+                    server_id=member.id,
+                    target=f"{member.name}.{name}",
+                    detail={"diff": lines, "pin": member.record.pin},
+                )
+            )
+
+    def _flagged(self, member: Member, flags: Flags, held: list[str]) -> None:
+        if held:
+            self.show(member)
+        if flags:
+            few = dict(list(flags.items())[:_NAMES])
+            told = {name: list(words) for name, words in few.items()}
+            self._ground.tell("tools.flagged", member.record, flags=told, quarantined=held)
+
+
+def decision_of(record: ToolRecord) -> Decision:
+    """What holds for a tool, from its record."""
+    return Decision(
+        record.pinned_hash,
+        record.hash,
+        record.quarantined,
+        record.enabled,
+        tuple(record.flags),
+    )
+
+
+def _diffs(changed: list[tuple[ToolRecord, ToolRecord]]) -> dict[str, list[str]]:
+    return {new.name: differences(old, new) for old, new in changed}

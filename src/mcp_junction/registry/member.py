@@ -1,0 +1,92 @@
+"""Member: one server at run time: its record, its link, and what is known of it now.
+
+What outsiders are told of its state is a little calmer than the link's own: while it is down and
+tried again and again it is in ERROR, not in ERROR and CONNECTING by turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+
+from mcp_junction.catalog.catalog import Offering
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.health.verdict import Facts
+from mcp_junction.store.records import ServerRecord
+from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.state import ServerState
+
+
+class Decision(msgspec.Struct):
+    """What holds for one tool: its pin, and what was decided about it."""
+
+    pinned: str
+    hash: str
+    quarantined: bool = False
+    enabled: bool = True
+    flags: tuple[str, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be seen and called."""
+        return self.enabled and not self.quarantined
+
+
+class Member:
+    """One server. Changed only by the Registry and its parts."""
+
+    def __init__(self, record: ServerRecord, upstream: Upstream) -> None:
+        self.record = record
+        self.upstream = upstream
+        self.written: ServerDefinition | None = None
+        """What the config file says of it, if it is the file's."""
+        self.lock = asyncio.Lock()
+        self.status = ServerState.DISCONNECTED
+        self.connected_at: float | None = None
+        self.down_since: float | None = None
+        self.tool_count = record.tool_count
+        self._checked: tuple[float | None, float | None] = (None, record.last_health_check)
+        self.decisions: dict[str, Decision] = {}
+        self.offering: Offering | None = None
+        """All it offers, also what nobody is shown."""
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def is_serving(self) -> bool:
+        return self.status in (ServerState.CONNECTED, ServerState.DEGRADED)
+
+    def outward(self) -> ServerState:
+        """Its state as outsiders are told it."""
+        upstream = self.upstream
+        if upstream.state is ServerState.CONNECTING and upstream.error is not None:
+            return ServerState.ERROR
+        return upstream.state
+
+    def live(self, facts: Facts, now: float) -> ServerRecord:
+        """Its record, with how it stands now. ``now`` is by the clock the facts are by."""
+        error = self.upstream.error
+        words = error.message if error is not None else facts.detail
+        if facts.last_check is not None and facts.last_check != self._checked[0]:
+            self._checked = facts.last_check, time.time() - (now - facts.last_check)
+        return msgspec.structs.replace(
+            self.record,
+            status=self.status.value,
+            reachable=facts.reachable,
+            authenticated=facts.authenticated,
+            healthy=facts.healthy,
+            last_health_check=self._checked[1],
+            response_time_ms=facts.response_time_ms,
+            error_rate=facts.error_rate,
+            error_message=words or None,
+            connected_at=self.connected_at,
+            tool_count=self.tool_count,
+        )

@@ -1,0 +1,395 @@
+"""Registry: the servers at run time, registered or the config file's. It alone changes them.
+
+Every change is one act in the audit, one event on the bus and, where it concerns the connection,
+one row of history. A change of one server waits for the one before it; servers do not wait for each
+other. What is read (``find``, ``all``, ``state``) is read from memory, live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from mcp_junction.app import Junction
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.bus.bus import Bus
+from mcp_junction.catalog.catalog import Offering
+from mcp_junction.config.load import Config
+from mcp_junction.config.registration import Registration
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.errors import AlreadyExists, FileOwned, VersionConflict
+from mcp_junction.health.verdict import Facts
+from mcp_junction.policy.principal import Principal
+from mcp_junction.registry.definitions import (
+    CONNECTING,
+    FILE,
+    definition_for,
+    fields_of,
+    file_fields,
+    file_record,
+    record_of,
+)
+from mcp_junction.registry.desk import ToolDesk, decision_of
+from mcp_junction.registry.file import Plan, Reloaded, audited, is_soft, planned, recorded
+from mcp_junction.registry.ground import Ground
+from mcp_junction.registry.inspection import STRICT, shown
+from mcp_junction.registry.life import Life
+from mcp_junction.registry.member import Member
+from mcp_junction.registry.rules import change_of, check
+from mcp_junction.registry.shelving import stored_offers
+from mcp_junction.registry.state import State, state_of
+from mcp_junction.store.records import (
+    HistoryRecord,
+    OfferRecord,
+    ServerRecord,
+    ToolChanges,
+    ToolRecord,
+)
+from mcp_junction.store.store import Store
+from mcp_junction.upstream.state import ServerState
+
+_AT_ONCE: Final = 4
+"""How many registrations are stored at one time: others need the store, too."""
+DRAIN: Final = 30.0
+"""How long calls under way are waited for when their server is disconnected."""
+
+
+class Registry:
+    """Every server. Use as ``async with Registry(junction, store, audit, bus) as registry``.
+
+    Junction is made with ``starts=False``: its servers are the registry's to start.
+    """
+
+    def __init__(self, junction: Junction, store: Store, audit: AuditLog, bus: Bus) -> None:
+        self._ground = Ground(junction, store, audit, bus)
+        self._junction = junction
+        self._fleet = junction.fleet
+        self._roster = self._ground.roster
+        self._began = time.time()
+        self._entrance = asyncio.Semaphore(_AT_ONCE)
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        self._life = Life(self._ground)
+        self._desk = ToolDesk(self._ground)
+        self._life.begin()
+        self._junction.keeper.review = self._desk.review
+        self._junction.greet()
+        await self._load()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._junction.keeper.review = None
+        await self._life.end()
+        await self._ground.tasks.close()
+
+    async def _load(self) -> None:
+        """Take up what is stored, and what the file says; nobody has to answer for that."""
+        store, config = self._ground.store, self._junction.config
+        known = await store.servers.all()
+        of_file = await recorded(self._ground, config, known)
+        tools: defaultdict[str, list[ToolRecord]] = defaultdict(list)
+        offers: defaultdict[str, list[OfferRecord]] = defaultdict(list)
+        for tool in await store.tools.all(with_gone=True):
+            tools[tool.server_id].append(tool)
+        for offer in await store.offers.all():
+            offers[offer.server_id].append(offer)
+        written = {definition.key: definition for definition in config.servers}
+        registered = [record for record in known if record.origin != FILE]
+        registered.sort(key=lambda record: record.registered_at)
+        for record in [*of_file, *registered]:
+            await asyncio.sleep(0)  # thousands of tools take a while
+            definition = written.get(record.name) if record.origin == FILE else None
+            self._admit(record, definition, tools[record.id], offers[record.id])
+
+    def _admit(
+        self,
+        record: ServerRecord,
+        written: ServerDefinition | None = None,
+        tools: list[ToolRecord] | None = None,
+        offers: list[OfferRecord] | None = None,
+    ) -> Member:
+        """Let a server in; it is connected to if that is wanted."""
+        # The status that is stored is DISCONNECTED only if that was somebody's wish.
+        wanted = record.enabled and record.status != ServerState.DISCONNECTED.value
+        definition = self._definition(record, written)
+        decisions = {tool.name: decision_of(tool) for tool in tools or ()}
+        lists = stored_offers(tools or (), offers or ()) if tools or offers else {}
+        upstream = self._fleet.add(definition, start=False)
+        member = Member(record, upstream)
+        member.written = written
+        member.decisions = decisions
+        self._roster.add(member)
+        if lists:
+            member.offering = Offering(upstream, **lists)
+            member.tool_count = len(member.offering.tools)
+            self._junction.keeper.expect(shown(member, member.offering), listed=False)
+        if wanted:
+            self._start(member)
+        return member
+
+    def _start(self, member: Member) -> None:
+        self._life.starting(member)
+        self._fleet.start(member.name)
+
+    def _definition(
+        self, record: ServerRecord, written: ServerDefinition | None
+    ) -> ServerDefinition:
+        if written is not None:
+            return msgspec.structs.replace(written, id=record.id)
+        return definition_for(record, self._junction.environ, self._junction.settings)
+
+    # -- reading
+
+    def find(self, ref: str) -> ServerRecord:
+        """A server by id or name, as it stands now. Raises NotFound."""
+        return self._life.live(self._roster.get(ref))
+
+    def all(self, status: str | None = None) -> list[ServerRecord]:
+        """Every server, or those of one status, by name."""
+        found = [self._life.live(member) for member in self._roster]
+        found.sort(key=lambda record: record.name)
+        return [record for record in found if status is None or record.status == status]
+
+    def health(self) -> dict[str, Facts]:
+        """What is known of each server's health, by its id."""
+        return {member.id: self._life.facts(member) for member in self._roster}
+
+    def state(self) -> State:
+        """All servers in one look."""
+        interval = self._junction.settings.health_interval_ms / 1000
+        uptime = time.time() - self._began
+        return state_of(self._roster, self._desk.synced_at, interval, uptime)
+
+    async def history(
+        self, ref: str, limit: int = 100, before: int | None = None
+    ) -> list[HistoryRecord]:
+        """What happened to a server's connection, newest first. Raises NotFound."""
+        member = self._roster.get(ref)
+        await self._life.written()
+        return await self._ground.store.history.of(member.id, limit=limit, before=before)
+
+    async def tools(self, ref: str | None = None) -> list[ToolRecord]:
+        """The tools of a server, or of all, also of those that are not connected."""
+        return await self._desk.all(self._roster.get(ref) if ref is not None else None)
+
+    async def tool(self, ref: str, name: str) -> ToolRecord:
+        """One tool by its own name. Raises NotFound."""
+        return await self._desk.get(self._roster.get(ref), name)
+
+    # -- changing tools
+
+    async def refresh(self, ref: str, actor: Principal) -> ToolChanges:
+        """Read a server's lists again. Raises NotFound; ServerError when it is not connected."""
+        return await self._desk.refresh(self._roster.get(ref), actor)
+
+    async def change_tool(
+        self, ref: str, name: str, changes: Mapping[str, Any], actor: Principal
+    ) -> ToolRecord:
+        """Change what was decided about a tool (``store.records.DECIDED``). Raises NotFound."""
+        return await self._desk.change(self._roster.get(ref), name, changes, actor)
+
+    async def approve_tool(self, ref: str, name: str, digest: str, actor: Principal) -> ToolRecord:
+        """Pin the definition with this hash and let it be called. Raises NotFound, and
+        VersionConflict when it has changed again since it was looked at."""
+        return await self._desk.approve(self._roster.get(ref), name, digest, actor)
+
+    # -- changing servers
+
+    async def register(
+        self, made: Registration, actor: Principal, *, auto_connect: bool | None = None
+    ) -> ServerRecord:
+        """A new server; the connection is made in the background.
+
+        Raises AlreadyExists, and InvalidChange for an address or a program that is not allowed.
+        """
+        if self._roster.named(made.name) is not None:
+            raise AlreadyExists(f"there is a server {made.name!r} already")
+        check(made, self._junction.environ, self._junction.settings)
+        wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
+        status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
+        record = msgspec.structs.replace(record_of(made), status=status.value)
+        async with self._ground.act(actor, "server.register", record):
+            async with self._entrance:
+                record = await self._ground.store.servers.add(record)
+            member = self._admit(record)
+        self._ground.tell("server.registered", record, transport_type=record.transport_type)
+        return self._life.live(member)
+
+    async def change(
+        self, ref: str, body: Any, actor: Principal, if_match: int | None = None
+    ) -> ServerRecord:
+        """Change a server's definition; it is connected anew only if it is reached another way.
+
+        Raises NotFound, FileOwned, InvalidChange, AlreadyExists, VersionConflict.
+        """
+        member = self._owned(ref)
+        async with member.lock:
+            before = member.record
+            if if_match is not None and if_match != before.version:
+                raise VersionConflict("the server", before.version)
+            made = change_of(before, body)
+            check(made, self._junction.environ, self._junction.settings)
+            fields = fields_of(made)
+            changes = {k: v for k, v in fields.items() if getattr(before, k) != v}
+            if not changes:
+                return self._life.live(member)
+            detail = {"changed": sorted(changes)}
+            async with self._ground.act(actor, "server.change", before, detail=detail):
+                after = await self._ground.store.servers.change(
+                    before.id, changes, version=before.version
+                )
+                await self._apply(member, after, frozenset(changes))
+            self._ground.tell("server.changed", after, changed=sorted(changes))
+            return self._life.live(member)
+
+    async def connect(self, ref: str, actor: Principal) -> tuple[str, str]:
+        """Connect a server, and wait for how that ends: its status, and words. Raises NotFound."""
+        member = self._roster.get(ref)
+        async with member.lock:
+            upstream = member.upstream
+            if upstream.link is not None:
+                return member.status.value, "it is connected already"
+            if not member.record.enabled:
+                return member.status.value, "it is disabled; enable it first"
+            async with self._ground.act(actor, "server.connect", member.record):
+                if not self._fleet.is_running(member.name):
+                    self._redefine(member)
+                    self._start(member)
+                    await self._life.written()
+                else:
+                    upstream.hurry()
+                limit = upstream.terms.start_timeout * 2
+                try:
+                    await asyncio.wait_for(member.upstream.settled.wait(), limit)
+                except TimeoutError:
+                    return member.status.value, f"it is not connected after {limit:g} s"
+            error = member.upstream.error
+            return member.status.value, "connected" if error is None else error.message
+
+    async def disconnect(
+        self, ref: str, actor: Principal, *, force: bool = False
+    ) -> tuple[str, int]:
+        """Disconnect a server once its calls are done, or after 30 s, or by ``force`` at once.
+
+        Its status, and how many calls were under way when it was told. Raises NotFound.
+        """
+        member = self._roster.get(ref)
+        async with (
+            member.lock,
+            self._ground.act(actor, "server.disconnect", member.record, detail={"force": force}),
+        ):
+            pending = await self._stop(member, 0.0 if force else DRAIN)
+            await self._life.written()  # it stays so, whatever happens to us
+            return member.status.value, pending
+
+    async def remove(self, ref: str, actor: Principal) -> None:
+        """Remove a server; calls under way may end. Raises NotFound, FileOwned."""
+        member = self._owned(ref)
+        async with member.lock:
+            async with self._ground.act(actor, "server.remove", member.record):
+                await self._ground.store.servers.remove(member.id)
+                self._drop(member)
+            self._ground.tell("server.removed", member.record)
+
+    async def reload(self, config: Config) -> Reloaded:
+        """Take over a new config file. Raises ConfigError: then nothing has changed."""
+        plan = planned(self._ground, config)
+        done = plan.summary()
+        async with self._ground.audit.act(**audited(plan)):
+            for member in plan.removed:
+                await self._ground.store.servers.remove(member.id)
+                self._drop(member)
+                self._ground.tell("server.removed", member.record)
+            await self._reload_rest(plan)
+        self._junction.config = config
+        self._junction.keeper.reorder([definition.key for definition in config.servers])
+        self._ground.bus.publish("config.reloaded", msgspec.to_builtins(done))
+        return done
+
+    # -- parts
+
+    async def _reload_rest(self, plan: Plan) -> None:
+        for member, definition in plan.changed:
+            async with member.lock:
+                record = await self._ground.store.servers.change(member.id, file_fields(definition))
+                soft = is_soft(member.written, definition)
+                member.written = definition
+                changes = frozenset({"pin"}) if soft else CONNECTING
+                await self._apply(member, record, changes)
+            self._ground.tell("server.changed", record, changed=["file"])
+        for definition in plan.added:
+            record = await self._ground.store.servers.add(file_record(definition))
+            self._admit(record, definition)
+            self._ground.tell("server.registered", record, transport_type=record.transport_type)
+
+    def _owned(self, ref: str) -> Member:
+        member = self._roster.get(ref)
+        if member.record.origin == FILE:
+            raise FileOwned(member.name)
+        return member
+
+    async def _apply(self, member: Member, record: ServerRecord, changes: frozenset[str]) -> None:
+        """Make a stored change hold: names first, then the link, as little of it as can be."""
+        old = member.name
+        was_strict = member.record.pin == STRICT
+        self._roster.replace(member, record)
+        if record.name != old:
+            self._fleet.rename(old, record.name)
+            self._desk.inspection.look()
+        if not record.enabled:
+            await self._stop(member, DRAIN)
+            self._redefine(member)
+        elif "enabled" in changes:
+            self._redefine(member)
+            self._start(member)
+        elif changes & CONNECTING and not member.upstream.is_shut:
+            self._replace(member)
+        else:
+            self._redefine(member)
+        if "health_check_url" in changes:
+            self._life.rewatch(member)
+        if record.pin == STRICT and not was_strict:
+            await self._desk.strict_from_now(member)
+
+    def _redefine(self, member: Member) -> None:
+        """Say something else about a server whose link, if it has one, stays."""
+        before = member.upstream.definition
+        after = self._definition(member.record, member.written)
+        if after == before:
+            return
+        member.upstream.redefined(after)
+        self._junction.keeper.renew()
+        if after.tools != before.tools and member.upstream.link is not None:
+            self._junction.keeper.announce(member.upstream)
+
+    def _replace(self, member: Member) -> None:
+        """Reach a server another way."""
+        definition = self._definition(member.record, member.written)
+        member.upstream = self._fleet.replace(definition, DRAIN)
+        if member.offering is not None:
+            member.offering = msgspec.structs.replace(member.offering, upstream=member.upstream)
+        self._life.replaced(member)
+
+    async def _stop(self, member: Member, drain: float) -> int:
+        pending = await self._fleet.stop(member.name, drain)
+        self._life.changed(member.upstream)
+        return pending
+
+    def _drop(self, member: Member) -> None:
+        self._roster.remove(member)
+        self._life.forget(member)
+        self._fleet.remove(member.name, DRAIN)
+        self._desk.inspection.look()

@@ -1,0 +1,101 @@
+"""FileWatch: takes over a config file when it changes, or when it is told to.
+
+The file is looked at, not listened to: editors replace files in many ways, and a name, a time and a
+size say enough. It is read once it has stopped changing. What cannot be used changes nothing, and
+is said in the log and on the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mcp_junction.bus.bus import Bus
+from mcp_junction.config.load import Config
+from mcp_junction.errors import ConfigError, StoreUnavailable, UsageError
+from mcp_junction.registry.registry import Registry
+
+log = logging.getLogger("mcp_junction.registry")
+
+EVERY: Final = 1.0
+
+Sign = tuple[int, int, int] | None
+
+
+class FileWatch:
+    """One config file and the registry that follows it. ``run`` is its task."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        bus: Bus,
+        path: str,
+        read: Callable[[], Config],
+        *,
+        looks: bool = True,
+        every: float = EVERY,
+    ) -> None:
+        self._registry = registry
+        self._bus = bus
+        self._path = path
+        self._read = read
+        self._looks = looks
+        self._every = every
+        self._told = asyncio.Event()
+
+    def now(self) -> None:
+        """Read it again, changed or not."""
+        self._told.set()
+
+    async def run(self) -> None:
+        seen = self._sign()
+        while True:
+            told = await self._wait()
+            sign = self._sign()
+            if not told and (sign == seen or not self._looks):
+                continue
+            if not told and sign != await self._later():
+                continue  # it is still being written
+            seen = sign
+            await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            config = await asyncio.to_thread(self._read)
+            done = await self._registry.reload(config)
+        except ConfigError as error:
+            log.error("%s\nnothing was changed", error)
+            problems = [
+                {"path": p.path, "code": p.code.value, "message": p.message} for p in error.problems
+            ]
+            self._bus.publish("config.rejected", {"problems": problems})
+        except (UsageError, StoreUnavailable) as error:
+            log.error("the config file was not taken over: %s", error)
+            self._bus.publish("config.rejected", {"problems": [{"message": str(error)}]})
+        else:
+            log.warning("the config file was taken over: %s", msgspec.json.encode(done).decode())
+
+    async def _wait(self) -> bool:
+        """Until it is time to look; whether we were told to."""
+        try:
+            await asyncio.wait_for(self._told.wait(), self._every)
+        except TimeoutError:
+            return False
+        self._told.clear()
+        return True
+
+    async def _later(self) -> Sign:
+        await asyncio.sleep(min(self._every, 0.1))
+        return self._sign()
+
+    def _sign(self) -> Sign:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,120 @@
+"""Shelving: what servers offer, into the store and out of it again.
+
+Writing is behind the catalog, never before it: at most one write a server at a time, of the newest
+lists; all the work on them is done in other threads. Out of the store come the offers of a server
+that has not answered yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.catalog import pins
+from mcp_junction.catalog.catalog import Offering
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.kinds import ALL, TOOLS, Kind
+from mcp_junction.errors import NotFound, StoreUnavailable
+from mcp_junction.protocol import encode, param_headers
+from mcp_junction.registry.member import Member
+from mcp_junction.store.records import Definition, OfferRecord, ToolChanges, ToolRecord
+from mcp_junction.store.store import Store
+from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.registry")
+
+_AT_ONCE: Final = 2
+_RETRY: Final = 0.5
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+Prepared = dict[str, list[Definition]]
+"""Every list of a server, as it is stored; by the name of the kind."""
+
+
+def prepare(offering: Offering) -> Prepared:
+    """All lists as they are stored. For another thread than the loop's."""
+    return {kind.name: [_definition(kind, o) for o in offering.of(kind)] for kind in ALL}
+
+
+def _definition(kind: Kind, offer: Offer) -> Definition:
+    digest = pins.define(offer.members).hash if kind is TOOLS else ""
+    return Definition(offer.name, encode.dumps(offer.members), digest)
+
+
+def stored_offers(
+    tools: Iterable[ToolRecord], offers: Iterable[OfferRecord]
+) -> dict[str, tuple[Offer, ...]]:
+    """What a server offered when it was last seen, gone tools left out."""
+    found: dict[str, list[Offer]] = {kind.name: [] for kind in ALL}
+    for tool in tools:
+        if tool.gone_at is None:
+            found[TOOLS.name].append(_offer(tool.name, tool.definition))
+    for record in offers:
+        found[record.kind].append(_offer(record.name, record.definition))
+    return {name: tuple(those) for name, those in found.items()}
+
+
+def _offer(name: str, definition: bytes) -> Offer:
+    members = {key: raw.copy() for key, raw in _members.decode(definition).items()}
+    schema = members.get("inputSchema")
+    is_marked = schema is not None and param_headers.MARK_BYTES in definition
+    return Offer(name, members, param_headers.find(schema) if is_marked and schema else ())
+
+
+class Shelving:
+    """Writes lists to the store."""
+
+    def __init__(
+        self, store: Store, tasks: TaskScope, stored: Callable[[Member, ToolChanges], None]
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._stored = stored
+        self._newest: dict[str, Prepared] = {}
+        self._writing: dict[str, asyncio.Task[None]] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    def put(self, member: Member, lists: Prepared) -> None:
+        """These are its lists now."""
+        self._newest[member.id] = lists
+        if member.id not in self._writing:
+            self._writing[member.id] = self._tasks.spawn(self._write(member))
+
+    async def settled(self, member: Member, limit: float = 10.0) -> None:
+        """Wait until what is known of a server's lists is stored, but not for ever."""
+        writing = self._writing.get(member.id)
+        if writing is not None:
+            await asyncio.wait({writing}, timeout=limit)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._writing
+
+    async def _write(self, member: Member) -> None:
+        try:
+            while (lists := self._newest.pop(member.id, None)) is not None:
+                try:
+                    async with self._gate:
+                        await self._replace(member, lists)
+                except StoreUnavailable as error:
+                    log.warning("server %r: its lists cannot be stored: %s", member.name, error)
+                    self._newest.setdefault(member.id, lists)
+                    await asyncio.sleep(_RETRY)
+        except NotFound:
+            self._newest.pop(member.id, None)  # it has been removed meanwhile
+        finally:
+            del self._writing[member.id]
+
+    async def _replace(self, member: Member, lists: Prepared) -> None:
+        strict = member.record.pin == "strict"
+        changes = await self._store.tools.replace(member.id, lists[TOOLS.name], strict=strict)
+        member.tool_count = len(lists[TOOLS.name])
+        for kind in ALL:
+            if kind is not TOOLS:
+                await self._store.offers.replace(member.id, kind.name, lists[kind.name])
+        self._stored(member, changes)

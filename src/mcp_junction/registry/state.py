@@ -1,0 +1,55 @@
+"""State: all servers in one look. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mcp_junction.registry.member import Member
+from mcp_junction.upstream.state import ServerState
+
+
+class State(msgspec.Struct, frozen=True):
+    """The aggregate, as it is answered. What nobody indexes or classifies yet is counted as not."""
+
+    total_servers: int
+    connected_servers: int
+    degraded_servers: int
+    disconnected_servers: int
+    error_servers: int
+    connecting_servers: int
+    total_tools: int
+    indexed_tools: int
+    unindexed_tools: int
+    classified_tools: int
+    unclassified_tools: int
+    tokens_saved: int
+    last_sync: float | None
+    health_check_interval_seconds: float
+    uptime_seconds: float
+
+
+def state_of(
+    members: Iterable[Member], last_sync: float | None, interval: float, uptime: float
+) -> State:
+    every = list(members)
+    count = {state: sum(member.status is state for member in every) for state in ServerState}
+    tools = sum(member.tool_count for member in every)
+    return State(
+        total_servers=len(every),
+        connected_servers=count[ServerState.CONNECTED],
+        degraded_servers=count[ServerState.DEGRADED],
+        disconnected_servers=count[ServerState.DISCONNECTED],
+        error_servers=count[ServerState.ERROR],
+        connecting_servers=count[ServerState.CONNECTING],
+        total_tools=tools,
+        indexed_tools=0,
+        unindexed_tools=tools,
+        classified_tools=0,
+        unclassified_tools=tools,
+        tokens_saved=0,
+        last_sync=last_sync,
+        health_check_interval_seconds=interval,
+        uptime_seconds=uptime,
+    )

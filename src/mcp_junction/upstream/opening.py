@@ -1,0 +1,69 @@
+"""Opening: how a link to a server is made, by what its definition says. Its life is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.settings import Settings
+from mcp_junction.errors import Phase, ServerError
+from mcp_junction.upstream.child_env import child_env
+from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.stdio import StdioLink
+from mcp_junction.upstream.warden import Warden
+
+
+class Opening:
+    """Opens links; one for all servers."""
+
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], identity: str, warden: Warden
+    ) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._identity = identity
+        self._warden = warden
+
+    async def __call__(self, upstream: Upstream) -> OwnedLink:
+        definition = upstream.definition
+        if definition.fault:
+            raise ServerError(definition.key, Phase.STARTUP, definition.fault)
+        limit = self._settings.max_line_bytes
+        if definition.transport != "stdio":
+            return await self._remote(upstream, limit)
+        if definition.is_registered:
+            self._admit(definition)
+        inherit = self._settings.inherit_env and not definition.is_registered
+        env = child_env(definition, self._environ, self._identity, inherit=inherit)
+        link = StdioLink(definition.key, upstream, limit)
+        await link.start(definition, env, self._warden)
+        return link
+
+    def _admit(self, definition: ServerDefinition) -> None:
+        """Raises ServerError for a program that may not be run for a registered server."""
+        # Imported where they are used: the file's servers are not asked about.
+        import shutil
+
+        from mcp_junction.policy.programs import allow_list, refusal
+
+        executable = shutil.which(definition.command) or definition.command
+        why = refusal(definition, allow_list(self._settings.stdio_allow), executable)
+        if why is not None:
+            raise ServerError(definition.key, Phase.STARTUP, why)
+
+    @staticmethod
+    async def _remote(upstream: Upstream, limit: int) -> OwnedLink:
+        # Imported where they are used: most configs have no remote server.
+        from mcp_junction.upstream.http.link import HttpLink
+        from mcp_junction.upstream.http.sse_link import SseLink
+
+        definition = upstream.definition
+        try:
+            if definition.transport == "http" and not upstream.speaks_older:
+                return HttpLink(definition, upstream, limit)
+            link = SseLink(definition, upstream, limit)
+        except ValueError as error:
+            raise ServerError(definition.key, Phase.STARTUP, str(error)) from None
+        await link.start()
+        return link

@@ -1,0 +1,207 @@
+"""Faults around the registry: servers killed and started again under load, and the store away.
+
+The short forms; `make soak` runs the first for a minute."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+
+import pytest
+from tests.plugin_registry import ADMIN, registration
+from tests.registry.toolbox import until
+
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.upstream.outcome import Delivery, Kind
+
+RATE = 100
+STEADY, SHAKY = 4, 2
+
+
+class Traffic:
+    """Calls at a steady rate to one server; what became of each."""
+
+    def __init__(self, run, name: str, rate: float) -> None:
+        self.name = name
+        self.outcomes: Counter[str] = Counter()
+        self.started = 0
+        self._run = run
+        self._rate = rate
+        self._calls: set[asyncio.Task] = set()
+
+    async def flow(self, until: float) -> None:
+        while time.monotonic() < until:
+            self.started += 1
+            task = asyncio.ensure_future(self._call())
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            await asyncio.sleep(1 / self._rate)
+        await asyncio.gather(*self._calls)
+
+    async def _call(self) -> None:
+        outcome = await self._run.call(f"{self.name}.echo", n=self.started)
+        said = "" if outcome.delivery is None else outcome.delivery.value
+        self.outcomes[outcome.kind.value + said] += 1
+
+
+async def shaken(run, servers: dict, seconds: float) -> list[float]:
+    """Kill servers by turns and start them again; how long each took to be back."""
+    took = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        name = random.choice(list(servers))
+        await servers[name].stop()
+        await asyncio.sleep(random.uniform(0.1, 0.5))
+        await servers[name].start()
+        began = time.monotonic()
+        async with asyncio.timeout(10):
+            while (await run.call(f"{name}.echo")).kind is not Kind.RESULT:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        took.append(time.monotonic() - began)
+        await asyncio.sleep(0.2)
+    return took
+
+
+async def ordeal(platform, toolbox, seconds: float) -> None:
+    run = await platform()
+    steady = {f"steady{n}": await toolbox() for n in range(STEADY)}
+    shaky = {f"shaky{n}": await toolbox() for n in range(SHAKY)}
+    for name, server in (steady | shaky).items():
+        await run.add(name, server)
+    rate = RATE / (STEADY + SHAKY)
+    traffic = {name: Traffic(run, name, rate) for name in steady | shaky}
+    end = time.monotonic() + seconds
+    flows = [asyncio.ensure_future(one.flow(end)) for one in traffic.values()]
+    took = await shaken(run, shaky, seconds)
+    await asyncio.gather(*flows)
+    for name in steady:
+        assert traffic[name].outcomes == {"result": traffic[name].started}, name
+    for name in shaky:
+        seen = traffic[name].outcomes
+        assert sum(seen.values()) == traffic[name].started, "every call is answered"
+        assert set(seen) <= {"result", "errornot_sent", "errorunknown"}, seen
+    assert len(took) >= seconds / 3
+    assert sorted(took)[int(len(took) * 0.95) - 1] < 2.0
+    for name in shaky:
+        await run.until(name, "CONNECTED")
+        rows = await run.registry.history(name, limit=1000)
+        lost = sum(row.event_type == "ERROR" for row in rows)
+        back = sum(row.event_type == "RECONNECT" for row in rows)
+        assert back >= 0.95 * lost
+    calls = await run.rows(kind="call")
+    assert len(calls) >= sum(one.started for one in traffic.values()), "all are in the audit"
+
+
+@pytest.mark.req("NFR-R1", "NFR-R2", "NFR-R3", "NFR-R4", "NFR-S4")
+async def test_servers_killed_under_load_come_back_and_harm_no_other(platform, toolbox):
+    await ordeal(platform, toolbox, 5.0)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.req("NFR-R1", "NFR-R2", "NFR-R3", "NFR-R4")
+async def test_servers_killed_under_load_for_a_minute(platform, toolbox):
+    await ordeal(platform, toolbox, 60.0)
+
+
+class Away:
+    """The store says no for as long as `is_away`."""
+
+    def __init__(self, monkeypatch, store) -> None:
+        self.is_away = False
+        write = store._database.write
+
+        async def perhaps(script, **how):
+            if self.is_away:
+                script.close()
+                raise StoreUnavailable("the store is away")
+            return await write(script, **how)
+
+        monkeypatch.setattr(store._database, "write", perhaps)
+
+
+@pytest.mark.req("F-16")
+async def test_while_the_store_is_away_calls_go_on_and_changes_are_refused(
+    platform, toolbox, monkeypatch
+):
+    run = await platform()
+    server = await toolbox()
+    await run.add("box", server)
+    away = Away(monkeypatch, run.store)
+    away.is_away = True
+    assert (await run.call("box.echo")).kind is Kind.RESULT
+    with pytest.raises(StoreUnavailable):
+        await run.registry.register(registration("two", server), ADMIN)
+    with pytest.raises(StoreUnavailable):
+        await run.registry.change("box", {"name": "other"}, ADMIN)
+    with pytest.raises(StoreUnavailable):
+        await run.registry.disconnect("box", ADMIN)
+    assert run.listed() == ["box.echo"]
+    assert run.registry.find("box").status == "CONNECTED"
+    await server.stop()
+    while run.registry.find("box").status != "ERROR":
+        await run.call("box.echo")
+    await server.start()
+    await run.until("box", "CONNECTED")
+    assert (await run.call("box.echo")).kind is Kind.RESULT
+    away.is_away = False
+    async with asyncio.timeout(5):
+        while len(rows := await run.registry.history("box")) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await until(lambda: not run.audit.is_failing)
+    assert [row.event_type for row in rows[::-1]] == ["CONNECTED", "ERROR", "RECONNECT"]
+    await run.registry.register(registration("two", server), ADMIN)
+    await run.until("two", "CONNECTED")
+    assert len(await run.rows(kind="call")) >= 3, "nothing of the outage is lost"
+    assert run.audit.lost == 0
+    assert run.bus.lost == 0
+
+
+@pytest.mark.req("F-04")
+async def test_a_server_that_forgot_us_is_opened_once_more_and_the_call_succeeds(single, toolbox):
+    run = await single()
+    server = await toolbox()
+    server.needs_session = True
+    await run.add("box", server)
+    server.session = "another"
+    assert (await run.call("box.echo")).kind is Kind.RESULT
+    assert server.openings == 2
+    assert run.registry.find("box").status == "CONNECTED"
+
+
+async def test_a_server_that_stays_down_refuses_calls_at_once_after_the_window(
+    single, toolbox, monkeypatch
+):
+    monkeypatch.setattr("mcp_junction.upstream.gate.RECONNECT_WINDOW", 0.2)
+    run = await single()
+    server = await toolbox()
+    await run.add("box", server)
+    await server.stop()
+    while run.registry.find("box").status != "ERROR":
+        await run.call("box.echo")
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    outcome = await run.call("box.echo")
+    assert outcome.delivery is Delivery.NOT_SENT
+    assert time.monotonic() - began < 0.1
+
+
+@pytest.mark.req("R-RECONNECT", "R-ISOLATE")
+async def test_a_hundred_calls_wait_for_a_lost_server_and_no_more(single, toolbox):
+    run = await single()
+    server, other = await toolbox(), await toolbox()
+    await run.add("box", server)
+    await run.add("other", other)
+    server.answers.clear()
+    await run.registry.disconnect("box", ADMIN, force=True)
+    connecting = asyncio.ensure_future(run.registry.connect("box", ADMIN))
+    await asyncio.sleep(0.05)
+    calls = [asyncio.ensure_future(run.call("box.echo")) for _ in range(150)]
+    await asyncio.sleep(0.1)
+    refused = [call for call in calls if call.done()]
+    assert len(refused) == 50
+    assert (await run.call("other.echo")).kind is Kind.RESULT
+    server.answers.set()
+    assert (await connecting)[0] == "CONNECTED"
+    done = Counter([(await call).kind for call in calls])
+    assert done == {Kind.RESULT: 100, Kind.ERROR: 50}

@@ -1,0 +1,108 @@
+"""Many servers and many tools: all connected and stored in time, the loop free meanwhile."""
+
+import asyncio
+import time
+
+import pytest
+from tests.plugin_registry import ADMIN, registration
+from tests.registry.toolbox import Toolbox, tool, until
+
+from mcp_junction.upstream.outcome import Kind
+
+BLOCKED = 0.25
+PAUSE = 0.005
+
+
+class Pulse:
+    """Measures how long the loop was held up: no longer than its own thread worked meanwhile, so
+    that what else runs on the machine does not count."""
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Pulse":
+        self._task = asyncio.ensure_future(self._beat())
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            wall, worked = time.monotonic(), time.thread_time()
+            await asyncio.sleep(PAUSE)
+            late = time.monotonic() - wall - PAUSE
+            self.worst = max(self.worst, min(late, time.thread_time() - worked))
+
+
+def many(server: int, count: int) -> list[dict]:
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(4)}}
+    words = "does one of many things, and says so in a sentence of ordinary length"
+    return [tool(f"t{server}_{n}", words, inputSchema=schema) for n in range(count)]
+
+
+@pytest.mark.req("NFR-P2", "NFR-S2")
+async def test_a_server_of_1200_tools_is_known_whole_within_5_s(platform, toolbox):
+    run = await platform()
+    server = await toolbox(many(0, 1200))
+    began = time.monotonic()
+    await run.add("big", server)
+    assert len(run.listed()) == 1200
+    await run.registry.refresh("big", ADMIN)
+    assert time.monotonic() - began < 5
+    assert len(await run.registry.tools("big")) == 1200
+
+
+@pytest.mark.req("NFR-S1", "NFR-S3")
+async def test_twenty_servers_of_500_tools_are_stored_in_10_s_and_a_restart_serves_them_at_once(
+    platform, toolbox
+):
+    servers = [await toolbox(many(n, 500)) for n in range(20)]
+    entries = {f"s{n}": {"url": server.url} for n, server in enumerate(servers)}
+    began = time.monotonic()
+    run = await platform(entries)
+    async with Pulse() as pulse:
+        for name in entries:
+            await run.until(name, "CONNECTED")
+        async with asyncio.timeout(10):
+            await until(lambda: sum(record.tool_count for record in run.registry.all()) >= 10_000)
+            while len(await run.store.tools.all()) < 10_000:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    took = time.monotonic() - began
+    assert took < 10
+    assert pulse.worst < BLOCKED
+    assert run.registry.state().total_tools == 10_000
+    for server in servers:
+        server.answers.clear()
+    began = time.monotonic()
+    run = await platform(entries)
+    listed = run.listed()
+    took = time.monotonic() - began
+    assert len(listed) == 10_000
+    assert run.registry.find("s3").status == "CONNECTING"
+    assert took < 3, "opening the store and all, before anybody answers"
+    for server in servers:
+        server.answers.set()
+    outcome = await run.call("s19.t19_499", n=1)
+    assert outcome.kind is Kind.RESULT
+
+
+@pytest.mark.req("NFR-S1")
+async def test_300_servers_registered_at_once_all_connect_ten_at_a_time(platform):
+    run = await platform()
+    async with Toolbox() as server, Pulse() as pulse:
+        server.slowness = 0.005
+
+        def made(number: int):
+            config = {"url": f"{server.url}?n={number}"}
+            return registration(f"box{number}", connection_config=config)
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(run.registry.register(made(n), ADMIN) for n in range(300)))
+            await until(lambda: run.registry.state().connected_servers >= 300)
+        assert server.most <= 10, "attempts at one time"
+        assert pulse.worst < BLOCKED
+        assert len(run.listed()) == 300
+        assert (await run.call("box299.echo")).kind is Kind.RESULT
