@@ -7,14 +7,17 @@ UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
 
-.PHONY: help setup run test check lint types imports unit requirements conformance bench soak lock peers clean
+.PHONY: help setup run demo test check lint types imports unit requirements conformance bench soak lock peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: .venv/.run  ## install the program at .venv/bin/mcp-junction
 
-run: setup  ## show the demo servers at work
+run: setup  ## serve the demo servers at http://127.0.0.1:8420 until Ctrl-C
+	@$(BIN)/mcp-junction serve --demo
+
+demo: setup  ## show the demo servers at work, and end
 	@$(BIN)/mcp-junction inspect --config examples/demo.json
 	@$(BIN)/mcp-junction call --config examples/demo.json arithmetic:evaluate '{"expression": "6 * 7"}'
 	@$(BIN)/python examples/next_steps.py

@@ -116,3 +116,12 @@ def test_stdio_mode_does_not_load_what_only_the_service_keeps(room):
 def test_a_sqlite_store_does_not_load_the_other_database_or_any_cipher():
     loaded = imported_by("import mcp_junction.cli.storage, mcp_junction.store.sqlite")
     assert not packages(loaded) & {"asyncpg", "cryptography", "uvicorn", "rich"}
+
+
+def test_the_service_listens_before_the_framework_of_its_rest_api_is_loaded():
+    loaded = imported_by(
+        "import mcp_junction.service, mcp_junction.api.room, mcp_junction.cli.serve"
+    )
+    assert "mcp_junction.api.front" in loaded
+    assert not packages(loaded) & {"litestar", "httpx", "rich", "multipart"}
+    assert "mcp_junction.api.app" not in loaded

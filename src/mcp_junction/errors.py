@@ -16,6 +16,7 @@
     ├── InvalidChange      what is wanted of a server makes no sense; carries every Problem found
     ├── FileOwned          the server is the config file's: it is changed there
     ├── VaultError         a sealed value, or the key to it, cannot be used
+    ├── RequestError       a REST request that ends in an error answer; carries its code
     └── UsageError         a command was called with something it cannot work with
 
 A *call* that fails does not raise: it ends in an ``Outcome`` (``calls/outcome.py``), because a
@@ -24,6 +25,7 @@ failure is an answer and has to travel back up the same way as a result.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -173,6 +175,23 @@ class FileOwned(JunctionError):
 
 class VaultError(JunctionError):
     """A sealed value, or the key to it, cannot be used. Never holds either."""
+
+
+class RequestError(JunctionError):
+    """A REST request ends in an error answer. Which HTTP status a code means, ``api`` knows."""
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        context: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.code = code
+        self.detail = detail
+        self.context = dict(context or {})
+        self.headers = dict(headers or {})
+        super().__init__(detail)
 
 
 class UsageError(JunctionError):

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 
+from mcp_junction.api.room import Room
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
 from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.listener.http.app import HttpListener, Standing
+from mcp_junction.listener.http.app import HttpListener
+from mcp_junction.listener.http.doors import Standing
 from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
@@ -39,8 +42,11 @@ KEYS_EVERY = 0.5
 class Service:
     """What answers on the network. It is the Doors of the listener."""
 
-    def __init__(self, junction: Junction, keys: KeyRing, host: str) -> None:
+    def __init__(
+        self, junction: Junction, keys: KeyRing, host: str, rest: Room | None = None
+    ) -> None:
         self._junction = junction
+        self._rest = rest
         self._keys = keys
         settings = junction.settings
         self._needs_key = settings.require_key or not is_loopback(host)
@@ -53,6 +59,8 @@ class Service:
         self._set("")  # a set that makes no sense is told at once
         self._calls = TaskScope("requests")
         self._draining = False
+        self.when_listening: Callable[[str], None] | None = None
+        """Told the address, once there is one."""
         self._registry = SessionRegistry(
             junction.clock,
             settings.max_sessions,
@@ -68,6 +76,7 @@ class Service:
             Guard(host, _words(settings.allowed_hosts), _words(settings.allowed_origins)),
             self._calls,
             settings.max_body_bytes,
+            rest.front if rest is not None else None,
         )
 
     # -- the Doors
@@ -75,7 +84,7 @@ class Service:
     def principal(self, authorization: bytes) -> Principal | None:
         if authorization:
             return self._keys.principal(authorization)
-        return None if self._needs_key or self._keys.has_any else LOCAL_OWNER
+        return None if self._needs_key or self._keys.has_agents else LOCAL_OWNER
 
     def endpoint(self, path: str) -> Endpoint | None:
         """What is at a path; servers come and go, and so do their addresses."""
@@ -114,10 +123,17 @@ class Service:
         if serving.done():
             raise UsageError(f"cannot listen on {host}:{port}; is something else there already?")
         bound = server.servers[0].sockets[0].getsockname()[1]
-        log.warning("listening on http://%s:%d/mcp", f"[{host}]" if ":" in host else host, bound)
+        shown = f"[{host}]" if ":" in host else host
+        log.warning("listening on http://%s:%d/mcp", shown, bound)
+        if self._rest is not None:
+            self._rest.open()
+        if self.when_listening is not None:
+            self.when_listening(f"http://{shown}:{bound}")
         await stop.wait()
         self._draining = True
         self._listener.drain()
+        if self._rest is not None:
+            self._rest.drain()
         self._stateless.drain()
         self._junction.lot.end(lambda _: True, "Junction is ending")
         await self._drain()
@@ -127,6 +143,8 @@ class Service:
         watching.cancel()
         await asyncio.wait({serving}, timeout=5)
         await self._calls.close()
+        if self._rest is not None:
+            await self._rest.close()
 
     def _app(self) -> App:
         """The listener, behind what believes trusted proxies where there are any."""
@@ -144,13 +162,15 @@ class Service:
                 self._registry.expel(self._is_allowed)
                 self._stateless.end(self._is_allowed, "the key was revoked")
                 self._junction.lot.end(self._is_revoked, "the key was revoked")
+                if self._rest is not None:
+                    self._rest.expel(self._keys.is_in_force)
 
     def _is_revoked(self, bearer: Bearer) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))
 
     def _is_allowed(self, principal: Principal) -> bool:
         if principal == LOCAL_OWNER:
-            return not (self._needs_key or self._keys.has_any)
+            return not (self._needs_key or self._keys.has_agents)
         return self._keys.is_in_force(principal)
 
     async def _drain(self) -> None:
@@ -161,8 +181,10 @@ class Service:
             await clock.sleep(0.05)
 
     def _running(self) -> int:
-        stateless = len(self._stateless.calls)
-        return stateless + sum(len(session.calls) for session in self._junction.sessions)
+        others = len(self._stateless.calls)
+        if self._rest is not None:
+            others += len(self._rest.calling)
+        return others + sum(len(session.calls) for session in self._junction.sessions)
 
 
 class _Server(uvicorn.Server):

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 from tests.http.test_doors import PING, opened, post
+from tests.keyring import Keys
 
-from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.http.forwarded import Forwarded
 from mcp_junction.policy.principal import Role
 
@@ -69,7 +69,7 @@ async def test_two_hosts_stay_two_behind_a_proxy(serving):
 
 
 async def test_the_client_in_the_log_is_the_one_before_the_proxy(serving, tmp_path, caplog):
-    KeyRing(tmp_path / "data").create(Role.AGENT, "bot")
+    Keys(tmp_path / "data").create(Role.AGENT, "bot")
     caplog.set_level(logging.INFO, "mcp_junction.http")
     gateway = await serving({}, trusted_proxies="127.0.0.1", allowed_hosts="junction.example")
     assert (await post(gateway, x_forwarded_proto="https", **FROM_OUTSIDE)).status == 401

@@ -50,3 +50,34 @@ async def test_without_the_store_keys_are_good_for_a_moment_and_then_nobody_is_l
     assert ring.is_blind
     assert ring.principal(bearer(text)) is None
     assert ring.has_any  # so that the loopback is not thrown open
+
+
+async def test_a_key_of_the_administrators_own_making_is_taken_and_the_one_before_it_ends(store):
+    ring = await KeyRing.open(store)
+    first, second = "correct-horse-battery-staple", "another-horse-another-staple"
+    await ring.adopt(first, "JUNCTION_ADMIN_KEY")
+    await ring.adopt(first, "JUNCTION_ADMIN_KEY")
+    assert ring.principal(bearer(first)) == Principal("admin", Role.ADMIN)
+    assert (ring.has_admin, ring.has_agents) == (True, False)
+    assert first not in repr(await ring.all())
+    await ring.adopt(second, "JUNCTION_ADMIN_KEY")
+    assert ring.principal(bearer(first)) is None
+    assert ring.principal(bearer(second)) == Principal("admin", Role.ADMIN)
+    with pytest.raises(UsageError, match="revoked"):
+        await ring.adopt(first, "JUNCTION_ADMIN_KEY")
+
+
+@pytest.mark.parametrize("weak", ["short", "x" * 23, "with a space in it, but long", "é" * 30])
+async def test_a_key_that_can_be_guessed_or_not_be_sent_is_not_taken(opener, weak):
+    ring = await KeyRing.open(await opener())
+    with pytest.raises(UsageError, match="JUNCTION_ADMIN_KEY must be"):
+        await ring.adopt(weak, "JUNCTION_ADMIN_KEY")
+    assert not ring.has_any
+
+
+async def test_an_agents_key_does_not_become_an_administrators(store):
+    ring = await KeyRing.open(store)
+    _, text = await ring.create(Role.AGENT, "bot", "admin")
+    assert ring.has_agents
+    with pytest.raises(UsageError, match="no administrator's"):
+        await ring.adopt(text, "JUNCTION_ADMIN_KEY")

@@ -79,6 +79,27 @@ class View:
         """The names under which one server's offers are listed."""
         return [name for name, route in self._routes.items() if route.pair.server == server]
 
+    def spelled(self, pair: Pair) -> str | None:
+        """The name of a pair here, also if its server has left; None when it is not known."""
+        return self._spelled.get(pair)
+
+    def called(self, name: str) -> list[Pair]:
+        """The pairs whose server calls them so; of those that have left only if no other does."""
+        known = self._by_own_name.get(name, [])
+        return [pair for pair in known if pair in self._offers] or known
+
+    @cached_property
+    def _spelled(self) -> dict[Pair, str]:
+        here = {route.pair: name for name, route in self._routes.items()}
+        return {**{pair: name for name, pair in self._departed.items()}, **here}
+
+    @cached_property
+    def _by_own_name(self) -> dict[str, list[Pair]]:
+        table: dict[str, list[Pair]] = {}
+        for pair in self._known:
+            table.setdefault(pair.name, []).append(pair)
+        return table
+
     def nearest(self, name: str) -> list[str]:
         """Names like one that is not there."""
         known = self._comparable(name)

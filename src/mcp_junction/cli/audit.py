@@ -15,6 +15,7 @@ import msgspec
 from mcp_junction.audit.checkpoints import Checkpoint, read_exported
 from mcp_junction.audit.verify import verify
 from mcp_junction.cli.options import add_store_options, parser
+from mcp_junction.cli.printing import printable
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, opened
 from mcp_junction.errors import UsageError
@@ -110,7 +111,7 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
         result = row.outcome or row.decision or ""
         took = "" if row.latency_ms is None else f"{row.latency_ms:.1f}"
         cells = (row.kind, row.actor, row.action, row.target or "", result, took)
-        table.add_row(_moment(row.at), *(escape(_printable(cell)) for cell in cells))
+        table.add_row(_moment(row.at), *(escape(printable(cell)) for cell in cells))
     Console(file=sys.stdout).print(table if rows else "There are no rows yet.")
 
 
@@ -122,11 +123,6 @@ def _fields(row: AuditRow) -> dict[str, Any]:
 
 def _moment(at: float) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.gmtime(at))
-
-
-def _printable(text: str) -> str:
-    """What somebody else chose may not steer the terminal."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 # -- verify

@@ -31,10 +31,10 @@ def run(argv: list[str]) -> int:
     given = options.parse_args(argv)
     set_up_logging(given)
     config = read_config(given)
-    return run_async(_call(config, given.tool, _arguments(given.arguments), as_json=given.json))
+    return run_async(_call(config, given.tool, read_arguments(given.arguments), as_json=given.json))
 
 
-def _arguments(text: str) -> bytes:
+def read_arguments(text: str) -> bytes:
     if text == "-":
         text = sys.stdin.read()
     try:
@@ -71,11 +71,11 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         if as_json:
             print(json.dumps({"error": value}, indent=2, ensure_ascii=False))
         return 1
-    print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else _readable(value))
+    print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else readable(value))
     return 1 if isinstance(value, dict) and value.get("isError") else 0
 
 
-def _readable(value: Any) -> str:
+def readable(value: Any) -> str:
     """The text of a result that is only text; anything else as it is."""
     content = value.get("content") if isinstance(value, dict) else None
     if isinstance(content, list) and content and all(map(_is_text, content)):

@@ -94,7 +94,7 @@ def read_config(given: argparse.Namespace, *, service: bool = False) -> Config:
     options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
     if not given.config:
         if service:
-            return without_file(os.environ, options)
+            return without_file(os.environ, options, _demo_servers() if given.demo else {})
         raise UsageError("--config FILE is needed: the mcpServers file to serve")
     config = load(given.config, os.environ, options, lenient=service)
     if in_circle(os.environ, config.identity):
@@ -103,6 +103,15 @@ def read_config(given: argparse.Namespace, *, service: bool = False) -> Config:
             " this one; remove the entry that starts mcp-junction with this file"
         )
     return config
+
+
+def _demo_servers() -> dict[str, Any]:
+    """Entries for the servers that come with the program."""
+    from mcp_junction.demo import DEMOS
+
+    return {
+        name: {"command": sys.executable, "args": ["-m", module]} for name, module in DEMOS.items()
+    }
 
 
 def set_up_logging(given: argparse.Namespace) -> None:
@@ -120,10 +129,14 @@ def set_up_logging(given: argparse.Namespace) -> None:
     )
 
 
-def add_store_options(options: argparse.ArgumentParser) -> None:
+def add_data_dir(options: argparse._ActionsContainer) -> None:
     options.add_argument(
         "--data-dir", metavar="DIR", help=f"where data is kept (default: {default_data_dir()})"
     )
+
+
+def add_store_options(options: argparse.ArgumentParser) -> None:
+    add_data_dir(options)
     options.add_argument(
         "--store",
         metavar="URL",

@@ -1,11 +1,13 @@
-"""``mcp-junction serve``: registered servers and those of a config file as one network service."""
+"""``mcp-junction serve``: many servers as one network service, with a REST API to administer it."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import logging
+import os
 import signal
+import sys
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +25,10 @@ from mcp_junction.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_junction.app import Junction
+    from mcp_junction.audit.log import AuditLog
     from mcp_junction.bus.bus import Bus
+    from mcp_junction.cli.storage import Storage
+    from mcp_junction.identity.keys import KeyRing
     from mcp_junction.registry.registry import Registry
 
 
@@ -33,11 +38,16 @@ log = logging.getLogger("mcp_junction.cli")
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction serve",
-        "Serve every registered server, and those of a config file, over streamable HTTP at /mcp."
+        "Serve MCP servers over streamable HTTP at /mcp: those of a config file, if one is given,"
+        "\nand those registered over REST at /api/v1 or with `mcp-junction servers add`."
         "\nEach server alone is at /mcp/SERVER, each set of the config at /mcp/SET.",
-        "example:\n  mcp-junction serve --config mcp.json --port 8420\n",
+        "examples:\n  mcp-junction serve --demo\n"
+        "  mcp-junction serve --config mcp.json --port 8420\n",
     )
     add_config_options(options)
+    options.add_argument(
+        "--demo", action="store_true", help="serve the small servers that come with the program"
+    )
     network = options.add_argument_group("network")
     network.add_argument(
         "--host", default="127.0.0.1", help="where to listen; off this machine needs keys"
@@ -55,6 +65,8 @@ def run(argv: list[str]) -> int:
     given = options.parse_args(argv)
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)
+    if given.demo and given.config:
+        raise UsageError("--demo and --config: choose one")
     config = read_config(given, service=True)
     given.store = config.settings.store
     if config.settings.audit == "off":
@@ -63,10 +75,12 @@ def run(argv: list[str]) -> int:
 
 
 async def _serve(config: Config, given: argparse.Namespace) -> int:
+    from mcp_junction.api.room import Room
     from mcp_junction.app import Junction
     from mcp_junction.bus.bus import Bus
     from mcp_junction.calls.stages.audit import CallAudit
     from mcp_junction.cli.storage import opened
+    from mcp_junction.identity.admin import take_admin_key
     from mcp_junction.identity.keys import KeyRing
     from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.registry.registry import Registry
@@ -88,11 +102,42 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         )
         junction.watchers.append(calls.ended)
         keys = await KeyRing.open(storage.store)
-        service = Service(junction, keys, given.host)
-        registry = await enter(Registry(junction, storage.store, audit, bus))
+        await take_admin_key(keys, os.environ)
+        registry = Registry(junction, storage.store, audit, bus)
+        room = Room(junction, registry, bus, storage.store, keys)
+        service = Service(junction, keys, given.host, room)
+        await enter(registry)
+        await _first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)
+        if given.demo:
+            service.when_listening = _demo_words
         await service.serve(given.host, given.port, stop)
     return 0
+
+
+async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
+    """Make the administrator's key, if there is none, and say it, once."""
+    from mcp_junction.identity.admin import FILE, make_admin_key
+    from mcp_junction.policy.principal import LOCAL_OWNER, Role
+
+    if keys.has_admin:
+        return
+    me, role = LOCAL_OWNER, Role.ADMIN.value
+    async with audit.act(me.id, me.role, "key.create", target=role, detail={"role": role}):
+        text = await make_admin_key(keys, storage.folder)
+    print(
+        f"The administrator's key, shown this once:\n\n  {text}\n\n"
+        f"Commands on this machine find it in {storage.folder / FILE}; delete that file if they"
+        " should not.\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _demo_words(url: str) -> None:
+    from mcp_junction.cli.demo_words import words
+
+    print(words(url), file=sys.stderr, flush=True)
 
 
 def _follow_file(

@@ -46,12 +46,19 @@ class Config(msgspec.Struct, frozen=True):
     """Servers that the file names and leaves out: a set may name them too, and is without them."""
 
 
-def without_file(environ: Mapping[str, str], options: Mapping[str, Any]) -> Config:
-    """The config of a service that has no file. Raises ConfigError."""
+def without_file(
+    environ: Mapping[str, str],
+    options: Mapping[str, Any],
+    entries: Mapping[str, Any] | None = None,
+) -> Config:
+    """The config of a service that has no file; ``entries`` are as in one. Raises ConfigError."""
     settings, problems = layered({}, environ, options)
+    document = {"mcpServers": dict(entries or {})}
+    servers, _, found = _servers(document, None, environ, settings, lenient=False)
+    problems += found
     if problems:
         raise ConfigError("the settings", problems)
-    return Config("", (), settings, "", {})
+    return Config("", tuple(servers), settings, "", {})
 
 
 def load(

@@ -16,6 +16,8 @@ from mcp_junction.protocol.lines import DEFAULT_LIMIT
 from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 
 PREFIX_MODES = ("always", "auto", "never")
+SEED_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
+"""Settings whose variable had its name before Junction had one."""
 NAMINGS = ("canonical", "strict")
 AUDIT_MODES = ("normal", "strict", "off")
 _CHOICES = {"prefix": PREFIX_MODES, "names": NAMINGS, "audit": AUDIT_MODES}
@@ -55,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True):
     health_interval_ms: int = 30_000
     health_timeout_ms: int = 5_000
     store: str = ""
+    invocation_timeout_ms: int = 30_000
     audit: str = "normal"
     watch_config: bool = True
 
@@ -66,7 +69,7 @@ def layered(
     problems: list[Problem] = []
     chosen: dict[str, Any] = {}
     for field in Settings.__struct_fields__:
-        variable = f"JUNCTION_{field.upper()}"
+        variable = SEED_NAMES.get(field, f"JUNCTION_{field.upper()}")
         default = getattr(DEFAULTS, field)
         if field in file:
             place = f"$.junction.{field}"

@@ -1,8 +1,9 @@
 """KeyRing: bearer keys, hashed at rest in the store, checked in memory.
 
-A key is ``jct_<id>_<secret>``. Only the SHA-256 of the secret is kept, and it is compared in
-constant time. A revocation holds at once in the process that took it; the others ``refresh`` and
-see that the keys' generation has changed. Who cannot do so for a while lets nobody in.
+A key is ``jct_<id>_<secret>``, or, for the administrator's, whatever they have given us. Only the
+SHA-256 of the secret is kept, and it is compared in constant time. A revocation holds at once in
+the process that took it; the others ``refresh`` and see that the keys' generation has changed. Who
+cannot do so for a while lets nobody in.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ BLIND_AFTER: Final = 5.0
 _BEARER: Final = b"bearer "
 _PREFIX: Final = PREFIX.encode()
 _NOBODY: Final = bytes(32)
+LEAST: Final = 24
+"""Characters that a key of somebody's own making has at least."""
 
 
 class _Known(NamedTuple):
@@ -56,11 +59,8 @@ class KeyRing:
         """Who an Authorization header speaks for; None when for nobody."""
         if authorization[:7].lower() != _BEARER:
             return None
-        parts = authorization[7:].strip().split(b"_", 2)
-        if len(parts) != 3 or parts[0] != _PREFIX:
-            return None
-        found = self._in_force.get(parts[1])
-        digest = sha256(parts[2]).digest()
+        key_id, digest = _read(authorization[7:].strip())
+        found = self._in_force.get(key_id)
         if not compare_digest(digest, found.digest if found is not None else _NOBODY):
             return None
         return found.principal if found is not None and not self.is_blind else None
@@ -69,6 +69,15 @@ class KeyRing:
     def has_any(self) -> bool:
         """Whether any key is in force, as far as we know."""
         return bool(self._in_force)
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether any key is in force that is not an administrator's."""
+        return any(known.principal.role is not Role.ADMIN for known in self._in_force.values())
+
+    @property
+    def has_admin(self) -> bool:
+        return any(known.principal.role is Role.ADMIN for known in self._in_force.values())
 
     def is_in_force(self, principal: Principal) -> bool:
         """Whether any key still speaks for someone."""
@@ -116,6 +125,29 @@ class KeyRing:
         await self._load()
         return key, f"{PREFIX}_{key.id}_{secret}"
 
+    async def adopt(self, text: str, by: str) -> None:
+        """Take a key of the administrator's own making; those taken so before end.
+
+        Raises UsageError for one that can be guessed.
+        """
+        if len(text) < LEAST or not text.isascii() or not text.isprintable() or " " in text:
+            raise UsageError(
+                f"{by} must be at least {LEAST} printable ASCII characters without spaces"
+            )
+        key_id, digest = _read(text.encode())
+        known = {key.id: key for key in await self._store.keys.all()}
+        there = known.pop(key_id.decode(), None)
+        if there is not None and (there.revoked_at or there.role != Role.ADMIN):
+            raise UsageError(f"{by} is a key that is revoked, or no administrator's; give another")
+        for key in known.values():
+            if key.created_by == by and key.revoked_at is None:
+                await self._store.keys.revoke(key.id, time.time(), by)
+        if there is None:
+            role, now = Role.ADMIN, time.time()
+            made = KeyRecord(key_id.decode(), role.value, role.value, digest.hex(), now, by)
+            await self._store.keys.add(made)
+        await self._load()
+
     async def revoke(self, key_id: str, by: str) -> KeyRecord:
         """Raises UsageError when there is no such key."""
         try:
@@ -136,3 +168,12 @@ class KeyRing:
             if key.revoked_at is None
         }
         self._generation = generation
+
+
+def _read(key: bytes) -> tuple[bytes, bytes]:
+    """The id of a key, and the hash of its secret; a foreign one is found by its own hash."""
+    parts = key.split(b"_", 2)
+    if len(parts) == 3 and parts[0] == _PREFIX:
+        return parts[1], sha256(parts[2]).digest()
+    digest = sha256(key).digest()
+    return b"own-" + digest.hex()[:12].encode(), digest

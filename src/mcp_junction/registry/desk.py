@@ -20,6 +20,9 @@ _NAMES: Final = 200
 _DIFFS: Final = 20
 
 
+_WRITTEN: Final = 2.0
+
+
 class ToolDesk:
     """Tools, one by one."""
 
@@ -47,6 +50,8 @@ class ToolDesk:
 
     async def all(self, member: Member | None = None) -> list[ToolRecord]:
         """The tools of one server or of all, in the order their servers list them."""
+        if member is not None:
+            await self._shelving.settled(member, _WRITTEN)  # what was just found is among them
         return await self._ground.store.tools.all(member.id if member is not None else None)
 
     async def get(self, member: Member, name: str) -> ToolRecord:

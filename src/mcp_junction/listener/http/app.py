@@ -8,18 +8,17 @@ before it ends. What a method means it does not know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.http.doors import Doors, Receive, Rest, Scope, Send, Standing
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
-from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import batch, encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
@@ -30,39 +29,17 @@ from mcp_junction.protocol.versions import (
     SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
 )
-from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 
 log = logging.getLogger("mcp_junction.http")
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _JSON = (b"content-type", b"application/json")
+_API = "/api/"
 _NOT_SENT = {"delivery": "not_sent"}
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-
-
-class Doors(Protocol):
-    """What the listener needs to know of the house: who may come in, and where to."""
-
-    def principal(self, authorization: bytes) -> Principal | None:
-        """Who a request is from; None when it must be refused."""
-        ...
-
-    def endpoint(self, path: str) -> Endpoint | None:
-        """The endpoint a path names; None when there is none."""
-        ...
-
-    def open_session(
-        self, principal: Principal, endpoint: Endpoint, channel: Standing
-    ) -> Session: ...
-
-    @property
-    def is_ready(self) -> bool: ...
 
 
 class Refusal(NamedTuple):
@@ -70,26 +47,6 @@ class Refusal(NamedTuple):
 
     status: int
     message: str
-
-
-class Standing:
-    """The channel of a session for what belongs to no call: its standing stream."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self) -> None:
-        self._stream: Callable[[], EventStream] | None = None
-
-    def bind(self, stream: Callable[[], EventStream]) -> None:
-        self._stream = stream
-
-    def send(self, frame: bytes) -> None:
-        if self._stream is not None:
-            self._stream().send(frame)
-
-    def offer(self, frame: bytes) -> None:
-        if self._stream is not None:
-            self._stream().offer(frame)
 
 
 class HttpListener:
@@ -104,8 +61,10 @@ class HttpListener:
         guard: Guard,
         tasks: TaskScope,
         max_body: int,
+        rest: Rest | None = None,
     ) -> None:
         self._doors = doors
+        self._rest = rest
         self._dispatcher = dispatcher
         self._registry = registry
         self._stateless = stateless
@@ -125,13 +84,11 @@ class HttpListener:
         if not self._guard.admits(
             headers.get(b"host", b""), headers.get(b"origin", b"")
         ) or _says_twice(scope["headers"], headers):
-            _log_refused(scope, 403)
-            await _refuse(send, 403, "this Host or Origin is not let in")
+            await self._keep_out(scope, send)
             return
-        path: str = scope["path"]
-        endpoint = self._doors.endpoint(path)
+        endpoint = self._doors.endpoint(scope["path"])
         if endpoint is None:
-            await self._elsewhere(path, scope["method"], send)
+            await self._elsewhere(scope, receive, send)
             return
         principal = self._doors.principal(headers.get(b"authorization", b""))
         if principal is None:
@@ -151,8 +108,19 @@ class HttpListener:
         else:
             await _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
 
-    async def _elsewhere(self, path: str, method: str, send: Send) -> None:
-        if method not in ("GET", "HEAD"):
+    async def _keep_out(self, scope: Scope, send: Send) -> None:
+        _log_refused(scope, 403)
+        words = "this Host or Origin is not let in"
+        if self._rest is not None and scope["path"].startswith(_API):
+            await self._rest.refuse(send, "FORBIDDEN", words)
+        else:
+            await _refuse(send, 403, words)
+
+    async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if self._rest is not None and path.startswith(_API):
+            await self._rest(scope, receive, send)
+        elif scope["method"] not in ("GET", "HEAD"):
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
         elif path == "/healthz":
             await _respond(send, 200, b'{"status":"ok"}\n')

@@ -1,0 +1,55 @@
+"""The Litestar app: every route, in one place. Importing this module is what takes a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Litestar, Response
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.handlers import BaseRouteHandler
+
+from mcp_junction.api import calls, docs, events, lifecycle, servers, state, tools
+from mcp_junction.api.access import PRINCIPAL, check
+from mcp_junction.api.bodies import AnyRequest
+from mcp_junction.api.errors import answer_to
+from mcp_junction.api.openapi import CONFIG, own_pages
+from mcp_junction.api.room import Room
+
+ROUTERS = (
+    servers.ROUTES,
+    lifecycle.ROUTES,
+    tools.ROUTES,
+    calls.ROUTES,
+    events.ROUTES,
+    state.ROUTES,
+)
+
+
+def make_app(room: Room) -> Litestar:
+    """The routes over one room. Every one of them passes the guard."""
+    return Litestar(
+        [*ROUTERS, docs.show_openapi, docs.show_docs],
+        dependencies={"room": Provide(lambda: room, sync_to_thread=False, use_cache=True)},
+        guards=[_guard],
+        exception_handlers={Exception: _error},
+        openapi_config=CONFIG,
+        on_app_init=[own_pages],
+        logging_config=None,
+        debug=False,
+    )
+
+
+def _guard(connection: ASGIConnection[Any, Any, Any, Any],
+           handler: BaseRouteHandler) -> None:  # fmt: skip
+    check(connection.scope.get(PRINCIPAL), handler.opt)  # type: ignore[arg-type]
+
+
+def _error(_: AnyRequest, error: Exception) -> Response[bytes]:
+    answer = answer_to(error)
+    return Response(
+        answer.body,
+        status_code=answer.status,
+        headers=answer.headers,
+        media_type="application/json",
+    )

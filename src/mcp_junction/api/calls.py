@@ -1,0 +1,99 @@
+"""``POST /api/v1/tools/call``: call a tool; its result comes back as it is, with ``metadata``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import MediaType, Response, Router, post
+from msgspec import Raw
+
+from mcp_junction.api.access import Right, needs
+from mcp_junction.api.bodies import AnyRequest, read_body, shaped
+from mcp_junction.api.calling import Done
+from mcp_junction.api.errors import wrong
+from mcp_junction.api.routes import InRoom, caller, options, outcomes
+from mcp_junction.api.shapes import ToolCall
+from mcp_junction.errors import FrameError, RequestError
+from mcp_junction.protocol import frames
+
+
+class CallMetadata(msgspec.Struct):
+    """Where a call went, and how long it took."""
+
+    routed_to: str
+    server_id: str
+    routing_time_ms: float
+    execution_time_ms: float
+
+
+class CallResult(msgspec.Struct):
+    """The tool's own result, whatever else it has, with ``metadata`` added."""
+
+    content: list[dict[str, Any]]
+    metadata: CallMetadata
+    isError: bool = False
+
+
+@post(
+    "/call",
+    status_code=200,
+    opt=options(needs(Right.CALL_TOOLS), ToolCall),
+    responses=outcomes(
+        "TOOL_AMBIGUOUS",
+        "TOOL_NOT_FOUND",
+        "SERVER_NOT_FOUND",
+        "RATE_LIMITED",
+        "EXECUTION_FAILED",
+        "SERVER_UNAVAILABLE",
+        "SERVER_CONNECTION_FAILED",
+        "SESSION_NOT_FOUND",
+        "TIMEOUT",
+        bodied=True,
+    ),
+    media_type=MediaType.JSON,
+    summary="Call a tool",
+    description="By `server.tool`; by a tool's own name with `server_id`; or by its own name alone"
+    " if only one server has it. A tool's own error is a result with `isError`.",
+)
+async def call_tool(request: AnyRequest, room: InRoom) -> Response[CallResult]:
+    body, value = await read_body(request)
+    asked = shaped(value, ToolCall)
+    try:
+        arguments = frames.members(body).get("arguments", Raw(b"{}"))
+    except FrameError:
+        raise wrong("$", "is not usable JSON") from None
+    exchange: Any = request.scope.get("exchange")
+
+    def watch(gone: Any) -> None:
+        if exchange is not None:
+            exchange.when_gone = gone
+
+    done = await room.calling(caller(request), asked.name, asked.server_id, arguments, watch)
+    content: Any = _with_metadata(done)
+    return Response(content, media_type=MediaType.JSON)
+
+
+def _with_metadata(done: Done) -> bytes:
+    """The result with one more member; its other bytes stay as they are."""
+    told = CallMetadata(
+        routed_to=done.server.name,
+        server_id=done.server.id,
+        routing_time_ms=round(done.routing * 1000, 3),
+        execution_time_ms=round(done.execution * 1000, 3),
+    )
+    try:
+        members = frames.members(done.payload)
+    except FrameError:
+        context = {"delivery": "executed"}
+        words = "the server's answer is not an object"
+        raise RequestError("EXECUTION_FAILED", words, context) from None
+    if "metadata" in members:  # a server's own: ours stands, and holds it
+        own = {**msgspec.to_builtins(told), "own": members["metadata"]}
+        return msgspec.json.encode({**members, "metadata": own})
+    tail = b'"metadata":' + msgspec.json.encode(told) + b"}"
+    head = done.payload.rstrip()[:-1]
+    return head + (b"," if members else b"") + tail
+
+
+ROUTES = Router("/api/v1/tools", route_handlers=[call_tool], tags=["tools"])

@@ -1,0 +1,164 @@
+"""Error answers: the one table of codes, and of what each error of ours becomes.
+
+A body is always ``{"detail", "error_code", "context"}``. No value that was sent is quoted in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction import errors
+from mcp_junction.errors import Problem, RequestError
+
+log = logging.getLogger("mcp_junction.api")
+
+STATUS: Final = {
+    "TOOL_AMBIGUOUS": 400,
+    "UNAUTHENTICATED": 401,
+    "FORBIDDEN": 403,
+    "NOT_FOUND": 404,
+    "SERVER_NOT_FOUND": 404,
+    "TOOL_NOT_FOUND": 404,
+    "METHOD_NOT_ALLOWED": 405,
+    "SERVER_ALREADY_EXISTS": 409,
+    "SERVER_OWNED_BY_FILE": 409,
+    "VERSION_CONFLICT": 412,
+    "PAYLOAD_TOO_LARGE": 413,
+    "UNSUPPORTED_MEDIA_TYPE": 415,
+    "VALIDATION_ERROR": 422,
+    "RATE_LIMITED": 429,
+    "INTERNAL_ERROR": 500,
+    "EXECUTION_FAILED": 502,
+    "SERVER_UNAVAILABLE": 503,
+    "SERVER_CONNECTION_FAILED": 503,
+    "SESSION_NOT_FOUND": 503,
+    "STORE_UNAVAILABLE": 503,
+    "TIMEOUT": 504,
+}
+"""Every code there is, and its HTTP status."""
+
+_CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (errors.NotFound, "SERVER_NOT_FOUND"),
+    (errors.AlreadyExists, "SERVER_ALREADY_EXISTS"),
+    (errors.FileOwned, "SERVER_OWNED_BY_FILE"),
+    (errors.VersionConflict, "VERSION_CONFLICT"),
+    (errors.StoreUnavailable, "STORE_UNAVAILABLE"),
+    (errors.CursorError, "VALIDATION_ERROR"),
+    (errors.RefusedError, "VALIDATION_ERROR"),
+    (errors.VaultError, "VALIDATION_ERROR"),
+    (errors.ServerError, "SERVER_CONNECTION_FAILED"),
+)
+"""What the rooms below raise, most particular first; anything else is a fault of ours."""
+
+_BY_STATUS: Final = {
+    401: "UNAUTHENTICATED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    413: "PAYLOAD_TOO_LARGE",
+    415: "UNSUPPORTED_MEDIA_TYPE",
+    429: "RATE_LIMITED",
+}
+"""What the framework itself refuses; any other 4xx of it is a bad request."""
+
+
+class ErrorBody(msgspec.Struct):
+    """Why a request was not done."""
+
+    detail: str
+    error_code: str
+    context: dict[str, Any] = {}
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    """An error, ready to be sent."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+def answer_to(error: Exception) -> ErrorAnswer:
+    """What a client is told of an error."""
+    if isinstance(error, RequestError):
+        return _answer(error.code, error.detail, error.context, error.headers)
+    if isinstance(error, errors.InvalidChange):
+        return answer_to(invalid(error.problems))
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return _answer(code, str(error), _context(error))
+    status = getattr(error, "status_code", 500)
+    if isinstance(status, int) and 400 <= status < 500:
+        return _of_framework(error, status)
+    log.error("a request failed inside Junction", exc_info=error)
+    return _answer("INTERNAL_ERROR", "an internal error of Junction; its log says more")
+
+
+def invalid(problems: Sequence[Problem]) -> RequestError:
+    """The error for a request that is wrong in these places."""
+    told = [{"path": problem.path, "message": problem.message} for problem in problems]
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return RequestError(
+        "VALIDATION_ERROR", f"{first.path} {first.message}{more}", {"problems": told}
+    )
+
+
+def wrong(path: str, message: str) -> RequestError:
+    """The error for one wrong place."""
+    return invalid([Problem(errors.ProblemCode.INVALID_SCHEMA, path, message)])
+
+
+def _context(error: Exception) -> dict[str, Any]:
+    if isinstance(error, errors.VersionConflict):
+        return {"current_version": error.found}
+    if isinstance(error, errors.RefusedError | errors.VaultError):
+        return {"problems": [{"path": "$.connection_config", "message": str(error)}]}
+    if isinstance(error, errors.CursorError):
+        return {"problems": [{"path": "cursor", "message": str(error)}]}
+    return {}
+
+
+def _of_framework(error: Exception, status: int) -> ErrorAnswer:
+    headers = getattr(error, "headers", None) or {}
+    code = _BY_STATUS.get(status, "VALIDATION_ERROR")
+    extra = getattr(error, "extra", None)
+    problems = [
+        {"path": str(one.get("key", "$")), "message": str(one.get("message", "is not right"))}
+        for one in (extra if isinstance(extra, list) else [])
+        if isinstance(one, Mapping)
+    ]
+    if code == "VALIDATION_ERROR":
+        detail = "the request is not right" if not problems else _first(problems)
+    else:
+        detail = _WORDS.get(code, str(getattr(error, "detail", "")))
+    return _answer(code, detail, {"problems": problems} if problems else {}, headers)
+
+
+_WORDS: Final = {
+    "NOT_FOUND": "there is nothing here; see /api/v1/docs",
+    "METHOD_NOT_ALLOWED": "this method is not for this address; see /api/v1/docs",
+}
+
+
+def _first(problems: Sequence[Mapping[str, str]]) -> str:
+    return f"{problems[0]['path']}: {problems[0]['message']}"
+
+
+def _answer(
+    code: str,
+    detail: str,
+    context: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> ErrorAnswer:
+    told = {name.lower(): value for name, value in (headers or {}).items()}
+    if code == "UNAUTHENTICATED":
+        told["www-authenticate"] = 'Bearer realm="mcp-junction"'
+    elif code in ("RATE_LIMITED", "STORE_UNAVAILABLE"):
+        told.setdefault("retry-after", "1")
+    body = ErrorBody(detail, code, dict(context or {}))
+    return ErrorAnswer(STATUS[code], msgspec.json.encode(body), told)

@@ -1,0 +1,67 @@
+"""``GET /api/v1/events``: what happens, as server-sent events that can be taken up again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Router, get
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, QueryParameter
+from litestar.response import Stream
+
+from mcp_junction.api.access import Right, needs
+from mcp_junction.api.bodies import AnyRequest
+from mcp_junction.api.errors import wrong
+from mcp_junction.api.routes import InRoom, caller, outcomes
+
+Last = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Last-Event-ID",
+        max_length=40,
+        description="The id of the last event that was seen: the stream goes on after it."
+        " Without one it begins with what happens next; 0 begins with the oldest that is kept.",
+    ),
+]
+Types = Annotated[
+    str | None,
+    QueryParameter(max_length=400, description="Only these types of events, with commas between."),
+]
+Follow = Annotated[
+    bool, QueryParameter(description="Go on as things happen; false ends with what is there now.")
+]
+_STREAM = ResponseSpec(
+    str,
+    generate_examples=False,
+    media_type="text/event-stream",
+    description="`id`, `event` and `data` (JSON) of each event.",
+)
+_HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+
+
+@get(
+    opt=needs(Right.READ_EVENTS),
+    responses={**outcomes(), 200: _STREAM},
+    media_type="text/event-stream",
+    summary="Follow what happens",
+)
+async def follow_events(
+    request: AnyRequest,
+    room: InRoom,
+    last_event_id: Last = None,
+    types: Types = None,
+    follow: Follow = True,
+) -> Stream:
+    after = None if last_event_id is None else _number(last_event_id)
+    wanted = frozenset(word.strip() for word in (types or "").split(",") if word.strip())
+    events = await room.streams.open(caller(request), after, wanted, follow=follow)
+    return Stream(events, media_type="text/event-stream", headers=_HEADERS)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 18):
+        raise wrong("Last-Event-ID", "must be the id of an event, or 0")
+    return int(text)
+
+
+ROUTES = Router("/api/v1/events", route_handlers=[follow_events], tags=["events"])

@@ -1,0 +1,289 @@
+"""Models: servers, tools and the rest as they are shown. Nothing here decides anything.
+
+Times are RFC 3339 in UTC. A connection is shown masked (``vault/masking.py``).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from mcp_junction.store.records import HistoryRecord, ServerRecord, ToolRecord
+from mcp_junction.vault.masking import masked
+
+
+class SourceServer(msgspec.Struct):
+    """Whose a tool is."""
+
+    id: str
+    name: str
+    status: str
+
+
+class Tool(msgspec.Struct):
+    """A tool of a server, under its namespaced name."""
+
+    id: str
+    name: str
+    original_name: str
+    description: str
+    source_server: SourceServer
+    skill_ids: list[str]
+    primary_skill_id: str | None
+    is_classified: bool
+    is_external: bool
+    enabled: bool
+    risk: str | None
+    pinned_hash: str
+    quarantined: bool
+    flags: list[str]
+    input_schema: dict[str, Any] | UnsetType = UNSET
+
+
+class Server(msgspec.Struct):
+    """A server: its definition, with secrets masked, and how it stands."""
+
+    id: str
+    name: str
+    description: str
+    transport_type: str
+    connection_config: dict[str, Any]
+    status: str
+    enabled: bool
+    reachable: bool | None
+    authenticated: bool | None
+    healthy: bool | None
+    health_check_url: str | None
+    last_health_check: str | None
+    response_time_ms: float | None
+    error_rate: float | None
+    tool_count: int
+    error_message: str | None
+    origin: str
+    isolation: str
+    pin: str
+    trust_annotations: bool
+    allow_private: bool
+    allow_http: bool
+    timeout_ms: int
+    version: int
+    registered_at: str | None
+    connected_at: str | None
+    updated_at: str | None
+    tools: list[Tool] | UnsetType = UNSET
+
+
+class ServerPage(msgspec.Struct):
+    """Servers, by name. ``servers`` is the same array as ``items``."""
+
+    items: list[Server]
+    servers: list[Server]
+    total: int
+    next_cursor: str | None
+
+
+class ToolPage(msgspec.Struct):
+    """Tools of one server."""
+
+    items: list[Tool]
+    total: int
+    next_cursor: str | None
+
+
+class ToolGroup(msgspec.Struct):
+    """The tools of one server, as far as they are on this page."""
+
+    server: SourceServer
+    tools: list[Tool]
+
+
+class ToolGroupPage(msgspec.Struct):
+    """Tools, grouped by server. ``total`` counts tools."""
+
+    items: list[ToolGroup]
+    total: int
+    next_cursor: str | None
+
+
+class HistoryEntry(msgspec.Struct):
+    """Something that happened to a server's connection."""
+
+    id: int
+    event_type: str
+    details: dict[str, Any]
+    at: str | None
+
+
+class HistoryPage(msgspec.Struct):
+    """The connection history of a server, newest first. ``total`` counts this page."""
+
+    items: list[HistoryEntry]
+    total: int
+    next_cursor: str | None
+
+
+class Connecting(msgspec.Struct):
+    """What became of a request to connect."""
+
+    status: str
+    message: str
+
+
+class Disconnected(msgspec.Struct):
+    """What became of a request to disconnect; how many calls were under way."""
+
+    status: str
+    pending_requests: int
+
+
+class Refreshed(msgspec.Struct):
+    """What a new discovery has found, by the tools' own names."""
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+    unchanged: int
+
+
+class State(msgspec.Struct):
+    """How the whole stands."""
+
+    total_servers: int
+    connected_servers: int
+    degraded_servers: int
+    disconnected_servers: int
+    error_servers: int
+    connecting_servers: int
+    total_tools: int
+    indexed_tools: int
+    unindexed_tools: int
+    classified_tools: int
+    unclassified_tools: int
+    tokens_saved: int
+    last_sync: str | None
+    health_check_interval_seconds: float
+    uptime_seconds: float
+
+
+class ServerHealth(msgspec.Struct):
+    """How one server stands: four facts that may each be so or not, or not be known."""
+
+    id: str
+    name: str
+    status: str
+    enabled: bool
+    reachable: bool | None
+    authenticated: bool | None
+    healthy: bool | None
+    last_health_check: str | None
+    response_time_ms: float | None
+    error_rate: float | None
+    error_message: str | None
+
+
+class Health(msgspec.Struct):
+    """``healthy`` when every enabled server is connected, else ``degraded``."""
+
+    status: str
+    servers: list[ServerHealth]
+
+
+def moment(at: float | None) -> str | None:
+    if not at:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_server(record: ServerRecord, tools: list[Tool] | UnsetType = UNSET) -> Server:
+    return Server(
+        id=record.id,
+        name=record.name,
+        description=record.description,
+        transport_type=record.transport_type,
+        connection_config=masked(record.connection_config),
+        status=record.status,
+        enabled=record.enabled,
+        reachable=record.reachable,
+        authenticated=record.authenticated,
+        healthy=record.healthy,
+        health_check_url=_shown_url(record.health_check_url),
+        last_health_check=moment(record.last_health_check),
+        response_time_ms=record.response_time_ms,
+        error_rate=record.error_rate,
+        tool_count=record.tool_count,
+        error_message=record.error_message,
+        origin=record.origin,
+        isolation=record.isolation,
+        pin=record.pin,
+        trust_annotations=record.trust_annotations,
+        allow_private=record.allow_private,
+        allow_http=record.allow_http,
+        timeout_ms=record.timeout_ms or 0,
+        version=record.version,
+        registered_at=moment(record.registered_at),
+        connected_at=moment(record.connected_at),
+        updated_at=moment(record.updated_at),
+        tools=tools,
+    )
+
+
+def shown_health(record: ServerRecord) -> ServerHealth:
+    return ServerHealth(
+        id=record.id,
+        name=record.name,
+        status=record.status,
+        enabled=record.enabled,
+        reachable=record.reachable,
+        authenticated=record.authenticated,
+        healthy=record.healthy,
+        last_health_check=moment(record.last_health_check),
+        response_time_ms=record.response_time_ms,
+        error_rate=record.error_rate,
+        error_message=record.error_message,
+    )
+
+
+def source(record: ServerRecord) -> SourceServer:
+    return SourceServer(record.id, record.name, record.status)
+
+
+def shown_tool(record: ToolRecord, server: SourceServer, *, with_schema: bool) -> Tool:
+    told = _definition(record.definition)
+    description = told.get("description")
+    schema = told.get("inputSchema")
+    return Tool(
+        id=record.id,
+        name=f"{server.name}.{record.name}",
+        original_name=record.name,
+        description=description if isinstance(description, str) else "",
+        source_server=server,
+        skill_ids=record.skill_ids,
+        primary_skill_id=record.primary_skill_id,
+        is_classified=record.is_classified,
+        is_external=True,
+        enabled=record.enabled,
+        risk=record.risk,
+        pinned_hash=record.pinned_hash,
+        quarantined=record.quarantined,
+        flags=record.flags,
+        input_schema=(schema if isinstance(schema, dict) else {}) if with_schema else UNSET,
+    )
+
+
+def shown_history(record: HistoryRecord) -> HistoryEntry:
+    return HistoryEntry(record.id, record.event_type, record.details, moment(record.at))
+
+
+def _definition(raw: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _shown_url(url: str | None) -> str | None:
+    return None if url is None else masked({"url": url})["url"]

@@ -1,0 +1,53 @@
+"""Room: what the handlers work with, put together; and the Front before it. Nothing of Litestar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mcp_junction.api.calling import Calling
+from mcp_junction.api.front import App, Front
+from mcp_junction.api.streaming import Streams
+from mcp_junction.app import Junction
+from mcp_junction.bus.bus import Bus
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.policy.principal import Principal
+from mcp_junction.registry.registry import Registry
+from mcp_junction.store.store import Store
+from mcp_junction.tasks import TaskScope
+
+
+class Room:
+    """What the handlers work with."""
+
+    def __init__(
+        self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
+    ) -> None:
+        self.registry = registry
+        timeout = junction.settings.invocation_timeout_ms / 1000
+        self.calling = Calling(junction, registry, timeout)
+        self._tasks = TaskScope("REST")
+        self.streams = Streams(bus, store.events, self._tasks)
+        self.front = Front(keys, self._make)
+
+    def open(self) -> None:
+        """Begin to load the routes; requests wait for them."""
+        self.front.load(self._tasks)
+
+    def drain(self) -> None:
+        """Take no more requests; streams end, calls go on."""
+        self.front.drain()
+        self.streams.end(lambda _: False)
+
+    def expel(self, is_allowed: Callable[[Principal], bool]) -> None:
+        """End what those have open who may not any more."""
+        self.calling.end(is_allowed, "the key was revoked")
+        self.streams.end(is_allowed)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def _make(self) -> App:
+        # Imported where it is used, in a thread of its own: it takes a second.
+        from mcp_junction.api.app import make_app
+
+        return make_app(self)

@@ -1,0 +1,210 @@
+"""``/api/v1/aggregator/servers``: registering, showing, changing and removing servers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, patch, post
+from litestar.params import HeaderParameter, PathParameter, QueryParameter
+
+from mcp_junction.api.access import Right, needs
+from mcp_junction.api.bodies import AnyRequest, read_body
+from mcp_junction.api.errors import invalid, wrong
+from mcp_junction.api.models import (
+    HistoryPage,
+    Server,
+    ServerPage,
+    shown_history,
+    shown_server,
+    shown_tool,
+    source,
+)
+from mcp_junction.api.paging import USUAL, Cursor, Limit, page, read_cursor, write_cursor
+from mcp_junction.api.routes import InRoom, caller, options, outcomes
+from mcp_junction.api.shapes import ServerChange, ServerRegistration
+from mcp_junction.config.registration import read_registration
+from mcp_junction.errors import CursorError, VersionConflict
+from mcp_junction.store.records import ServerRecord
+from mcp_junction.upstream.state import ServerState, parse_state
+
+Ref = Annotated[
+    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
+]
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        max_length=100,
+        description="The ETag that was read: the change is made only if it is still the one.",
+    ),
+]
+Status = Annotated[
+    str | None,
+    QueryParameter(
+        name="status", max_length=40, description="Only servers in this state; any case."
+    ),
+]
+WithTools = Annotated[bool, QueryParameter(description="Show each server's tools too.")]
+
+
+@post(
+    opt=options(needs(Right.CHANGE_SERVERS), ServerRegistration),
+    responses=outcomes("SERVER_ALREADY_EXISTS", bodied=True),
+    summary="Register a server",
+    description="Answers at once; the connection goes on in the background.",
+)
+async def register_server(request: AnyRequest, room: InRoom) -> Response[Server]:
+    _, value = await read_body(request)
+    made, problems = read_registration(value)
+    if made is None:
+        raise invalid(problems)
+    record = await room.registry.register(
+        made, caller(request), auto_connect=made.auto_connect and made.enabled
+    )
+    return _tagged(record, status=201)
+
+
+@get(
+    opt=needs(Right.READ_SERVERS),
+    responses=outcomes(),
+    summary="List servers",
+)
+async def list_servers(
+    room: InRoom,
+    status: Status = None,
+    include_tools: WithTools = False,
+    limit: Limit = USUAL,
+    cursor: Cursor = None,
+) -> ServerPage:
+    wanted = None if status is None else _state(status)
+    records = sorted(room.registry.all(wanted), key=_by_name)
+    found = page(records, _by_name, limit, cursor)
+    shown = [await _with_tools(room, one) if include_tools else shown_server(one)
+             for one in found.items]  # fmt: skip
+    return ServerPage(shown, shown, found.total, found.next_cursor)
+
+
+@get(
+    "/{server_id:str}",
+    opt=needs(Right.READ_SERVERS),
+    responses=outcomes("SERVER_NOT_FOUND"),
+    summary="Show a server",
+)
+async def show_server(
+    room: InRoom, server_id: Ref, include_tools: WithTools = False
+) -> Response[Server]:
+    record = room.registry.find(server_id)
+    return _tagged(record, shown=await _with_tools(room, record) if include_tools else None)
+
+
+@patch(
+    "/{server_id:str}",
+    opt=options(needs(Right.CHANGE_SERVERS), ServerChange),
+    responses=outcomes(
+        "SERVER_NOT_FOUND",
+        "SERVER_ALREADY_EXISTS",
+        "SERVER_OWNED_BY_FILE",
+        "VERSION_CONFLICT",
+        bodied=True,
+    ),
+    summary="Change a server",
+    description="Only what is given changes. A masked value means: as before. A new name renames"
+    " all the server's tools with it.",
+)
+async def change_server(
+    request: AnyRequest, room: InRoom, server_id: Ref, if_match: IfMatch = None
+) -> Response[Server]:
+    _, value = await read_body(request)
+    if not isinstance(value, dict):
+        raise wrong("$", "must be an object")
+    version = _version(if_match)
+    return _tagged(await room.registry.change(server_id, value, caller(request), version))
+
+
+@delete(
+    "/{server_id:str}",
+    opt=needs(Right.CHANGE_SERVERS),
+    responses=outcomes("SERVER_NOT_FOUND", "SERVER_OWNED_BY_FILE", "VERSION_CONFLICT"),
+    summary="Remove a server and all its tools",
+)
+async def remove_server(
+    request: AnyRequest, room: InRoom, server_id: Ref, if_match: IfMatch = None
+) -> None:
+    version = _version(if_match)
+    record = room.registry.find(server_id)
+    if version is not None and version != record.version:
+        raise VersionConflict("the server", record.version)
+    await room.registry.remove(server_id, caller(request))
+
+
+@get(
+    "/{server_id:str}/history",
+    opt=needs(Right.READ_SERVERS),
+    responses=outcomes("SERVER_NOT_FOUND"),
+    summary="Show what happened to a server's connection, newest first",
+)
+async def show_history(
+    room: InRoom, server_id: Ref, limit: Limit = USUAL, cursor: Cursor = None
+) -> HistoryPage:
+    before = None if cursor is None else _before(cursor)
+    found = await room.registry.history(server_id, limit + 1, before)
+    items = [shown_history(record) for record in found[:limit]]
+    more = write_cursor((items[-1].id,)) if len(found) > limit else None
+    return HistoryPage(items, len(items), more)
+
+
+def _tagged(
+    record: ServerRecord, status: int = 200, shown: Server | None = None
+) -> Response[Server]:
+    headers = {"etag": f'"{record.version}"'}
+    if status == 201:
+        headers["location"] = f"/api/v1/aggregator/servers/{record.id}"
+    return Response(shown or shown_server(record), status_code=status, headers=headers)
+
+
+async def _with_tools(room: InRoom, record: ServerRecord) -> Server:
+    tools = await room.registry.tools(record.id)
+    whose = source(record)
+    return shown_server(record, [shown_tool(one, whose, with_schema=False) for one in tools])
+
+
+def _by_name(record: ServerRecord) -> tuple[Any, ...]:
+    return record.name, record.id
+
+
+def _state(text: str) -> ServerState:
+    try:
+        return parse_state(text)
+    except ValueError:
+        raise wrong("status", f"must be one of {', '.join(ServerState)}") from None
+
+
+def _version(if_match: str | None) -> int | None:
+    """The version in an If-Match; None where any will do."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    bare = if_match.strip().removeprefix('"').removesuffix('"')
+    if not (bare.isascii() and bare.isdecimal() and len(bare) < 18):
+        raise wrong("If-Match", "must be one ETag of this server, or *")
+    return int(bare)
+
+
+def _before(cursor: str) -> int:
+    key = read_cursor(cursor)
+    if len(key) != 1 or not isinstance(key[0], int) or not 0 <= key[0] < 2**62:
+        raise CursorError("is not a cursor of this list")
+    return key[0]
+
+
+ROUTES = Router(
+    "/api/v1/aggregator/servers",
+    route_handlers=[
+        register_server,
+        list_servers,
+        show_server,
+        change_server,
+        remove_server,
+        show_history,
+    ],
+    tags=["servers"],
+)

@@ -1,0 +1,50 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+COLOURS: Final = {
+    "CONNECTED": "green",
+    "DEGRADED": "yellow",
+    "CONNECTING": "yellow",
+    "ERROR": "red",
+    "DISCONNECTED": "dim",
+}
+
+
+def printable(text: str) -> str:
+    """What somebody else chose may not steer the terminal."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
+    """A table, or the words for an empty one. A cell that is a state has its colour."""
+    from rich.console import Console
+    from rich.table import Table
+
+    made = [[_cell(cell) for cell in row] for row in rows]
+    console = Console(file=sys.stdout)
+    if not made:
+        console.print(empty, markup=False)
+        return
+    table = Table(*headings)
+    for row in made:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    from rich.markup import escape
+
+    lines = ("" if value is None else str(value)).split("\n")
+    text = escape("\n".join(map(printable, lines)))
+    colour = COLOURS.get(text)
+    return f"[{colour}]{text}[/]" if colour else text

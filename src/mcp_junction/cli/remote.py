@@ -1,0 +1,133 @@
+"""Remote: a running service as commands reach it, over its REST API.
+
+Which key is sent: ``--key``, else ``JUNCTION_KEY``, else, to this machine only, the administrator's
+key that the first start of the service left in the data directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from mcp_junction.cli.options import add_data_dir, data_dir
+from mcp_junction.errors import JunctionError, RequestError, UsageError
+
+DEFAULT: Final = "http://127.0.0.1:8420"
+SERVERS: Final = "/api/v1/aggregator/servers"
+_WAIT: Final = 75.0
+_PAGE: Final = 500
+_HERE: Final = ("127.0.0.1", "localhost", "::1")
+
+
+def add_remote_options(options: argparse.ArgumentParser) -> None:
+    group = options.add_argument_group("the service")
+    group.add_argument(
+        "--url", metavar="URL", help=f"where it is (default: JUNCTION_URL, or {DEFAULT})"
+    )
+    group.add_argument(
+        "--key",
+        help="the key to show it (default: JUNCTION_KEY, or on this machine the administrator's,"
+        " which the first `serve` left in the data directory)",
+    )
+    add_data_dir(group)
+    options.add_argument("--json", action="store_true", help="print JSON")
+
+
+class Remote:
+    """A service, and the key to it."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        parts = urlsplit(url)
+        try:
+            self._port = parts.port
+        except ValueError:
+            self._port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or self._port == -1:
+            raise UsageError(f"--url {url}: must be like {DEFAULT}")
+        self.url = url.rstrip("/")
+        self._host = parts.hostname
+        self._is_tls = parts.scheme == "https"
+        self._base = parts.path.rstrip("/")
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> Remote:
+        """The service that the options, or else the environment, name."""
+        url = given.url or os.environ.get("JUNCTION_URL") or DEFAULT
+        key = given.key or os.environ.get("JUNCTION_KEY")
+        if not key and urlsplit(url).hostname in _HERE:  # it is for nobody else
+            from mcp_junction.identity.admin import kept_admin_key
+
+            key = kept_admin_key(data_dir(given))
+        return cls(url, key)
+
+    def get(self, path: str, **query: Any) -> Any:
+        chosen = {name: _text(value) for name, value in query.items() if value is not None}
+        return self._ask("GET", f"{path}?{urlencode(chosen)}" if chosen else path)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._ask("POST", path, body)
+
+    def delete(self, path: str) -> None:
+        self._ask("DELETE", path)
+
+    def pages(self, path: str, **query: Any) -> Iterator[Any]:
+        """Every item of a list, however many pages it has."""
+        cursor = None
+        while True:
+            found = self.get(path, limit=_PAGE, cursor=cursor, **query)
+            yield from found["items"]
+            cursor = found["next_cursor"]
+            if not cursor:
+                return
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        headers = dict(self._headers)
+        data = None
+        if body is not None:
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            headers["content-type"] = "application/json"
+        kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=_WAIT)
+        try:
+            connection.request(method, self._base + path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise JunctionError(
+                f"there is no service at {self.url}: {error}\n"
+                "start one with: mcp-junction serve, or name another with --url"
+            ) from None
+        finally:
+            connection.close()
+        return self._read(answer.status, text)
+
+    def _read(self, status: int, text: bytes) -> Any:
+        try:
+            value = json.loads(text) if text else None
+        except ValueError:
+            raise JunctionError(f"{self.url} is no Junction: its answer is not JSON") from None
+        if status < 400:
+            return value
+        value = value if isinstance(value, dict) else {}
+        code, detail = str(value.get("error_code", "")), str(value.get("detail", f"HTTP {status}"))
+        if status == 401:
+            detail = (
+                "the service does not take this key: give one with --key or JUNCTION_KEY"
+                if self._headers
+                else "the service wants a key: give one with --key or JUNCTION_KEY"
+            )
+        raise RequestError(code, detail, value.get("context") or {})
+
+
+def server_path(name: str) -> str:
+    return f"{SERVERS}/{quote(name, safe='')}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,70 @@
+"""``mcp-junction tools list|call``: the tools of a running service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from mcp_junction.cli.call import read_arguments, readable
+from mcp_junction.cli.options import parser
+from mcp_junction.cli.printing import print_json, print_table
+from mcp_junction.cli.remote import Remote, add_remote_options
+
+
+def run(argv: list[str]) -> int:
+    options = parser(
+        "mcp-junction tools",
+        "List and call the tools of a running `mcp-junction serve`.",
+        "examples:\n  mcp-junction tools list --server clock\n"
+        '  mcp-junction tools call arithmetic.evaluate \'{"expression": "6 * 7"}\'\n',
+    )
+    actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show all tools, by server")
+    listing.add_argument("--all", action="store_true", help="also those that cannot be called now")
+    listing.add_argument("--schemas", action="store_true", help="with --json: what each one takes")
+    call = actions.add_parser(
+        "call",
+        help="call a tool and print its result",
+        description="Exit code 1 if the call failed or the tool says that it did.",
+    )
+    call.add_argument("name", metavar="NAME", help="server.tool, or a tool's own name")
+    call.add_argument(
+        "arguments", metavar="JSON", nargs="?", default="{}", help="its arguments; - reads stdin"
+    )
+    for action in (listing, call):
+        action.add_argument("--server", metavar="NAME", help="only this server's; its name or id")
+        add_remote_options(action)
+    given = options.parse_args(argv)
+    act = _list if given.action == "list" else _call
+    return act(given, Remote.of(given))
+
+
+def _list(given: argparse.Namespace, remote: Remote) -> int:
+    path = "/api/v1/aggregator/tools"
+    chosen = {"include_unavailable": given.all, "include_schemas": given.schemas}
+    groups = list(remote.pages(path, server=given.server, **chosen))
+    tools = [tool for group in groups for tool in group["tools"]]
+    if given.json:
+        print_json(tools)
+        return 0
+    rows = [(tool["name"], _first_line(tool["description"])) for tool in tools]
+    print_table(("tool", ""), rows, "There are no tools yet; see: mcp-junction servers list")
+    return 0
+
+
+def _call(given: argparse.Namespace, remote: Remote) -> int:
+    arguments = read_arguments(given.arguments)
+    head = {"name": given.name} | ({"server_id": given.server} if given.server else {})
+    # The arguments go as they were written, not as we would write them.
+    body = json.dumps(head).encode()[:-1] + b', "arguments": ' + arguments + b"}"
+    result = remote.post("/api/v1/tools/call", body)
+    if given.json:
+        print_json(result)
+    else:
+        result.pop("metadata", None)
+        print(readable(result))
+    return 1 if result.get("isError") else 0
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

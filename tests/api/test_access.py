@@ -1,0 +1,173 @@
+"""Every route, in every role, from every Host and Origin: nothing is reached without right."""
+
+import pytest
+from litestar import get
+from tests.plugin_rest import CALL, ROLES, SERVERS, registration
+
+from mcp_junction.api.access import ANYONE, PUBLIC, RIGHTS, Right
+from mcp_junction.policy.principal import Role
+
+HOSTS = (
+    "evil.example",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example:80",
+    "",
+    "user@localhost",
+)
+ORIGINS = (
+    "http://evil.example",
+    "null",
+    "file://",
+    "https://localhost.evil.example",
+    "http://[::2]",
+)
+HELLO = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "t", "version": "1"},
+}
+
+
+def routes(served):
+    """Every path and method there is, with what each says about itself."""
+    for route in served.room.front.app.routes:
+        for handler in route.route_handlers:
+            for method in sorted(handler.http_methods - {"OPTIONS"}):
+                path = route.path_format.replace("{server_id}", "peer")
+                yield method, path, handler.opt
+
+
+async def ready(gateway):
+    served = await gateway()
+    await served.client().post(SERVERS, json=registration(auto_connect=False))
+    return served
+
+
+@pytest.mark.req("S-04")
+async def test_each_route_is_open_to_those_with_the_right_and_to_nobody_else(gateway):
+    served = await ready(gateway)
+    seen = 0
+    for method, path, opt in routes(served):
+        for role in (None, "viewer", "agent", "orchestrator"):
+            right = opt["needs"]
+            answer = await served.client(role).request(
+                method, path, params={"follow": "false"}, json={} if method != "GET" else None
+            )
+            allowed = right in ANYONE or (role and right in RIGHTS[Role(role)])
+            refused = 401 if role is None else 403
+            is_refused = answer.status_code == refused
+            assert is_refused is not bool(allowed), (method, path, role, answer.status_code)
+            if not allowed:
+                code = "UNAUTHENTICATED" if role is None else "FORBIDDEN"
+                assert answer.json()["error_code"] == code
+                assert answer.json().keys() == {"detail", "error_code", "context"}
+            seen += 1
+    assert seen >= 4 * 15
+    assert (await served.client().get(f"{SERVERS}/peer")).json()["version"] == 1
+
+
+@pytest.mark.req("S-04")
+@pytest.mark.parametrize("given", [
+    *({"host": host} for host in HOSTS), *({"origin": origin} for origin in ORIGINS),
+], ids=str)  # fmt: skip
+async def test_a_foreign_host_or_origin_reaches_no_route_in_any_role(gateway, given):
+    served = await ready(gateway)
+    for method, path, _ in routes(served):
+        for role in (None, *ROLES):
+            body = {} if method != "GET" else None
+            answer = await served.client(role).request(method, path, headers=given, json=body)
+            assert answer.status_code == 403, (method, path, role)
+            assert answer.json()["error_code"] == "FORBIDDEN"
+    assert (await served.client().get(SERVERS)).json()["total"] == 1
+
+
+@pytest.mark.req("S-04")
+async def test_a_new_route_is_closed_by_default(gateway):
+    served = await ready(gateway)
+
+    @get("/api/v1/brand-new")
+    async def brand_new() -> str:
+        return "reached"
+
+    served.room.front.app.register(brand_new)
+    for role in ROLES:
+        answer = await served.client(role).get("/api/v1/brand-new")
+        assert (answer.status_code, answer.json()["error_code"]) == (403, "FORBIDDEN")
+    assert (await served.client(None).get("/api/v1/brand-new")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer jct_x_y"},
+        {"authorization": "Basic YTpi"},
+        {"authorization": "Bearer " + "a" * 60_000},
+        {"authorization": "jct_a_b"},
+        {"x-api-key": "anything"},
+    ],
+    ids=["empty", "unknown", "basic", "long", "bare", "elsewhere"],
+)
+async def test_what_is_no_key_opens_nothing(gateway, given):
+    served = await gateway()
+    answer = await served.client(None).get(SERVERS, headers=given)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_two_keys_at_once_open_nothing(gateway):
+    served = await gateway()
+    keys = [("authorization", f"Bearer {served.keys[role]}") for role in ("admin", "viewer")]
+    assert (await served.client(None).get(SERVERS, headers=keys)).status_code == 401
+
+
+async def test_a_revoked_key_opens_nothing_any_more(gateway):
+    served = await gateway()
+    assert (await served.client("viewer").get(SERVERS)).status_code == 200
+    await served.ring.revoke(served.keys["viewer"].split("_")[1], "test")
+    assert (await served.client("viewer").get(SERVERS)).status_code == 401
+
+
+async def test_only_the_pages_about_the_api_are_public(gateway):
+    served = await gateway()
+    await served.client().get(SERVERS)  # the routes are loaded
+    open_to_anyone = {path for _, path, opt in routes(served) if opt["needs"] in ANYONE}
+    assert open_to_anyone == PUBLIC
+    assert {Right.READ_DOCS} == ANYONE
+    for path in PUBLIC:
+        assert (await served.client(None).get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/api/v1/nowhere", 404, "NOT_FOUND"),
+        ("GET", "/api/", 404, "NOT_FOUND"),
+        ("GET", f"{SERVERS}/a%2Fconnect", 404, "NOT_FOUND"),
+        ("GET", f"{SERVERS}/..%2f..%2fetc", 404, "NOT_FOUND"),
+        ("PUT", SERVERS, 405, "METHOD_NOT_ALLOWED"),
+        ("DELETE", CALL, 405, "METHOD_NOT_ALLOWED"),
+    ],
+)
+async def test_where_nothing_is_the_answer_is_still_ours(gateway, method, path, status, code):
+    served = await gateway()
+    answer = await served.client().request(method, path)
+    assert (answer.status_code, answer.json()["error_code"]) == (status, code)
+    if status == 405:
+        assert answer.headers["allow"]
+
+
+async def test_a_form_of_a_foreign_page_is_not_read(gateway):
+    served = await gateway()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        answer = await served.client().post(SERVERS, content="{}", headers={"content-type": kind})
+        assert (answer.status_code, answer.json()["error_code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+
+
+async def test_the_local_owner_keeps_the_endpoint_while_there_are_only_administrators_keys(gateway):
+    served = await gateway(only=("admin",))
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    kinds = {"accept": "application/json, text/event-stream"}
+    assert (await served.client(None).post("/mcp", json=hello, headers=kinds)).status_code == 200
+    await served.ring.create(Role.AGENT, "bot", "test")
+    assert (await served.client(None).post("/mcp", json=hello, headers=kinds)).status_code == 401

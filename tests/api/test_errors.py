@@ -1,0 +1,80 @@
+"""What is answered when something below the API goes wrong."""
+
+import json
+
+import pytest
+from tests.plugin_rest import SERVERS, registration, stdio_config
+
+from mcp_junction.config.load import load
+from mcp_junction.errors import StoreUnavailable
+
+
+async def test_a_server_of_the_config_file_is_changed_there(gateway, tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"filed": stdio_config()}}))
+    served = await gateway(load(str(path), {}, {}))
+    shown = (await served.client().get(f"{SERVERS}/filed")).json()
+    assert shown["origin"] == "file"
+    for answer in (
+        await served.client().patch(f"{SERVERS}/filed", json={"description": "x"}),
+        await served.client().delete(f"{SERVERS}/filed"),
+    ):
+        assert (answer.status_code, answer.json()["error_code"]) == (409, "SERVER_OWNED_BY_FILE")
+    await served.until("filed", "CONNECTED")
+    assert (await served.call("filed.echo")).status_code == 200
+
+
+async def test_a_store_that_takes_nothing_is_told_of_and_nothing_has_changed(gateway, monkeypatch):
+    served = await gateway()
+
+    async def away(*_, **__):
+        raise StoreUnavailable("the store cannot be written to now")
+
+    monkeypatch.setattr(served.registry._ground.store.servers, "add", away)
+    answer = await served.client().post(SERVERS, json=registration(auto_connect=False))
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "STORE_UNAVAILABLE")
+    assert answer.headers["retry-after"]
+    assert (await served.client().get(SERVERS)).json()["total"] == 0
+
+
+async def test_a_fault_of_ours_is_answered_without_what_it_was(gateway, monkeypatch, caplog):
+    served = await gateway()
+
+    def broken():
+        raise RuntimeError("hunter2")
+
+    monkeypatch.setattr(served.registry, "state", broken)
+    answer = await served.client().get("/api/v1/aggregator/state")
+    assert (answer.status_code, answer.json()["error_code"]) == (500, "INTERNAL_ERROR")
+    assert "hunter2" not in answer.text
+    assert "a request failed inside Junction" in caplog.text
+
+
+async def test_routes_that_cannot_be_loaded_are_a_fault_that_is_answered(gateway, monkeypatch):
+    from mcp_junction.api import app
+
+    def broken(_):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(app, "make_app", broken)
+    served = await gateway()
+    answer = await served.client().get(SERVERS)
+    assert (answer.status_code, answer.json()["error_code"]) == (500, "INTERNAL_ERROR")
+
+
+async def test_while_it_ends_nothing_new_is_begun(gateway):
+    served = await gateway()
+    served.room.drain()
+    answer = await served.client().get(SERVERS)
+    told = answer.json()
+    assert (answer.status_code, told["error_code"]) == (503, "SERVER_UNAVAILABLE")
+    assert told["context"]["delivery"] == "not_sent"
+
+
+@pytest.mark.parametrize("secret", ["hunter2"])
+async def test_a_refused_secret_is_not_quoted(gateway, secret):
+    served = await gateway()
+    config = {"command": "x", "env": {"A B": secret}, "headers": {"x": secret}}
+    answer = await served.client().post(SERVERS, json=registration(connection_config=config))
+    assert answer.status_code == 422
+    assert secret not in answer.text

@@ -1,0 +1,114 @@
+"""`GET /api/v1/events`: what happens, as it happens, and taken up again."""
+
+import asyncio
+import json
+
+import httpx
+from tests.plugin_rest import SERVERS, registration
+
+EVENTS = "/api/v1/events"
+
+
+class Reader:
+    """One who reads the stream."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._lines = response.aiter_lines()
+
+    async def next(self) -> dict:
+        """The next event; comments are passed over."""
+        event: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            async for line in self._lines:
+                if line and not line.startswith(":"):
+                    name, _, value = line.partition(": ")
+                    event[name] = value
+                elif not line and "data" in event:
+                    return {**event, "data": json.loads(event["data"])}
+        raise AssertionError("the stream has ended")
+
+    async def ended(self) -> bool:
+        async with asyncio.timeout(20):
+            async for _ in self._lines:
+                pass
+        return True
+
+
+def reading(served, role="admin", **how):
+    return served.client(role).stream("GET", EVENTS, **how)
+
+
+async def test_what_happens_is_told_as_it_happens(served):
+    async with reading(served, params={"types": "server.registered,server.removed"}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        reader = Reader(response)
+        await served.client().post(SERVERS, json=registration(auto_connect=False))
+        first = await reader.next()
+        assert first["event"] == "server.registered"
+        assert first["data"]["data"]["name"] == "peer"
+        await served.client().delete(f"{SERVERS}/peer")
+        second = await reader.next()
+        assert second["event"] == "server.removed"
+        assert int(second["id"]) > int(first["id"])
+
+
+async def test_a_stream_is_taken_up_after_the_last_event_that_was_seen(served):
+    async with reading(served) as response:
+        reader = Reader(response)
+        await served.client().post(SERVERS, json=registration("one", auto_connect=False))
+        seen = await reader.next()
+    for name in ("two", "three"):
+        await served.client().post(SERVERS, json=registration(name, auto_connect=False))
+    await served.bus.flush()
+    async with reading(served, headers={"last-event-id": seen["id"]}) as response:
+        reader = Reader(response)
+        names = [(await reader.next())["data"]["data"]["name"] for _ in range(2)]
+    assert names == ["two", "three"]
+
+
+async def test_what_is_there_can_be_read_to_its_end(served):
+    await served.client().post(SERVERS, json=registration("one", auto_connect=False))
+    await served.bus.flush()
+    from_the_beginning = {"last-event-id": "0"}
+    answer = await served.client().get(
+        EVENTS, params={"follow": "false"}, headers=from_the_beginning
+    )
+    assert answer.text.count("event: server.registered\n") == 1
+    assert "id: 1\n" in answer.text
+
+
+async def test_no_secret_is_in_an_event(served):
+    config = {"command": "true", "env": {"TOKEN": "hunter2"}}
+    await served.client().post(
+        SERVERS, json=registration("one", connection_config=config, auto_connect=False)
+    )
+    await served.bus.flush()
+    answer = await served.client().get(
+        EVENTS, params={"follow": "false"}, headers={"last-event-id": "0"}
+    )
+    assert "one" in answer.text
+    assert "hunter2" not in answer.text
+
+
+async def test_a_stream_ends_with_the_key_it_was_opened_with(served):
+    async with reading(served, "viewer") as response:
+        reader = Reader(response)
+        key_id = served.keys["viewer"].split("_")[1]
+        await served.ring.revoke(key_id, "test")
+        assert await reader.ended()
+    assert (await served.client("viewer").get(SERVERS)).status_code == 401
+
+
+async def test_a_number_that_is_none_is_refused(served):
+    for odd in ("x", "-1", "1.5", "9" * 30):
+        answer = await served.client().get(EVENTS, headers={"last-event-id": odd})
+        assert (answer.status_code, answer.json()["error_code"]) == (422, "VALIDATION_ERROR")
+
+
+async def test_a_reader_that_leaves_leaves_nothing_behind(served):
+    async with reading(served) as response:
+        assert response.status_code == 200
+        assert len(served.room.streams) == 1
+    async with asyncio.timeout(20):
+        while len(served.room.streams) or served.bus.is_read:  # noqa: ASYNC110 - it says nothing
+            await asyncio.sleep(0.02)

@@ -1,0 +1,118 @@
+"""What the API says of itself is true: requests made from it, good and bad, in every role."""
+
+import asyncio
+import re
+from itertools import count
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from tests.plugin_rest import ROLES, SERVERS, registration
+
+from mcp_junction.api.errors import STATUS
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+EXAMPLES = {"admin": 20, "orchestrator": 6, "agent": 4, "viewer": 4}
+_turn = count()
+
+
+def tame(case) -> None:
+    """Half of the requests are for a server that is there; none leads to a connection."""
+    path, method = case.operation.path, case.operation.method.lower()
+    known = "spare" if method in ("patch", "delete") or "disconnect" in path else "peer"
+    if "server_id" in (case.path_parameters or {}) and next(_turn) % 2:
+        case.path_parameters["server_id"] = known
+    if path == "/api/v1/events":
+        case.query = {**(case.query or {}), "follow": "false"}
+    if path == SERVERS and isinstance(case.body, dict):
+        case.body["auto_connect"] = False
+
+
+def attack(document, url: str, key: str, mode: GenerationMode, examples: int) -> int:
+    """Send generated requests to every operation; how many were sent."""
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=url)
+    sent = 0
+    with requests.Session() as session:
+        session.trust_env = False
+        for found in schema.get_all_operations():
+            operation = found.ok()
+
+            @settings(
+                max_examples=examples,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def send(case):
+                nonlocal sent
+                tame(case)
+                given_key = {"authorization": f"Bearer {key}"}
+                answer = case.call(session=session, headers=given_key, timeout=20)
+                sent += 1
+                case.validate_response(answer, checks=CHECKS)
+
+            send()
+    return sent
+
+
+# The service runs on another thread of this process, and may use `random` while a request is made.
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
+@pytest.mark.req("S-01")
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+async def test_generated_requests_get_documented_answers_and_no_failure(
+    gateway, remote, role, mode
+):
+    served = await gateway(stdio_allow="/nothing/is/allowed")
+    document = (await served.client(None).get("/api/v1/openapi.json")).json()
+    far = {"transport_type": "HTTP", "connection_config": await remote("http")}
+    await served.register("peer", **far)
+    await served.client().post(SERVERS, json=registration("spare", **far, auto_connect=False))
+    sent = await asyncio.to_thread(
+        attack, document, served.url, served.keys[role], mode, EXAMPLES[role]
+    )
+    assert sent >= 10
+
+
+async def test_the_description_is_complete(gateway):
+    served = await gateway()
+    document = (await served.client(None).get("/api/v1/openapi.json")).json()
+    assert document["openapi"].startswith("3.")
+    told = set()
+    for operations in document["paths"].values():
+        for method, operation in operations.items():
+            assert operation["summary"]
+            assert operation["x-roles"]
+            assert {"401", "403", "422"} <= operation["responses"].keys()
+            assert ("requestBody" in operation) is (method in ("post", "patch"))
+            for answer in operation["responses"].values():
+                told |= set(re.findall(r"[A-Z_]{6,}", answer.get("description") or ""))
+    outside = {"NOT_FOUND", "METHOD_NOT_ALLOWED", "INTERNAL_ERROR"}  # of no operation in particular
+    assert set(STATUS) - told == outside
+
+
+async def test_the_page_needs_nothing_from_elsewhere(gateway):
+    served = await gateway()
+    answer = await served.client(None).get("/api/v1/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "<script" not in answer.text
+    assert not re.findall(r"(?:src|href)=\"https?:", answer.text)
+    for path in ("/api/v1/tools/call", "/api/v1/aggregator/servers/{server_id}/connect"):
+        assert path in answer.text

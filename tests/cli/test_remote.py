@@ -1,0 +1,180 @@
+"""`servers`, `tools` and `state`: the commands that talk to a running `serve --demo`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from tests.plugin_journeys import PROGRAM, own_environment
+
+BOUND = 60
+CLOCK = [sys.executable, "-m", "mcp_junction.demo.clock"]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The program, serving the demo; it must end well on Ctrl-C."""
+    folder = tmp_path_factory.mktemp("demo")
+    process = subprocess.Popen(
+        [str(PROGRAM), "serve", "--demo", "--port", "0", "--data-dir", str(folder)],
+        env=own_environment(),
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    said = ""
+    while "Ctrl-C ends it" not in said:
+        line = process.stderr.readline()
+        assert line, f"it has ended:\n{said}"
+        said += line
+    url = said.partition("listening on ")[2].partition("/mcp")[0]
+    yield SimpleNamespace(url=url, folder=folder, said=said)
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=BOUND)
+    assert process.returncode == 0, said + rest
+    assert "Traceback" not in said + rest
+
+
+@pytest.fixture
+def ask(demo, program):
+    """Run a command on the demo, as its owner."""
+
+    def run(*words, **how):
+        where = ["--url", demo.url, "--data-dir", str(demo.folder)]
+        size = 1 if words[0] == "state" else 2
+        return program(*words[:size], *where, *words[size:], **how)
+
+    return run
+
+
+def settled(ask):
+    """Wait until the demo servers are up: a call waits for them."""
+    for name in ("clock.now", "notes.list_notes", "arithmetic.evaluate"):
+        ask("tools", "call", name, '{"expression": "1"}' if "evaluate" in name else "{}")
+
+
+def test_the_demo_says_what_to_do_next_and_its_key_once(demo):
+    assert f"{demo.url}/mcp" in demo.said
+    assert "servers add" in demo.said
+    kept = (demo.folder / "admin.key").read_text().strip()
+    assert demo.said.count(kept) == 1
+    assert (demo.folder / "admin.key").stat().st_mode & 0o777 == 0o600
+    for path in demo.folder.rglob("junction.db*"):
+        assert kept.rpartition("_")[2].encode() not in path.read_bytes()
+
+
+def test_servers_are_listed_shown_and_counted(ask):
+    settled(ask)
+    table = ask("servers", "list")
+    assert table.returncode == 0
+    for name in ("arithmetic", "clock", "notes", "CONNECTED"):
+        assert name in table.stdout
+    found = json.loads(ask("servers", "list", "--json", "--status", "connected").stdout)
+    assert [one["name"] for one in found] == ["arithmetic", "clock", "notes"]
+    shown = ask("servers", "show", "clock")
+    assert found[1]["id"] in shown.stdout
+    assert "countdown" in shown.stdout
+    state = ask("state", "--json")
+    assert json.loads(state.stdout)["connected_servers"] == 3
+    assert "total servers" in ask("state").stdout
+
+
+def test_tools_are_listed_and_called(ask):
+    settled(ask)
+    assert "clock.now" in ask("tools", "list", "--server", "clock").stdout
+    names = [one["name"] for one in json.loads(ask("tools", "list", "--json").stdout)]
+    assert "arithmetic.evaluate" in names
+    done = ask("tools", "call", "arithmetic.evaluate", '{"expression": "6 * 7"}')
+    assert (done.returncode, json.loads(done.stdout)["value"]) == (0, 42)
+    whole = ask("tools", "call", "evaluate", "-", "--json", stdin='{"expression": "2"}')
+    assert json.loads(whole.stdout)["metadata"]["routed_to"] == "arithmetic"
+    by_server = ask("tools", "call", "--server", "clock", "now")
+    assert by_server.returncode == 0
+    failed = ask("tools", "call", "arithmetic.evaluate", '{"expression": "1 / 0"}')
+    assert failed.returncode == 1
+    unknown = ask("tools", "call", "clock.nothing")
+    assert unknown.returncode == 1
+    assert "there is no tool 'clock.nothing'" in unknown.stderr
+
+
+def test_a_server_is_added_disconnected_connected_and_removed(ask):
+    added = ask("servers", "add", "--description", "mine", "mine", "--", *CLOCK)
+    assert (added.returncode, added.stdout) == (0, "mine is CONNECTED, with 3 tools\n")
+    away = ask("servers", "disconnect", "mine")
+    assert away.stdout == "mine: DISCONNECTED; 0 calls were under way\n"
+    assert ask("tools", "call", "mine.now").returncode == 1
+    assert "CONNECTED" in ask("servers", "connect", "mine").stdout
+    assert ask("servers", "remove", "mine").returncode == 0
+    gone = ask("servers", "show", "mine")
+    assert gone.returncode == 1
+    assert "there is no server 'mine'" in gone.stderr
+
+
+def test_a_server_that_does_not_start_is_told_of(ask):
+    added = ask("servers", "add", "broken", "--", "/nowhere/at-all")
+    assert added.returncode == 1
+    assert added.stderr.startswith("broken is ERROR: ")
+    assert ask("servers", "remove", "broken", "--json").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("add", "x"), "give one of"),
+        (("add", "x", "--http", "http://a", "--sse", "http://b"), "give one of"),
+        (("add", "x", "--env", "novalue", "--", "true"), "--env must be NAME=VALUE"),
+        (("add", "Bad Name", "--", "true"), "$.name"),
+        (("remove", "clock"), "the config file's"),
+        (("list", "--status", "asleep"), "status"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_words(ask, words, told):
+    ended = ask("servers", *words)
+    assert ended.returncode in (1, 2)
+    assert told in ended.stderr
+
+
+def test_the_key_can_be_given_and_a_wrong_one_is_told_of(demo, program):
+    kept = (demo.folder / "admin.key").read_text().strip()
+    elsewhere = ["--url", demo.url, "--data-dir", str(demo.folder / "none")]
+    none = program("state", *elsewhere)
+    assert (none.returncode, "wants a key" in none.stderr) == (1, True)
+    wrong = program("state", *elsewhere, "--key", "jct_a_b")
+    assert (wrong.returncode, "does not take this key" in wrong.stderr) == (1, True)
+    assert program("state", *elsewhere, "--key", kept).returncode == 0
+    assert program("state", *elsewhere, env={"JUNCTION_KEY": kept}).returncode == 0
+
+
+def test_where_no_service_is_the_command_says_how_to_start_one(program, tmp_path):
+    ended = program("state", "--url", "http://127.0.0.1:9", "--data-dir", tmp_path)
+    assert ended.returncode == 1
+    assert "mcp-junction serve" in ended.stderr
+    odd = program("state", "--url", "nonsense", "--data-dir", tmp_path)
+    assert (odd.returncode, "must be like" in odd.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["servers", "tools", "state"])
+def test_help_has_an_example_or_says_what_it_does(program, command):
+    shown = program(command, "--help")
+    assert shown.returncode == 0
+    assert "mcp-junction serve" in shown.stdout
+
+
+def test_the_owners_key_is_sent_to_this_machine_only(tmp_path, monkeypatch):
+    from mcp_junction.cli.remote import Remote
+
+    (tmp_path / "admin.key").write_text("jct_a_secret\n")
+    monkeypatch.delenv("JUNCTION_KEY", raising=False)
+    given = {"key": None, "data_dir": str(tmp_path)}
+    here = Remote.of(SimpleNamespace(url="http://127.0.0.1:1", **given))
+    there = Remote.of(SimpleNamespace(url="http://far.example:1", **given))
+    assert here._headers == {"authorization": "Bearer jct_a_secret"}
+    assert there._headers == {}
+
+
+def test_a_demo_and_a_file_are_one_too_many(program, tmp_path):
+    words = ["serve", "--demo", "--config", tmp_path / "x.json", "--data-dir", tmp_path]
+    assert "choose one" in program(*words).stderr
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,197 @@
+"""A pytest plugin: Junction with its REST API, in this process, on a port of its own.
+
+`served` is one over a store, SQLite and PostgreSQL in turn; `gateway` starts one as it is wanted.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.http.peer_http import HttpPeer, SsePeer
+from tests.plugin_http import PEER, Said
+
+from mcp_junction.api.room import Room
+from mcp_junction.app import Junction
+from mcp_junction.bus.bus import Bus
+from mcp_junction.calls.stages.audit import CallAudit
+from mcp_junction.config.load import Config, without_file
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.policy.principal import Role
+from mcp_junction.protocol.names import PLATFORM
+from mcp_junction.registry.registry import Registry
+from mcp_junction.service import Service
+from mcp_junction.store.store import default_url, open_store
+
+BOUND = 20.0
+SERVERS = "/api/v1/aggregator/servers"
+CALL = "/api/v1/tools/call"
+ROLES = ("admin", "orchestrator", "agent", "viewer")
+
+
+def stdio_config(**options: Any) -> dict[str, Any]:
+    """The connection of the peer on stdio."""
+    return {"command": sys.executable, "args": ["-E", "-S", str(PEER), json.dumps(options)]}
+
+
+def registration(name: str = "peer", **more: Any) -> dict[str, Any]:
+    """The body that registers the peer on stdio."""
+    given = {"name": name, "transport_type": "STDIO", "connection_config": stdio_config()}
+    return {**given, **more}
+
+
+class Served:
+    """A gateway with its REST API."""
+
+    def __init__(self, port: int, keys: dict[str, str], parts: dict[str, Any]) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.keys = keys
+        self.junction: Junction = parts["junction"]
+        self.registry: Registry = parts["registry"]
+        self.bus: Bus = parts["bus"]
+        self.ring: KeyRing = parts["ring"]
+        self.service: Service = parts["service"]
+        self.room: Room = parts["room"]
+        self._clients: dict[str | None, httpx.AsyncClient] = {}
+
+    def client(self, role: str | None = "admin") -> httpx.AsyncClient:
+        """A client with a role's key, or with none."""
+        if role not in self._clients:
+            headers = {} if role is None else {"authorization": f"Bearer {self.keys[role]}"}
+            self._clients[role] = httpx.AsyncClient(
+                base_url=self.url, headers=headers, timeout=BOUND, trust_env=False
+            )
+        return self._clients[role]
+
+    async def register(self, name: str = "peer", **more: Any) -> dict[str, Any]:
+        """Register a peer and wait until it is connected; its record."""
+        answer = await self.client().post(SERVERS, json=registration(name, **more))
+        assert answer.status_code == 201, answer.text
+        await asyncio.wait_for(self.junction.servers[name].settled.wait(), BOUND)
+        return await self.until(name, "CONNECTED")
+
+    async def until(self, name: str, *states: str) -> dict[str, Any]:
+        """Wait until a server is in one of these states; its record."""
+        async with asyncio.timeout(BOUND):
+            while True:
+                shown = (await self.client().get(f"{SERVERS}/{name}")).json()
+                if shown["status"] in states:
+                    return shown
+                await asyncio.sleep(0.02)
+
+    async def call(self, name: str, arguments: Any = None, *, role: str = "admin", **more: Any):
+        body = {"name": name, "arguments": arguments or {}, **more}
+        return await self.client(role).post(CALL, json=body)
+
+    async def busy(self, calls: int = 1) -> None:
+        """Wait until so many REST calls are with their servers."""
+        async with asyncio.timeout(BOUND):
+            while self._sent() != calls:  # noqa: ASYNC110 - nobody announces it
+                await asyncio.sleep(0.01)
+
+    def _sent(self) -> int:
+        running = self.room.calling.running
+        return sum(call.flight is not None for call in running) if running else 0
+
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+
+async def serve_api(
+    stack: AsyncExitStack,
+    opener: Any,
+    config: Config | None = None,
+    only: tuple[str, ...] = ROLES,
+    **settings: Any,
+) -> Served:
+    """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
+    config = config or without_file({}, settings)
+    store = await opener()
+    audit = await opener.log(store)
+    bus = await stack.enter_async_context(Bus(store.events))
+    junction = Junction(config, canonical=PLATFORM, supervised=True, starts=False)
+    await stack.enter_async_context(junction)
+    junction.watchers.append(CallAudit(audit).ended)
+    registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
+    ring = await KeyRing.open(store)
+    keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
+    room = Room(junction, registry, bus, store, ring)
+    service = Service(junction, ring, "127.0.0.1", room)
+    stop, said = asyncio.Event(), Said()
+    logging.getLogger("mcp_junction.service").addHandler(said)
+    task = asyncio.create_task(service.serve("127.0.0.1", 0, stop))
+    try:
+        await asyncio.wait({task, said.port}, return_when=asyncio.FIRST_COMPLETED, timeout=BOUND)
+    finally:
+        logging.getLogger("mcp_junction.service").removeHandler(said)
+    if not said.port.done():
+        await task
+    parts = {"junction": junction, "registry": registry, "bus": bus, "ring": ring}
+    served = Served(said.port.result(), keys, {**parts, "service": service, "room": room})
+
+    async def end() -> None:
+        await served.close()
+        stop.set()
+        await asyncio.wait_for(task, BOUND)
+
+    stack.push_async_callback(end)
+    return served
+
+
+@pytest.fixture
+async def served(opener) -> AsyncIterator[Served]:
+    """A gateway without servers, over each kind of store."""
+    async with AsyncExitStack() as stack:
+        yield await serve_api(stack, opener)
+
+
+class _SqliteOpener:
+    """Opens one SQLite store; for what does not depend on the kind of store."""
+
+    def __init__(self, stack: AsyncExitStack, folder: Path, vault: Any) -> None:
+        self._stack = stack
+        self._folder = folder
+        self._vault = vault
+
+    async def __call__(self) -> Any:
+        store = await open_store(default_url(self._folder), self._vault)
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def log(self, store: Any) -> Any:
+        from tests.plugin_store import Opener
+
+        return await Opener(self._stack, "", self._vault, self._folder).log(store)
+
+
+@pytest.fixture
+async def gateway(tmp_path, vault) -> AsyncIterator[Any]:
+    """Start gateways over SQLite, with these settings or this config."""
+    async with AsyncExitStack() as stack:
+
+        async def start(config: Config | None = None, **settings: Any) -> Served:
+            opener = _SqliteOpener(stack, tmp_path / "data", vault)
+            return await serve_api(stack, opener, config, **settings)
+
+        yield start
+
+
+@pytest.fixture
+async def remote() -> AsyncIterator[Any]:
+    """Peers that listen: the connection of one over http or sse."""
+    async with AsyncExitStack() as stack:
+
+        async def start(transport: str, **options: Any) -> dict[str, Any]:
+            kind = HttpPeer if transport == "http" else SsePeer
+            peer = await stack.enter_async_context(kind(**options))
+            return {"url": peer.url}
+
+        yield start
