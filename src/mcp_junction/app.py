@@ -38,7 +38,7 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.resilience.clock import Clock, SystemClock
-from mcp_junction.sessions.listen import Listen, subscribed
+from mcp_junction.sessions.listen import Listen, is_told_by, subscribed
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.subscriptions.coalescer import Coalescer
@@ -196,16 +196,17 @@ class Junction:
         """Someone is gone: servers need not tell any more what nobody else wants to hear."""
         for server, uri in self._subscriptions.drop(subscriber):
             upstream = self.servers.get(server)
-            if upstream is not None and not upstream.is_isolated:
-                self.tasks.spawn(upstream.unsubscribe(uri))
+            if upstream is not None and is_told_by(upstream, subscriber):
+                self.tasks.spawn(self._stop_telling(upstream, uri))
+
+    async def _stop_telling(self, upstream: Upstream, uri: str) -> None:
+        if not self._subscriptions.names(upstream.key, uri):  # else someone has come meanwhile
+            await upstream.unsubscribe(uri)
 
     # -- stateless clients
 
-    def visited(self, visitor: Visitor) -> None:
-        self.greet(visitor.hello())
-
     def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
-        shown = [u for key, u in self.servers.items() if endpoint.admits_server(key)]
+        shown = (u for key, u in self.servers.items() if endpoint.admits_server(key))
         return stateless_capabilities(u.greeting for u in shown if u.greeting is not None)
 
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
@@ -216,12 +217,10 @@ class Junction:
 
     def listened(self, listen: Listen) -> None:
         self.listens.discard(listen)
-        for upstream in self.servers.values():
-            upstream.end_session(listen)
         self._unsubscribe(listen)
 
-    def introduced(self, session: Session) -> None:
-        self.greet(session.hello())
+    def introduced(self, client: Session | Visitor) -> None:
+        self.greet(client.hello())
 
     def greet(self, hello: Hello = EVERYTHING_RELAYED) -> None:
         """Let the servers' handshakes begin."""
@@ -316,9 +315,11 @@ class Junction:
             return  # what its callers want, each of their calls says
         if any(session.log_level for session in self.sessions):
             await self._tell_log_level(upstream)
-        if upstream.session is None and (upstream.is_isolated or upstream.primary is not None):
+        if upstream.session is None and upstream.primary is not None:
             return  # nobody subscribes there
-        wanted = self._subscriptions.of(upstream.key, upstream.session)
+        asked = self._subscriptions.of(upstream.key, upstream.session)
+        every = {uri: self._subscriptions.names(upstream.key, uri) for uri in asked}
+        wanted = [uri for uri, who in every.items() if any(is_told_by(upstream, w) for w in who)]
         if upstream.is_stateless:  # all together are one request
             await asyncio.gather(*map(upstream.subscribe, wanted))
             return
@@ -341,7 +342,7 @@ class Junction:
         uri = frames.text(params.get("uri")) or ""
         for session, name in self._subscriptions.names(upstream.key, uri).items():
             assert isinstance(session, Session | Listen)
-            if upstream.session in (None, session):
+            if is_told_by(upstream, session):
                 renamed = {**params, "uri": Raw(encode.dumps(name))}
                 session.notify(frame.method, frame.params if name == uri else encode.dumps(renamed))
 
@@ -386,6 +387,5 @@ class Junction:
 
 
 def _session(upstream: Upstream) -> Session:
-    """The session that a twin is for."""
     assert isinstance(upstream.session, Session)
     return upstream.session

@@ -13,7 +13,7 @@ from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import RESOURCE_NOT_FOUND
 from mcp_junction.sessions.session import Session
-from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.testing.link import FakeUpstream, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Kind, Outcome
 
@@ -74,3 +74,24 @@ async def test_what_is_not_there_cannot_be_wanted():
     outcome = await readers.say(readers.one, "subscribe", "z://1")
     assert str(RESOURCE_NOT_FOUND).encode() in bytes(outcome.payload)
     assert readers.told() == []
+
+
+async def test_who_is_about_to_subscribe_counts_when_another_leaves():
+    readers = Readers()
+    await readers.say(readers.one, "subscribe")
+    readers.server.wire.script = silence
+    coming = readers.world.tasks.spawn(readers.say(readers.two, "subscribe"))
+    await readers.world.clock.advance(0)
+    assert (await readers.say(readers.one, "unsubscribe")).kind is Kind.RESULT
+    assert readers.told() == ["subscribe", "subscribe"]
+    readers.server.wire.waiting[-1].end(outcomes.result(b"{}"))
+    assert (await coming).kind is Kind.RESULT
+    assert readers.wanting() == {readers.two}
+
+
+async def test_a_subscription_that_stands_survives_one_that_is_refused():
+    readers = Readers()
+    await readers.say(readers.one, "subscribe")
+    readers.server.wire.script = lambda _: outcomes.refused(b'{"code":-1,"message":"no"}')
+    assert (await readers.say(readers.one, "subscribe")).kind is Kind.ERROR
+    assert readers.wanting() == {readers.one}

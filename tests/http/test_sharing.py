@@ -10,6 +10,7 @@ from tests.keyring import Keys
 from tests.plugin_http import stdio_entry
 
 from mcp_junction.policy.principal import Role
+from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY
 
 TRANSPORTS = ["stdio", "http", "sse"]
 ISOLATED = {"junction": {"isolation": "per-session"}}
@@ -330,3 +331,30 @@ async def test_a_bad_level_is_refused(serving):
     error = await client.error("logging/setLevel", {"level": "loud"})
     assert error["code"] == -32602
     assert "must be one of debug" in error["message"]
+
+
+async def test_with_isolation_a_listen_hears_of_changes_on_the_link_that_is_everyones(
+    serving, upstream
+):
+    gateway = await serving({"p": await upstream("stdio") | ISOLATED})
+    await gateway.settled()
+    server = gateway.junction.servers["p"]
+    meta = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}
+    wanted = {"resourceSubscriptions": ["note://1"]}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen"}
+    message["params"] = {"notifications": wanted, "_meta": meta}
+    wire = await gateway.wire()
+    headers = {"mcp_protocol_version": LATEST_STATELESS, "mcp_method": "subscriptions/listen"}
+    wire.request("POST", "/mcp", json.dumps(message).encode(), **headers)
+    assert (await wire.head()).is_stream
+    events = wire.events()
+    assert (await anext(events)).message["params"]["notifications"] == wanted
+    await server.request("tools/call", b'{"name":"touch","arguments":{"uri":"note://1"}}', 5.0)
+    assert (await anext(events)).message["method"] == UPDATED
+    wire.reset()
+    async with asyncio.timeout(20):
+        while True:
+            seen = await server.request("tools/call", b'{"name":"seen","arguments":{}}', 5.0)
+            if b"resources/unsubscribe" in bytes(seen.payload):
+                break
+    assert not server._twins._pooled

@@ -65,13 +65,19 @@ async def test_a_request_before_initialize_is_refused_and_a_ping_is_answered(lau
 
 
 @pytest.mark.req("FR-012")
-async def test_a_probe_of_the_2026_era_is_told_to_use_the_handshake(launch):
+async def test_the_first_request_decides_the_era(launch):
     client = await launch({"one": scripted("echo")})
-    meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
-    refusal = await client.error("server/discover", {"_meta": meta})
-    assert refusal["code"] == -32601
-    await client.introduce()
-    assert list(await client.tools()) == ["one:echo"]
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    found = await client.result("server/discover", {"_meta": meta})
+    assert found["supportedVersions"] == ["2026-07-28"]
+    listed = await client.result("tools/list", {"_meta": meta})
+    assert [tool["name"] for tool in listed["tools"]] == ["one:echo"]
+    refusal = await client.error("initialize", {"protocolVersion": "2025-11-25"})
+    assert refusal["code"] == -32022
+    assert refusal["data"]["supported"] == ["2026-07-28"]
 
 
 @pytest.mark.req("FR-012")

@@ -1,4 +1,7 @@
-"""The official SDK's client in front, in both its ways to connect, and its server behind."""
+"""The official SDK's client in front, in both its ways to connect, and its server behind.
+
+What crosses from one era to the other, and how, is in `tests/journeys_eras`.
+"""
 
 import asyncio
 
@@ -20,7 +23,11 @@ SDK_SERVER = python_server("sdk_server")
 SDK_SERVER["args"].remove("-S")
 
 
-@pytest.fixture(params=["auto", "legacy"])
+VERSIONS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
+handshake = pytest.mark.parametrize("connect", ["legacy"], indirect=True)
+
+
+@pytest.fixture(params=list(VERSIONS))
 def connect(request, config):
     """The SDK's client with the program on these servers; it closes the program by itself."""
 
@@ -34,9 +41,10 @@ def connect(request, config):
 
 
 @pytest.mark.req("FR-012", "FR-004", "FR-006")
-async def test_it_connects_lists_and_calls(connect):
+async def test_it_connects_lists_and_calls(connect, request):
+    mode = request.node.callspec.params["connect"]
     async with connect({"one": scripted("echo", "count"), "two": SDK_SERVER}) as client:
-        assert client.protocol_version == "2025-11-25"
+        assert client.protocol_version == VERSIONS[mode]
         assert client.server_info.name == "mcp-junction"
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools)[:3] == ["one:echo", "one:count", "two:add"]
@@ -61,6 +69,7 @@ async def test_a_client_of_a_strict_name_sees_strict_names(connect):
         assert not (await client.call_tool(tool.name, {})).is_error
 
 
+@handshake
 async def test_progress_and_log_messages_of_a_call_reach_its_callbacks(connect):
     progress, logs = [], []
 
@@ -78,6 +87,7 @@ async def test_progress_and_log_messages_of_a_call_reach_its_callbacks(connect):
 
 
 @pytest.mark.req("J-HANDSHAKE")
+@handshake
 async def test_questions_of_a_server_reach_the_clients_callbacks(connect):
     async def on_elicitation(context, params):
         assert params.message == "What is your name?"
@@ -105,6 +115,7 @@ async def test_questions_of_a_server_reach_the_clients_callbacks(connect):
         }
 
 
+@handshake
 async def test_a_client_that_can_answer_no_questions_is_not_asked_any(connect):
     async with connect({"two": SDK_SERVER}) as client:
         for tool, arguments in (("greet", {}), ("think", {"about": "life"}), ("places", {})):
@@ -113,6 +124,7 @@ async def test_a_client_that_can_answer_no_questions_is_not_asked_any(connect):
 
 
 @pytest.mark.req("FR-009", "US2-5")
+@handshake
 async def test_a_crash_is_told_to_the_client(connect):
     changed = asyncio.Event()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
@@ -10,13 +11,25 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.pipe import PipeClient
+from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.protocol.versions import (
+    CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    LATEST_STATELESS,
+    VERSION_KEY,
+)
 from mcp_junction.resilience.clock import SystemClock
+from mcp_junction.sessions.listen import Listen
 from mcp_junction.sessions.session import Session
+from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, catalog_of, crossing
@@ -36,6 +49,8 @@ class FakeBackend:
         self.sessions: list[Session] = []
         self.levels: list[int] = []
         self.passed_on: list[tuple[str, bytes]] = []
+        self.visitors: list[Visitor] = []
+        self.listened_to: list[Listen] = []
         self._gate = asyncio.Event()
 
     async def settled(self) -> None:
@@ -52,6 +67,29 @@ class FakeBackend:
             self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
         self.is_settled = True
         self._gate.set()
+
+    # -- stateless clients
+
+    def spelling(self, endpoint: Endpoint) -> Spelling:
+        return names.STDIO
+
+    def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
+        return {}
+
+    def visited(self, visitor: Visitor) -> None:
+        self.visitors.append(visitor)
+
+    async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
+        return list(uris) if self.is_settled else []
+
+    def acknowledged(self, listen: Listen) -> None:
+        self.listened_to.append(listen)
+
+    def listened(self, listen: Listen) -> None:
+        if listen in self.listened_to:
+            self.listened_to.remove(listen)
+
+    # -- the others
 
     def introduced(self, session: Session) -> None:
         self.sessions.append(session)
@@ -117,6 +155,39 @@ class Client:
         (frame,) = self.take()
         assert frame["id"] == id
         return frame
+
+
+class StatelessClient:
+    """A client of the stateless era on a pipe."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self.tasks = TaskScope("calls")
+        self.dispatcher = StatelessDispatcher(backend, self.tasks)
+        self.sent: list[dict[str, Any]] = []
+        self.offered: list[dict[str, Any]] = []
+        self.pipe = PipeClient(self.dispatcher, LOCAL_OWNER, EVERYTHING, self, self.tasks)
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(json.loads(frame))
+
+    def offer(self, frame: bytes) -> None:
+        self.offered.append(json.loads(frame))
+
+    def say(self, message: dict[str, Any]) -> None:
+        line = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self.pipe.receive(frames.decode(line))
+
+    def request(self, method: str, params: Any = None, *, id: Any = 1, client: Any = None) -> None:
+        meta = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}, CLIENT_INFO_KEY: client or {}}
+        self.say({"id": id, "method": method, "params": {**(params or {}), "_meta": meta}})
+
+    def listen(self, *uris: str, id: Any = 1) -> None:
+        wanted = {"toolsListChanged": True, "resourceSubscriptions": uris}
+        self.request("subscriptions/listen", {"notifications": wanted}, id=id)
+
+    async def turns(self, count: int = 10) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
 
 
 def _refuse(constant: str) -> None:

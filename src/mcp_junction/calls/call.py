@@ -43,6 +43,11 @@ class Caller(Wire, Protocol):
     def wants_log(self, params: Raw) -> bool: ...
 
     @property
+    def questions(self) -> frozenset[str]:
+        """The methods it can be asked by."""
+        ...
+
+    @property
     def log_name(self) -> str | None:
         """The level of log messages it has asked for, if it has."""
         ...

@@ -9,8 +9,10 @@ before a stateless server, whose questions are put to the client before it is ca
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
@@ -30,7 +32,6 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import QUESTIONS
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 from mcp_junction.upstream.server import Upstream
@@ -81,21 +82,23 @@ class Crossing:
     async def __call__(self, call: Call, route: Route) -> Outcome:
         if route.upstream.is_shut:
             return route.upstream.unavailable()
-        if call.method in SUBSCRIBING and not route.upstream.is_isolated:
+        alone = route.upstream.is_isolated and call.caller.era is Era.HANDSHAKE
+        if call.method in SUBSCRIBING and not alone:
             return await _subscribed(call, route)
-        upstream = await self._upstream(call, route.upstream)
-        link = await upstream.link_in_time(route.timeout)
-        if link is None:
-            return call.ended_by or upstream.unavailable()
         era = call.caller.era
-        if call.method in OF_TASKS:
-            return await self._task(call, link, route)
+        upstream = route.upstream
+        link: Link | None = upstream.link
+        if link is None or not _is_decided(upstream, era):
+            upstream = await self._upstream(call, upstream)
+            link = await upstream.link_in_time(route.timeout)
+            if link is None:
+                return call.ended_by or upstream.unavailable()
+        if era is Era.HANDSHAKE:
+            way = fly if link.era is era else self._in_rounds
+            return await way(call, link, route)
+        if link.era is era:
+            return await self.stateless(call, link, route)
         try:
-            if era is Era.HANDSHAKE:
-                way = fly if link.era is era else self._in_rounds
-                return await way(call, link, route)
-            if link.era is era:
-                return await self.stateless(call, link, route)
             return await self._parked(call, upstream, link, route)
         except StateError as error:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
@@ -103,7 +106,8 @@ class Crossing:
     async def _upstream(self, call: Call, server: Upstream) -> Upstream:
         """The server as this caller reaches it: in the caller's own era, if it speaks that."""
         caller = call.caller
-        if server.link is not None and server.link.era is not caller.era:
+        foreign = server.link is not None and server.link.era is not caller.era
+        if foreign and server.speaks(caller.era) is not False:
             try:
                 own = await asyncio.wait_for(server.in_era(caller.era), _VERDICT_WAIT)
             except TimeoutError:
@@ -125,13 +129,15 @@ class Crossing:
             return server
         caller = call.caller
         hello = caller.hello()
-        alone = id(caller) if server.is_isolated else 0
+        alone = (caller.endpoint.name, hello.client) if server.is_isolated else None
         return server.pooled((caller.principal, hello.capabilities, alone), hello) or server
 
     # -- stateless on both sides
 
     async def stateless(self, call: Call, link: Link, route: Route) -> Outcome:
         """As it is. Only the server's state is sealed, so that it is good for this caller alone."""
+        if call.method in SUBSCRIBING:
+            return await _subscribed(call, route)
         flight = Flight(call.method, call, self._loop)
         params = readdressed(call.method, call.params, route.raw_name)
         if call.progress_token is not None:
@@ -139,15 +145,27 @@ class Crossing:
             params["_meta"] = Raw(encode.dumps({**members, "progressToken": Raw(flight.wire_id)}))
         state = params.get("requestState")
         if state is not None:
-            ticket = self._lot.seal.open(_text(state), _bearer(call, route))
+            try:
+                ticket = self.seal.open(_text(state), _bearer(call, route))
+            except StateError as error:
+                return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+            if ticket.inner is None:  # a ride's: the server was of the other era then
+                words = "what this requestState belongs to has ended"
+                return outcomes.failed(INVALID_PARAMS, words, Delivery.NOT_SENT)
             params["requestState"] = Raw(encode.dumps(ticket.inner))
         flight.params = encode.dumps(params)
         flight.headers = _headers(call, route)
         if call.board(flight):
             link.send(flight)
         outcome = await flight.future
-        if outcome.kind is not Kind.RESULT or call.method not in ASKING:
+        if outcome.kind is not Kind.RESULT:
             return outcome
+        if call.method not in ASKING:
+            return _of_task(call, outcome) if call.method in OF_TASKS else outcome
+        return self._unfinished(call, route, outcome) if _may_go_on(outcome.payload) else outcome
+
+    def _unfinished(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
+        """An answer that is not the end of it: a question, or a task."""
         kind = envelope.result_type(outcome.payload)
         if kind == envelope.INPUT_REQUIRED:
             return self._sealed(call, route, outcome)
@@ -166,20 +184,6 @@ class Crossing:
         found["taskId"] = Raw(encode.dumps(sealed))
         return outcomes.result(encode.dumps(found))
 
-    async def _task(self, call: Call, link: Link, route: Route) -> Outcome:
-        """A request about a task, which only a stateless server has."""
-        known = Raw(encode.dumps(call.name))
-        if link.era is not Era.STATELESS:
-            return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
-        outcome = await self.stateless(call, link, route)
-        if outcome.kind is not Kind.RESULT:
-            return outcome
-        found = frames.members(outcome.payload)
-        if "taskId" not in found:
-            return outcome
-        found["taskId"] = known
-        return outcomes.result(encode.dumps(found))
-
     def _sealed(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
         found = frames.members(outcome.payload)
         state = found.get("requestState")
@@ -192,30 +196,33 @@ class Crossing:
     # -- a stateless client before a handshake server
 
     async def _parked(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Outcome:
-        bearer = _bearer(call, route)
-        responses = frames.members(call.params.pop("inputResponses", b""))
-        state = call.params.pop("requestState", None)
+        if call.method in OF_TASKS:
+            return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
+        params = call.params
+        state = params.pop("requestState", None)
+        responses = _responses(params.pop("inputResponses", None))
         if state is None:
             if call.level is not None:  # what it says below that is filtered
                 await upstream.at_level(LOG_LEVELS[call.level])
-            ride = self._boarded(call, link, route, bearer)
+            ride = self._boarded(call, link, route)
+        elif call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
+            return call.ended_by
         else:
-            ride = self._lot.take(_text(state), bearer)
+            ride = self._lot.take(_text(state), _bearer(call, route, _digest(params)))
             assert ride.flight is not None
             call.flight = ride.flight
             ride.answered(responses)
         outcome = await ride.news(call)
-        if outcome is None:
-            call.flight = None  # it is no longer this request's
-            return self._lot.park(ride)
-        return self._dressed(call, outcome)
+        if outcome is not None:
+            return self._dressed(call, outcome)
+        call.flight = None  # it is no longer this request's
+        return self._lot.park(ride, _bearer(call, route, ride.digest or _digest(params)))
 
-    def _boarded(self, call: Call, link: Link, route: Route, bearer: Bearer) -> Ride:
+    def _boarded(self, call: Call, link: Link, route: Route) -> Ride:
         """The call on its flight, with its envelope taken off."""
-        caller = call.caller
-        ride = Ride(bearer, _questions(caller.hello().capabilities))
+        ride = Ride(call.caller.principal, call.caller.questions)
         ride.flight = flight = Flight(call.method, ride, self._loop)
-        params = readdressed(call.method, call.params, route.raw_name)
+        params = readdressed(call.method, dict(call.params), route.raw_name)
         envelope.opened(params)
         if call.progress_token is not None:
             meta = frames.members(params["_meta"])
@@ -242,7 +249,7 @@ class Crossing:
     async def _in_rounds(self, call: Call, link: Link, route: Route) -> Outcome:
         hello = call.caller.hello()
         params = readdressed(call.method, call.params, route.raw_name)
-        token = frames.members(params.get("_meta") or b"").get("progressToken")
+        token = envelope.members(params.get("_meta")).get("progressToken")
         said = envelope.meta(hello.client, hello.capabilities, call.caller.log_name)
         for _ in range(_MAX_ROUNDS):
             flight = Flight(call.method, call, self._loop)
@@ -257,7 +264,9 @@ class Crossing:
             outcome = await flight.future
             if outcome.kind is not Kind.RESULT:
                 return outcome
-            found = frames.members(outcome.payload)
+            found = envelope.members(outcome.payload)
+            if not found:
+                return outcome
             if frames.text(found.get("resultType")) != envelope.INPUT_REQUIRED:
                 return outcomes.result(envelope.undressed(found))
             answers = await fulfilled(found.get("inputRequests"), call.ask)
@@ -272,6 +281,15 @@ class Crossing:
         )
 
 
+def _of_task(call: Call, outcome: Outcome) -> Outcome:
+    """What is said of a task, under the id that the client knows it by."""
+    found = frames.members(outcome.payload)
+    if "taskId" not in found:
+        return outcome
+    found["taskId"] = Raw(encode.dumps(call.name))
+    return outcomes.result(encode.dumps(found))
+
+
 async def _subscribed(call: Call, route: Route) -> Outcome:
     """Subscriptions are the server's own link's, whoever wants them."""
     upstream = route.upstream
@@ -281,7 +299,19 @@ async def _subscribed(call: Call, route: Route) -> Outcome:
     return await change(route.pair.name)
 
 
-def _bearer(call: Call, route: Route) -> Bearer:
+def _may_go_on(payload: Raw | bytes) -> bool:
+    """Whether a result may be of a type that is not the end; nearly none are."""
+    text = bytes(payload)
+    return b'"input_required"' in text or b'"task"' in text
+
+
+def _is_decided(server: Upstream, era: Era) -> bool:
+    """Whether a server with a link can only be reached by that, whoever calls."""
+    shared = server.definition.transport == "stdio" or era is Era.HANDSHAKE
+    return shared and not server.is_isolated and server.speaks(era) is False
+
+
+def _bearer(call: Call, route: Route, digest: str = "") -> Bearer:
     caller = call.caller
     return Bearer(
         caller.principal.id,
@@ -289,7 +319,14 @@ def _bearer(call: Call, route: Route) -> Bearer:
         caller.endpoint.name,
         *route.pair,
         call.method,
+        digest,
     )
+
+
+def _digest(params: dict[str, Raw]) -> str:
+    """Says whether a call that comes back is still the same call, however it is written."""
+    said = msgspec.json.decode(encode.dumps({**params, "_meta": None}))
+    return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()[:32]
 
 
 def _headers(call: Call, route: Route) -> bytes:
@@ -302,10 +339,11 @@ def _headers(call: Call, route: Route) -> bytes:
     return route.name_header + param_headers.headers_for(route.headers, arguments)
 
 
-def _questions(capabilities: bytes) -> frozenset[str]:
-    """The methods a client with these capabilities can be asked by."""
-    declared = frames.members(capabilities)
-    return frozenset(method for method, needed in QUESTIONS.items() if needed in declared)
+def _responses(raw: Raw | None) -> dict[str, Raw]:
+    try:
+        return frames.members(raw or b"")
+    except FrameError:
+        raise StateError("inputResponses must be an object") from None
 
 
 def _text(state: Raw) -> str:

@@ -118,6 +118,15 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             )
         return found
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether any tool wants arguments repeated as headers."""
+        found: bool | None = self._made.get("marked")
+        if found is None:
+            offers = (offer for held in self._all().values() for offer in held.tools)
+            found = self._made["marked"] = any(offer.headers for offer in offers)
+        return found
+
     def resources(self, endpoint: Endpoint = EVERYTHING) -> ResourceView:
         """Resources and templates as seen at ``endpoint``."""
         found: ResourceView | None = self._made.get(endpoint)

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Raw
 
-from mcp_junction.errors import FrameError
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.names import Pair
 
 _OBJECT = "ui"
@@ -21,11 +20,8 @@ _FLAT = "ui/resourceUri"
 
 def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
     """``_meta`` of one of a server's tools, with addresses as they are listed."""
-    try:
-        found = frames.members(meta)
-        shown = frames.members(found.get(_OBJECT) or b"")
-    except FrameError:
-        return meta
+    found = envelope.members(meta)
+    shown = envelope.members(found.get(_OBJECT))
     flat = _listed(found.get(_FLAT), server, apart)
     nested = _listed(shown.get(_MEMBER), server, apart)
     if flat is None and nested is None:

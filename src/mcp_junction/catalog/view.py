@@ -58,8 +58,6 @@ class View:
         here = {name: pair for name, pair in table.items() if pair in offers}
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
-        self.is_marked = any(route.headers for route in self._routes.values())
-        """Whether any of them wants arguments repeated as headers."""
         items = [self._described(name, pair) for name, pair in here.items()]
         self.items = MergedList(kind.member, list(here), items, page_size)
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from mcp_junction.registry.registry import Registry
 
 
+REQUEST_STATE = "request-state"
+"""What the key that seals states of requests is derived for: they outlive a restart."""
+
 log = logging.getLogger("mcp_junction.cli")
 
 
@@ -98,7 +101,14 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         calls = CallAudit(audit)
         stages = (calls.intend,) if config.settings.audit == "strict" else ()
         junction = await enter(
-            Junction(config, canonical=PLATFORM, supervised=True, starts=False, stages=stages)
+            Junction(
+                config,
+                canonical=PLATFORM,
+                supervised=True,
+                starts=False,
+                stages=stages,
+                state_key=storage.vault.derived(REQUEST_STATE)[0],
+            )
         )
         junction.watchers.append(calls.ended)
         keys = await KeyRing.open(storage.store)

@@ -33,18 +33,19 @@ class Lot:
     def __len__(self) -> int:
         return len(self._rides)
 
-    def park(self, ride: Ride) -> Outcome:
+    def park(self, ride: Ride, bearer: Bearer) -> Outcome:
         """The answer that asks the client, and the ticket it comes back with."""
         if len(self._rides) >= self._limit:
             full = _ended("too many calls wait for their clients")
             ride.abandon(full, "no room to wait")
             return full
+        ride.bearer = bearer
         ride.round += 1
         ride.id = ride.id or secrets.token_urlsafe(12)
         ride.expires = self._clock.now() + self._seconds
         self._rides[ride.id] = ride
         self._some.set()
-        ticket = Ticket(ride.bearer, ride=ride.id, round=ride.round)
+        ticket = Ticket(bearer, ride=ride.id, round=ride.round)
         result = {
             "resultType": "input_required",
             "inputRequests": ride.asked(),
@@ -67,9 +68,10 @@ class Lot:
 
     def end(self, belongs: Callable[[Bearer], bool], reason: str) -> None:
         """End the rides of whoever is no longer expected."""
-        for ride in [ride for ride in self._rides.values() if belongs(ride.bearer)]:
-            del self._rides[ride.id]
-            ride.abandon(_ended(reason), reason)
+        for ride in list(self._rides.values()):
+            if ride.bearer is not None and belongs(ride.bearer):
+                del self._rides[ride.id]
+                ride.abandon(_ended(reason), reason)
 
     def sweep(self) -> None:
         now = self._clock.now()

@@ -14,13 +14,16 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from mcp_junction.eras.seal import Bearer
+from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.outcome import Kind, Outcome
 
 MAX_QUESTIONS: Final = 32
+_ASKED: Final = Outcome(Kind.SUSPENDED, b"{}")
+"""What a flight's waiter is told when the server has asked something instead of answering."""
 
 
 class Traveller(Protocol):
@@ -54,21 +57,21 @@ class Ride:
     """A Passenger that outlives the request it came with."""
 
     __slots__ = (
-        "_capabilities", "_count", "_news", "bearer", "expires", "flight", "id",
+        "_askable", "_count", "_principal", "bearer", "expires", "flight", "id",
         "questions", "round", "traveller",
     )  # fmt: skip
 
-    def __init__(self, bearer: Bearer, capabilities: frozenset[str]) -> None:
-        self.bearer = bearer
+    def __init__(self, principal: Principal, askable: frozenset[str]) -> None:
+        self._principal = principal
+        self._askable = askable
+        self.bearer: Bearer | None = None
         self.id = ""
         self.round = 0
         self.expires = 0.0
         self.flight: Flight | None = None
         self.traveller: Traveller | None = None
         self.questions: dict[str, Question] = {}
-        self._capabilities = capabilities
         self._count = 0
-        self._news: asyncio.Future[None] | None = None
 
     @property
     def session(self) -> object:
@@ -76,7 +79,12 @@ class Ride:
 
     @property
     def principal(self) -> object:
-        return self.bearer.principal, self.bearer.role
+        return self._principal.id, self._principal.role.value
+
+    @property
+    def digest(self) -> str:
+        """Of the arguments it began with; empty until it is first parked."""
+        return self.bearer.digest if self.bearer is not None else ""
 
     @property
     def is_asked(self) -> bool:
@@ -100,7 +108,7 @@ class Ride:
 
     def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
         """Take a question of the server's; None when it is answered already."""
-        if method not in self._capabilities:
+        if method not in self._askable:
             answer(outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}"))
             return None
         if len(self.questions) >= MAX_QUESTIONS:
@@ -109,7 +117,7 @@ class Ride:
         self._count += 1
         key = f"q{self._count}"
         found = self.questions[key] = Question(self, key, method, params.copy(), answer)
-        self._stir()
+        self._wake()
         return found
 
     # -- the call that waits for it
@@ -118,20 +126,22 @@ class Ride:
         """Wait until the flight has ended, with its outcome, or there is a question: None."""
         assert self.flight is not None
         self.traveller = traveller
-        landed = self.flight.future
         try:
-            while not (landed.done() or self.questions):
-                self._news = asyncio.get_running_loop().create_future()
-                landed.add_done_callback(self._landed)
-                try:
-                    await self._news
-                finally:
-                    landed.remove_done_callback(self._landed)
-            if not landed.done():
-                await asyncio.sleep(0)  # questions that come together are asked together
+            while not self.questions:
+                outcome = await self.flight.future
+                if outcome is not _ASKED:
+                    self._unanswered("the call is over")
+                    return outcome
+                # Questions that come together are asked together; one may be taken back at once.
+                await asyncio.sleep(0)
+                self.traveller = traveller
         finally:
-            self.traveller = self._news = None
-        return landed.result() if landed.done() else None
+            self.traveller = None
+        landed = self.flight.future
+        if not landed.done():
+            return None
+        self._unanswered("the call is over")
+        return landed.result()
 
     def answered(self, responses: dict[str, Raw]) -> None:
         """Hand the client's answers to the server. What it left out is asked again."""
@@ -149,13 +159,21 @@ class Ride:
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
         """Nobody will come back: end the call at the server too."""
-        self.questions.clear()
         if self.flight is not None:
             self.flight.abandon(outcome, reason)
+        self._unanswered(reason)
 
-    def _landed(self, _: object) -> None:
-        self._stir()
+    def _unanswered(self, reason: str) -> None:
+        """The call is over: a server that still waits for an answer gets none."""
+        questions, self.questions = self.questions, {}
+        for question in questions.values():
+            question.answer(outcomes.failed(METHOD_NOT_FOUND, reason))
 
-    def _stir(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+    def _wake(self) -> None:
+        """Let whoever waits for the flight go, and the flight go on without anyone waiting."""
+        flight = self.flight
+        if flight is None or self.traveller is None or flight.future.done():
+            return
+        self.traveller = None
+        waiting, flight.future = flight.future, asyncio.get_running_loop().create_future()
+        waiting.set_result(_ASKED)

@@ -46,10 +46,6 @@ class Backend(Protocol):
         """What a stateless client can have at an endpoint."""
         ...
 
-    def visited(self, visitor: Visitor) -> None:
-        """A stateless client has made a first request that says this of it."""
-        ...
-
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         """Have updates of these resources come to ``listen``; those that will."""
         ...
@@ -62,7 +58,7 @@ class Backend(Protocol):
         """It is over."""
         ...
 
-    def introduced(self, session: Session) -> None:
+    def introduced(self, client: Session | Visitor) -> None:
         """A client has said who it is and what it can do."""
         ...
 

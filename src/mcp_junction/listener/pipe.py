@@ -54,8 +54,7 @@ class PipeClient:
             return  # the answer to nothing: this era asks no questions that way
         frame_id = bytes(frame.id)
         if frame.method == "initialize":
-            version = frames.text(frames.members(frame.params).get("protocolVersion")) or ""
-            answer: Answer = unsupported(frame_id, version)
+            answer: Answer = unsupported(frame_id, _version(frame))
         elif frame_id in self._running:
             words = "a request with this id is still running"
             answer = refusal(frame_id, INVALID_REQUEST, words)
@@ -74,13 +73,15 @@ class PipeClient:
 
         return begun
 
-    async def _later(self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | None]) -> None:
+    async def _later(
+        self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | bytes | None]
+    ) -> None:
         try:
             reply = await coming
         finally:
             self._running.pop(frame_id, None)
         if reply is not None:
-            self._wire.send(reply.frame)
+            self._wire.send(reply.frame if isinstance(reply, Reply) else reply)
 
     def _notified(self, frame: Frame) -> None:
         if frame.method != "notifications/cancelled":
@@ -102,3 +103,11 @@ class PipeClient:
                 self._dispatcher.unlisten(running)
             else:
                 running.drop(reason)
+
+
+def _version(frame: Frame) -> str:
+    """The version that a client wants to open a session with, if it says one."""
+    try:
+        return frames.text(frames.members(frame.params).get("protocolVersion")) or ""
+    except FrameError:
+        return ""

@@ -56,7 +56,10 @@ _STATUS: Final = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
+_VERSIONS: Final = frozenset(encode.dumps(version) for version in STATELESS_VERSIONS)
 _MAX_VISITORS: Final = 4096
+_MAX_REMEMBERED: Final = 4096
+"""Bytes: who says more of itself is introduced anew with each request."""
 _MAX_WATCHED: Final = 1000
 
 
@@ -67,7 +70,7 @@ class Reply(NamedTuple):
     status: int = 200
 
 
-Answer = Reply | Coroutine[Any, Any, Reply | None]
+Answer = Reply | Coroutine[Any, Any, Reply | bytes | None]
 
 
 class _Code(msgspec.Struct):
@@ -80,7 +83,8 @@ class StatelessDispatcher:
     def __init__(self, backend: Backend, tasks: TaskScope) -> None:
         self._backend = backend
         self._tasks = tasks
-        self._visitors: dict[tuple[Principal, str, bytes, bytes], Visitor] = {}
+        self._visitors: dict[tuple[int, int, bytes, bytes], Visitor] = {}
+        """By what they say of themselves; each holds what its key has only the identity of."""
         self.calls: set[Call] = set()
         self.listens: dict[Listen, asyncio.Future[None]] = {}
         info = {"name": backend.settings.name, "version": backend.settings.version}
@@ -110,15 +114,17 @@ class StatelessDispatcher:
                 wrong = mismatch(headers, frame, params, said)
                 if wrong is not None:
                     return refusal(frame_id, HEADER_MISMATCH, wrong)
-            version = frames.text(said.version)
-            if version is None:
-                raise FrameError(INVALID_PARAMS, "the protocol version must be a string")
-            if version not in STATELESS_VERSIONS:
-                return unsupported(frame_id, version)
-            visitor = self._visitor(principal, endpoint, said)
+            if bytes(said.version) not in _VERSIONS:
+                return _other_version(frame_id, said.version)
+            key = (id(principal), id(endpoint), bytes(said.capabilities), bytes(said.client))
+            visitor = self._visitors.get(key)
+            if visitor is None:
+                visitor = self._introduced(principal, endpoint, said)
+                if len(said.capabilities) + len(said.client) <= _MAX_REMEMBERED:
+                    self._visitors[key] = visitor
             if frame.method in _ROUTED:
-                if headers is not None and frame.method == "tools/call":
-                    wrong = self._contradicted(visitor, params, headers)
+                if headers is not None and self._backend.snapshot.catalog.is_marked:
+                    wrong = self._contradicted(visitor, frame.method, params, headers)
                     if wrong is not None:
                         return refusal(frame_id, HEADER_MISMATCH, wrong)
                 return self._routed(visitor, frame_id, frame, params, said, wire, begun)
@@ -127,12 +133,12 @@ class StatelessDispatcher:
             return refusal(frame_id, error.code, f"{frame.method}: {error}")
 
     def _contradicted(
-        self, visitor: Visitor, params: dict[str, Raw], headers: Headers
+        self, visitor: Visitor, method: str, params: dict[str, Raw], headers: Headers
     ) -> str | None:
         """How headers contradict the arguments of a tool that wants some repeated."""
-        view = self._backend.snapshot.catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
-        if not view.is_marked:
+        if method != "tools/call":
             return None
+        view = self._backend.snapshot.catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
         route = view.find(frames.text(params.get("name")) or "")
         if route is None or not route.headers:
             return None
@@ -155,16 +161,9 @@ class StatelessDispatcher:
             return self._listen(visitor, frame_id, params, wire, begun)
         return refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
 
-    def _visitor(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
-        key = (principal, endpoint.name, bytes(said.capabilities), bytes(said.client))
-        found = self._visitors.get(key)
-        if found is None:
-            if len(self._visitors) >= _MAX_VISITORS:
-                self._visitors.clear()  # they are only remembered, not needed
-            found = self._visitors[key] = self._introduced(principal, endpoint, said)
-        return found
-
     def _introduced(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
+        if len(self._visitors) >= _MAX_VISITORS:
+            self._visitors.clear()  # they are only remembered, not needed
         try:
             capabilities = frames.members(said.capabilities)
             info = frames.members(said.client)
@@ -175,7 +174,7 @@ class StatelessDispatcher:
         if self._backend.settings.separator is None:
             spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
         visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy())
-        self._backend.visited(visitor)
+        self._backend.introduced(visitor)
         return visitor
 
     # -- what we answer ourselves
@@ -253,7 +252,7 @@ class StatelessDispatcher:
             begun(call)
         return self._run(frame_id, call)
 
-    async def _run(self, frame_id: bytes, call: Call) -> Reply | None:
+    async def _run(self, frame_id: bytes, call: Call) -> Reply | bytes | None:
         self.calls.add(call)
         try:
             if not self._backend.is_settled:
@@ -262,20 +261,22 @@ class StatelessDispatcher:
             outcome = await call.snapshot.handle(call)
         finally:
             self.calls.discard(call)
+        if outcome.kind is outcomes.Kind.RESULT:
+            return outcome.frame(frame_id)
         if outcome.kind is outcomes.Kind.CANCELLED:
             return None
         return Reply(outcome.frame(frame_id), _status(outcome))
 
     # -- listening
 
-    async def _listen(
+    def _listen(
         self,
         visitor: Visitor,
         frame_id: bytes,
         params: dict[str, Raw],
         wire: Wire,
         begun: Callable[[Call | Listen], None] | None,
-    ) -> Reply | None:
+    ) -> Answer:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
         except msgspec.MsgspecError as error:
@@ -286,7 +287,14 @@ class StatelessDispatcher:
         ended = self.listens[listen] = asyncio.get_running_loop().create_future()
         if begun is not None:
             begun(listen)
+        return self._listened(listen, wanted, ended)
+
+    async def _listened(
+        self, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
+    ) -> Reply | None:
         try:
+            if wanted.resource_subscriptions and not self._backend.is_settled:
+                await self._backend.settled()
             uris = await self._backend.listening(listen, wanted.resource_subscriptions)
             honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
             listen.acknowledge(honoured)
@@ -323,6 +331,13 @@ def refusal(
 ) -> Reply:
     payload = encode.error_object(code, message, dict(data) if data is not None else None)
     return Reply(encode.error(frame_id, payload), _STATUS.get(code, 200))
+
+
+def _other_version(frame_id: bytes, raw: Raw) -> Reply:
+    version = frames.text(raw)
+    if version is None:
+        return refusal(frame_id, INVALID_PARAMS, "the protocol version must be a string")
+    return unsupported(frame_id, version)
 
 
 def unsupported(frame_id: bytes, version: str) -> Reply:

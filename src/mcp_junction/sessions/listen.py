@@ -17,10 +17,11 @@ from mcp_junction.calls.call import Call, Wire
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.kinds import RESOURCES
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.versions import SUBSCRIPTION_KEY
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.server import Upstream
 
 _MAX_EARLY: Final = 64
 _PATIENCE: Final = 5.0
@@ -72,11 +73,10 @@ class Listen(Visitor):
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
         members = frames.members(params)
-        meta = {**frames.members(members.get("_meta") or b""), **self._meta}
-        members["_meta"] = Raw(encode.dumps(meta))
+        envelope.sealed(members, self._meta)
         frame = encode.notification(method, encode.dumps(members))
         if self._early is None:
-            self._wire.send(frame)
+            self._wire.offer(frame)  # who does not read can do without
         elif len(self._early) < _MAX_EARLY:
             self._early.append(frame)
 
@@ -84,6 +84,13 @@ class Listen(Visitor):
         """The answer that ends it on our side."""
         payload = {"resultType": "complete", "_meta": self._meta}
         return encode.result(self.id, encode.dumps(payload))
+
+
+def is_told_by(upstream: Upstream, subscriber: object) -> bool:
+    """Whether it is this link that tells a subscriber of changes: who only listens has no own."""
+    if upstream.session is not None:
+        return upstream.session is subscriber
+    return isinstance(subscriber, Listen) or not upstream.is_isolated
 
 
 async def subscribed(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:

@@ -74,6 +74,10 @@ class Session:
         """Whether the client has introduced itself."""
         return self.protocol_version is not None
 
+    @property
+    def questions(self) -> frozenset[str]:
+        return frozenset(m for m, needed in QUESTIONS.items() if needed in self.capabilities)
+
     def hello(self) -> Hello:
         """What a server of this client's own is told about it."""
         relayed = {key: raw for key, raw in self.capabilities.items() if key in _RELAYED}

@@ -20,7 +20,7 @@ async def inquire(
 ) -> Outcome:
     """Ends by answer, loss of the link, or in time. ``meta`` tells a stateless server who asks."""
     flight = Flight(method)
-    flight.params = _sealed(params, meta) if link.era is Era.STATELESS else params
+    flight.params = sealed(params, meta) if link.era is Era.STATELESS else params
     link.send(flight)
     either: set[asyncio.Future[Any]] = {flight.future, link.closed}
     await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -33,7 +33,8 @@ async def inquire(
     return late
 
 
-def _sealed(params: bytes, meta: dict[str, Raw]) -> bytes:
+def sealed(params: bytes, meta: dict[str, Raw]) -> bytes:
+    """Params with our own envelope around them."""
     found = frames.members(params)
     envelope.sealed(found, meta)
     return encode.dumps(found)

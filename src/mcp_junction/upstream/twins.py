@@ -61,8 +61,15 @@ class Twins:
         told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         told.set_result(hello)
         twin = self._make(hello=told, primary=self._of, **how)
-        self._tasks.spawn(twin.run())
+        self._tasks.spawn(self._live(twin, hello.prefers))
         return twin
+
+    async def _live(self, twin: Upstream, era: Era) -> None:
+        """The life of a twin. If it is refused the era of our own link, another server is there."""
+        await twin.run()
+        link = self._of.link
+        if isinstance(twin.error, EraError) and link is not None and link.era is era:
+            link.unreachable("it speaks another version of the protocol than it did")
 
     async def close(self, grace: float) -> None:
         """End them all; returns when they are gone."""
@@ -141,7 +148,7 @@ class Twins:
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
         found = self._pooled.get(key)
         now = self._of.clock.now()
-        if found is not None:
+        if found is not None and not isinstance(found[0].error, EraError):
             twin = found[0]
         elif len(self._pooled) >= MAX_POOLED and not self._make_room():
             return None

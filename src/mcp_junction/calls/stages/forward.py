@@ -8,10 +8,12 @@ are of different eras, or the link is not simply the server's, the Crossing take
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing, params_of
 from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.catalog.routes import Route
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Link
@@ -26,24 +28,31 @@ class Forward:
         self._crossing = crossing
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def __call__(self, call: Call) -> Outcome:
+    def __call__(self, call: Call) -> Awaitable[Outcome]:
         route = call.route
         assert route is not None, "resolve comes first"
-        if route.timeout:
-            self._deadlines.watch(call, route.timeout)
+        return self._timed(call, route) if route.timeout else self._way(call, route)
+
+    async def _timed(self, call: Call, route: Route) -> Outcome:
+        self._deadlines.watch(call, route.timeout)
         try:
-            link: Link | None = route.upstream.link
-            if link is None or link.era is not call.caller.era or route.upstream.is_isolated:
-                return await self._crossing(call, route)
-            if link.era is Era.STATELESS:
-                return await self._crossing(call, route)
-            if self._loop is None:
-                self._loop = asyncio.get_running_loop()
-            flight = Flight(call.method, call, self._loop)
-            flight.params = params_of(call, route, flight.wire_id)
-            if call.board(flight):
-                link.send(flight)
-            return await flight.future
+            return await self._way(call, route)
         finally:
-            if route.timeout:
-                self._deadlines.forget(call)
+            self._deadlines.forget(call)
+
+    def _way(self, call: Call, route: Route) -> Awaitable[Outcome]:
+        link: Link | None = route.upstream.link
+        if link is None or link.era is not call.caller.era or route.upstream.is_isolated:
+            return self._crossing(call, route)
+        if link.era is Era.STATELESS:
+            return self._crossing.stateless(call, link, route)
+        return self._fly(call, link, route)
+
+    async def _fly(self, call: Call, link: Link, route: Route) -> Outcome:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        flight = Flight(call.method, call, self._loop)
+        flight.params = params_of(call, route, flight.wire_id)
+        if call.board(flight):
+            link.send(flight)
+        return await flight.future

@@ -21,6 +21,8 @@ class Register(Protocol):
 
     def remove(self, server: str, uri: str, session: object) -> bool: ...
 
+    def names(self, server: str, uri: str) -> dict[object, str]: ...
+
 
 class Subscribe:
     """Keeps the register of subscriptions true to what servers were told."""
@@ -37,9 +39,12 @@ class Subscribe:
 
     async def _subscribe(self, call: Call, following: Handler) -> Outcome:
         assert call.route is not None
+        had = call.caller in self._register.names(*call.route.pair)
+        # Before the server is told: nobody who leaves meanwhile is then the last to want it.
+        self._register.add(*call.route.pair, call.caller, call.name)
         outcome = await following(call)
-        if outcome.kind is Kind.RESULT:
-            self._register.add(*call.route.pair, call.caller, call.name)
+        if outcome.kind is not Kind.RESULT and not had:
+            self._register.remove(*call.route.pair, call.caller)
         return outcome
 
     async def _unsubscribe(self, call: Call, following: Handler) -> Outcome:

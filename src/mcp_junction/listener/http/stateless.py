@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 from mcp_junction.calls.call import Call
@@ -26,6 +25,7 @@ from mcp_junction.tasks import TaskScope
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+_LISTEN: Final = "subscriptions/listen"
 _STREAM: Final = b"text/event-stream"
 
 
@@ -49,33 +49,26 @@ class StatelessFront:
         if not frame.id or not frame.method:
             await self._unanswered(headers, frame, send)
             return
-        early = _refused_early(given, headers, frame)
-        if early is not None:
-            await respond(send, early)
-            return
-        flow = Flow(send, self._tasks, headers.get(b"accept", b""))
-        begun = None if exchange is None else partial(self._begun, exchange, flow)
-        answer = self._dispatcher.answer(principal, endpoint, frame, flow, headers, begun)
+        if len(given) != len(headers) or frame.method == _LISTEN:
+            early = _refused_early(given, headers, frame)
+            if early is not None:
+                await respond(send, early)
+                return
+        flow = Flow(send, self._tasks, headers, self._dispatcher)
+        if exchange is not None:
+            exchange.when_gone = flow.gone
+        answer = self._dispatcher.answer(principal, endpoint, frame, flow, headers, flow.begun)
         reply = answer if isinstance(answer, Reply) else await answer
+        if exchange is not None and flow.stream is None:
+            exchange.when_gone = None  # it holds the flow, which holds it
         if flow.stream is not None:
-            await flow.finish(reply.frame if reply is not None else None)
-        elif exchange is not None and reply is not None and reply.status == 200:
-            exchange.respond(_OK, reply.frame)
-        elif reply is not None:
-            await respond(send, reply)
-        else:  # cancelled: whoever asked is gone
+            await flow.finish(reply.frame if isinstance(reply, Reply) else reply)
+        elif exchange is not None and isinstance(reply, bytes):
+            exchange.respond(_OK, reply)
+        elif reply is None:  # cancelled: whoever asked is gone
             await respond(send, Reply(b"", 202))
-
-    def _begun(self, exchange: Exchange, flow: Flow, what: Call | Listen) -> None:
-        """From now on it ends when the client closes the stream."""
-        exchange.when_gone = partial(self._gone, flow, what)
-
-    def _gone(self, flow: Flow, what: Call | Listen) -> None:
-        if isinstance(what, Listen):
-            self._dispatcher.unlisten(what)
         else:
-            what.cancel("the client closed the stream")
-        flow.gone()
+            await respond(send, Reply(reply) if isinstance(reply, bytes) else reply)
 
     async def _unanswered(self, headers: dict[bytes, bytes], frame: Frame, send: Send) -> None:
         """A notification is taken and has no effect: the era knows none over HTTP."""
@@ -92,23 +85,45 @@ class StatelessFront:
 class Flow:
     """The way back for one request: nothing until the call speaks, then a stream."""
 
-    __slots__ = ("_attaching", "_send", "_tasks", "_wants_stream", "stream")
+    __slots__ = ("_attaching", "_dispatcher", "_headers", "_send", "_tasks", "_what", "stream")
 
-    def __init__(self, send: Send, tasks: TaskScope, accept: bytes) -> None:
+    def __init__(
+        self,
+        send: Send,
+        tasks: TaskScope,
+        headers: dict[bytes, bytes],
+        dispatcher: StatelessDispatcher,
+    ) -> None:
         self._send = send
         self._tasks = tasks
-        self._wants_stream = not accept or _STREAM in accept or b"*/*" in accept
+        self._headers = headers
+        self._dispatcher = dispatcher
         self._attaching: asyncio.Task[asyncio.Future[None]] | None = None
+        self._what: Call | Listen | None = None
         self.stream: EventStream | None = None
 
+    def begun(self, what: Call | Listen) -> None:
+        """From now on it ends when the client closes the stream."""
+        self._what = what
+
+    def gone(self) -> None:
+        """The client has closed the stream, or it is over."""
+        what, self._what = self._what, None
+        if isinstance(what, Listen):
+            self._dispatcher.unlisten(what)
+        elif what is not None:
+            what.cancel("the client closed the stream")
+        if self.stream is not None:
+            self.stream.detach()
+
     def send(self, frame: bytes) -> None:
-        self._begun().send(frame)
+        self._begin().send(frame)
 
     def offer(self, frame: bytes) -> None:
-        if self._wants_stream:
-            self._begun().offer(frame)
+        if accepts_stream(self._headers):
+            self._begin().offer(frame)
 
-    def _begun(self) -> EventStream:
+    def _begin(self) -> EventStream:
         if self.stream is None:
             self.stream = EventStream(0, self._tasks, resumable=False)
             attach = self.stream.attach(self._send, after=0, prime=False)
@@ -124,10 +139,10 @@ class Flow:
         self.stream.end()
         await (await self._attaching)
 
-    def gone(self) -> None:
-        """The client has closed the stream."""
-        if self.stream is not None:
-            self.stream.detach()
+
+def accepts_stream(headers: dict[bytes, bytes]) -> bool:
+    accept = headers.get(b"accept")
+    return not accept or _STREAM in accept or b"*/*" in accept
 
 
 def _refused_early(
@@ -139,11 +154,9 @@ def _refused_early(
         if twice is not None:
             words = f"the {twice.decode()} header appears more than once"
             return refusal(bytes(frame.id), HEADER_MISMATCH, words)
-    if frame.method == "subscriptions/listen":
-        accept = headers.get(b"accept", b"")
-        if accept and _STREAM not in accept and b"*/*" not in accept:
-            words = "the answer to this is a stream: accept text/event-stream"
-            return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
+    if frame.method == _LISTEN and not accepts_stream(headers):
+        words = "the answer to this is a stream: accept text/event-stream"
+        return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
     return None
 
 

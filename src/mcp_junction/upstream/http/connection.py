@@ -85,6 +85,11 @@ class Connection(asyncio.Protocol):
         """Whether it still brings something that nobody waits for."""
         return self._exchange is not None and self._exchange.is_over
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether it waits for someone to answer the server, for as long as that takes."""
+        return getattr(self._exchange, "is_parked", False)
+
     # -- asyncio
 
     def data_received(self, data: bytes) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol.sse import EventReader
-from mcp_junction.protocol.versions import INTERNAL_ERROR, Era
+from mcp_junction.protocol.versions import INTERNAL_ERROR, UNSUPPORTED_VERSION, Era
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.flight import Flight, FlightState, Parker
 from mcp_junction.upstream.outcome import Delivery
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ log = logging.getLogger("mcp_junction.upstream")
 
 _MAX_RETRY_AFTER = 30.0
 _MAX_RESUMES = 20
+_OPENINGS = ("initialize", "server/discover")
+_OF_HANDSHAKE = (b"session", b"protocol version", b"%d" % UNSUPPORTED_VERSION)
+_UNSUPPORTED = b"%d" % UNSUPPORTED_VERSION
 
 
 class Posted:
@@ -69,6 +72,11 @@ class Posted:
     def is_over(self) -> bool:
         return self.flight.future.done()
 
+    @property
+    def is_parked(self) -> bool:
+        passenger = self.flight.passenger
+        return isinstance(passenger, Parker) and passenger.is_asked
+
     def data(self, chunk: bytes) -> None:
         if self._events is not None:
             self._streamed(chunk)
@@ -92,7 +100,12 @@ class Posted:
         elif self._status == 429 and not self._again:
             self._later()
         elif self._size <= self._link.limit:
-            self._finished(b"".join(self._body))
+            body = b"".join(self._body)
+            if self._is_of_another_era(body):
+                self.flight.state = FlightState.QUEUED  # refused, so it has not run
+                self._failed("it speaks another version of the protocol than it did")
+            else:
+                self._finished(body)
 
     def lost(self, why: str) -> None:
         if self.flight.future.done():
@@ -112,6 +125,15 @@ class Posted:
         if not self._session or self._status not in (400, 404):
             return False
         return self._status == 404 or b"session" in b"".join(self._body).lower()
+
+    def _is_of_another_era(self, body: bytes) -> bool:
+        """Whether a refusal shows that another server is there than the one that greeted us."""
+        if self._status not in (400, 404, 405) or self.flight.method in _OPENINGS:
+            return False
+        if self._link.era is Era.HANDSHAKE:
+            return _UNSUPPORTED in body
+        said = body.lower()
+        return self._status == 405 or any(mark in said for mark in _OF_HANDSHAKE)
 
     def _finished(self, body: bytes) -> None:
         if body.lstrip()[:1] == b"{":
@@ -251,7 +273,7 @@ class Standing:
             self._events = EventReader(self._link.limit)
             self.was_open = True
             self._link.streamed = self._session
-        elif status in (400, 404) and self._session and self._link.streamed == self._session:
+        elif status in (400, 404, 405) and self._session and self._link.streamed == self._session:
             self._link.session_lost(self._session)
 
     def data(self, chunk: bytes) -> None:

@@ -56,6 +56,7 @@ class Pool:
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._opening = 0
+        self._parked = 0
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._limits = limits
@@ -113,11 +114,17 @@ class Pool:
     def _grow(self) -> None:
         if self._closed or self._opening >= len(self._waiting):
             return
-        if len(self._all) + self._opening < MAX_CONNECTIONS:
+        if not self._has_room():
+            self._parked = sum(connection.is_parked for connection in self._all)
+        if self._has_room():
             self._opening += 1
             self._tasks.spawn(self._open())
         else:
             self._reclaim()
+
+    def _has_room(self) -> bool:
+        """Connections of calls that wait for their clients are over and above the others."""
+        return len(self._all) - self._parked + self._opening < MAX_CONNECTIONS
 
     def _reclaim(self) -> None:
         """Drop what only holds a place: a server need not end a stream after the answer."""
@@ -174,6 +181,7 @@ class Pool:
 
     def _gone(self, connection: Connection) -> None:
         self._all.discard(connection)
+        self._parked = min(self._parked, len(self._all))
         if connection in self._idle:
             self._idle.remove(connection)
         if self._waiting:

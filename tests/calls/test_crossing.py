@@ -1,0 +1,113 @@
+"""Crossing, from a stateless client: what it brings back, and what it may not."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from tests.calls.world import World, body
+
+from mcp_junction.calls.call import Call
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.protocol import frames, names
+from mcp_junction.protocol.versions import INVALID_PARAMS, Era
+from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.testing.link import FakeUpstream, silence
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Kind, Outcome
+
+QUESTION = "elicitation/create"
+
+
+class Stateless:
+    """A client that can be asked, before a server that is silent until the test speaks for it."""
+
+    def __init__(self, era: Era = Era.HANDSHAKE) -> None:
+        self.server = FakeUpstream("one", script=silence, era=era)
+        self.server._manners.refused = frozenset({Era.STATELESS})
+        self.world = World(self.server)
+        capabilities = {"elicitation": Raw(b"{}")}
+        self.visitor = Visitor(LOCAL_OWNER, EVERYTHING, names.STDIO, capabilities, Raw(b"{}"))
+
+    def call(self, **members: Any) -> Call:
+        params = frames.members(json.dumps({"name": "one:echo", **members}).encode())
+        return Call(self.visitor, self.world.snapshot, "tools/call", "one:echo", params)
+
+    async def asked(self) -> dict[str, Any]:
+        """Call, and be asked something: what the client is answered."""
+        running = self.world.start(self.call())
+        await self.world.clock.advance(0)
+        flight = self.server.wire.waiting[-1]
+        self.answers: list[Outcome] = []
+        flight.passenger.park(QUESTION, Raw(b'{"message":"who?"}'), self.answers.append)
+        return body(await running)
+
+
+async def test_a_client_that_comes_back_with_the_answer_has_its_result():
+    client = Stateless()
+    asked = await client.asked()
+    assert asked["inputRequests"] == {"q1": {"method": QUESTION, "params": {"message": "who?"}}}
+    replies = {"q1": {"action": "decline"}}
+    back = client.call(requestState=asked["requestState"], inputResponses=replies)
+    running = client.world.start(back)
+    await client.world.clock.advance(0)
+    assert body(client.answers[0]) == {"action": "decline"}
+    client.server.wire.waiting[-1].end(outcomes.result(b'{"content":[]}'))
+    assert body(await running)["resultType"] == "complete"
+
+
+@pytest.mark.parametrize("said", [[], None, 5, "q1"])
+async def test_answers_that_are_no_object_are_the_clients_fault_and_cost_it_nothing(said):
+    client = Stateless()
+    asked = await client.asked()
+    state = asked["requestState"]
+    refused = await client.world.run(client.call(requestState=state, inputResponses=said))
+    assert refused.code == INVALID_PARAMS
+    again = body(await client.world.run(client.call(requestState=state, inputResponses={})))
+    assert again["inputRequests"] == asked["inputRequests"]
+
+
+async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_is():
+    client = Stateless()
+    asked = await client.asked()
+    back = client.call(requestState=asked["requestState"], inputResponses={"q1": {}})
+    back.route = client.world.snapshot.catalog.view(names.STDIO, back.address.kind).find("one:echo")
+    back.cancel("the client closed the stream")
+    outcome = await client.world.crossing(back, back.route)
+    assert outcome.kind is Kind.CANCELLED
+    assert client.answers == []
+    again = body(await client.world.run(client.call(requestState=asked["requestState"])))
+    assert again["resultType"] == "input_required"
+
+
+async def test_the_ticket_of_a_ride_is_nothing_to_a_server_that_came_back_in_the_other_era():
+    client = Stateless()
+    asked = await client.asked()
+    client.server.link = client.server._new_link(Era.STATELESS)
+    refused = await client.world.run(client.call(requestState=asked["requestState"]))
+    assert refused.code == INVALID_PARAMS
+    assert client.server.wire.flights == []
+
+
+# -- a handshake client before a stateless server
+
+
+@pytest.mark.parametrize("meta", [None, 5, [], "x"])
+async def test_a_meta_that_is_no_object_is_replaced(meta):
+    server = FakeUpstream("one", era=Era.STATELESS)
+    server._manners.refused = frozenset({Era.HANDSHAKE})
+    world = World(server)
+    outcome = await world.run(world.call(_meta=meta))
+    assert outcome.kind is Kind.RESULT
+    (flight,) = server.wire.flights
+    assert isinstance(json.loads(flight.params)["_meta"], dict)
+
+
+@pytest.mark.parametrize("result", [b"null", b"5", b"[]"])
+async def test_a_result_that_is_no_object_is_passed_on(result):
+    server = FakeUpstream("one", script=lambda _: outcomes.result(result), era=Era.STATELESS)
+    server._manners.refused = frozenset({Era.HANDSHAKE})
+    world = World(server)
+    outcome = await world.run(world.call())
+    assert (outcome.kind, bytes(outcome.payload)) == (Kind.RESULT, result)

@@ -1,0 +1,44 @@
+"""References: a tool names the resource that shows its results as clients know it."""
+
+import json
+
+import pytest
+from msgspec import Raw
+
+from mcp_junction.catalog.references import referred
+from mcp_junction.protocol.names import Pair
+
+APART = {Pair("two", "ui://form"): "ui://two/form"}
+
+
+def renamed(meta: object, server: str = "two") -> object:
+    return json.loads(bytes(referred(Raw(json.dumps(meta).encode()), server, APART)))
+
+
+def test_both_ways_of_naming_it_follow():
+    meta = {"ui": {"resourceUri": "ui://form", "a": 1}, "ui/resourceUri": "ui://form", "b": [2]}
+    assert renamed(meta) == {
+        "ui": {"resourceUri": "ui://two/form", "a": 1},
+        "ui/resourceUri": "ui://two/form",
+        "b": [2],
+    }
+
+
+@pytest.mark.parametrize("ui", [None, "ui://form", [1]])
+def test_one_way_follows_whatever_stands_in_the_place_of_the_other(ui):
+    meta = {"ui": ui, "ui/resourceUri": "ui://form"}
+    assert renamed(meta) == {"ui": ui, "ui/resourceUri": "ui://two/form"}
+
+
+def test_the_same_address_at_another_server_stays():
+    meta = {"ui": {"resourceUri": "ui://form"}}
+    assert renamed(meta, "one") == meta
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [{}, {"ui": {}}, {"ui": {"resourceUri": 5}}, {"ui": {"resourceUri": "ui://x"}}, [], None, 5],
+)
+def test_what_names_nothing_that_moved_is_left_alone(meta):
+    raw = Raw(json.dumps(meta).encode())
+    assert referred(raw, "two", APART) is raw

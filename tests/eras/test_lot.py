@@ -1,0 +1,125 @@
+"""Lot: who comes back in time goes on, and whoever does not is ended."""
+
+import json
+
+import pytest
+from msgspec import Raw
+
+from mcp_junction.eras.lot import Lot
+from mcp_junction.eras.ride import Ride
+from mcp_junction.eras.seal import Bearer, Seal
+from mcp_junction.errors import StateError
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.link import FakeLink, silence
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.outcome import Kind, Outcome
+
+QUESTION = "elicitation/create"
+ANN = Bearer("ann", "agent", "", "files", "read", "tools/call")
+BOB = Bearer("bob", "agent", "", "files", "read", "tools/call")
+
+
+class Place:
+    """A lot for two, for a minute."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.lot = Lot(self.clock, Seal(), 60.0, 2)
+        self.link = FakeLink("files", silence)
+        self.answers: list[Outcome] = []
+
+    def ride(self, bearer: Bearer = ANN) -> Ride:
+        """A ride with a question."""
+        ride = Ride(Principal(bearer.principal, Role(bearer.role)), frozenset({QUESTION}))
+        ride.bearer = bearer
+        ride.flight = Flight("tools/call", ride)
+        self.link.send(ride.flight)
+        ride.park(QUESTION, Raw(b"{}"), self.answers.append)
+        return ride
+
+    def park(self, ride: Ride) -> str:
+        outcome = self.lot.park(ride, ride.bearer)
+        assert outcome.kind is Kind.SUSPENDED
+        result = json.loads(bytes(outcome.payload))
+        assert result["resultType"] == "input_required"
+        assert list(result["inputRequests"])
+        return result["requestState"]
+
+
+async def test_a_ticket_is_good_once():
+    place = Place()
+    ride = place.ride()
+    state = place.park(ride)
+    assert place.lot.take(state, ANN) is ride
+    assert len(place.lot) == 0
+    with pytest.raises(StateError, match="used before"):
+        place.lot.take(state, ANN)
+
+
+async def test_each_round_has_a_ticket_of_its_own():
+    place = Place()
+    ride = place.ride()
+    first = place.park(ride)
+    place.lot.take(first, ANN)
+    second = place.park(ride)
+    with pytest.raises(StateError):
+        place.lot.take(first, ANN)
+    assert place.lot.take(second, ANN) is ride
+
+
+async def test_a_foreign_ticket_takes_nothing_away():
+    place = Place()
+    ride = place.ride()
+    state = place.park(ride)
+    with pytest.raises(StateError):
+        place.lot.take(state, BOB)
+    assert place.lot.take(state, ANN) is ride
+
+
+async def test_who_does_not_come_back_is_ended_at_the_server():
+    place = Place()
+    sweeping = TaskScope("sweep")
+    sweeping.spawn(place.lot.run())
+    ride = place.ride()
+    state = place.park(ride)
+    await place.clock.advance(59)
+    assert len(place.lot) == 1
+    await place.clock.advance(3)
+    assert len(place.lot) == 0
+    assert place.link.cancelled == [(ride.flight, "the client did not come back")]
+    with pytest.raises(StateError):
+        place.lot.take(state, ANN)
+    await place.clock.advance(5)
+    assert place.clock.sleepers == 0  # an empty lot is not swept
+    await sweeping.close()
+
+
+async def test_a_full_lot_ends_the_call():
+    place = Place()
+    for _ in range(2):
+        place.park(place.ride())
+    third = place.ride()
+    assert place.lot.park(third, ANN).kind is Kind.ERROR
+    assert [flight for flight, _ in place.link.cancelled] == [third.flight]
+    assert len(place.lot) == 2
+
+
+async def test_the_rides_of_one_who_is_gone_are_ended():
+    place = Place()
+    ann, bob = place.ride(ANN), place.ride(BOB)
+    place.park(ann)
+    state = place.park(bob)
+    place.lot.end(lambda bearer: bearer.principal == "ann", "the key was revoked")
+    assert place.link.cancelled == [(ann.flight, "the key was revoked")]
+    assert place.lot.take(state, BOB) is bob
+
+
+async def test_the_state_of_a_stateless_server_is_kept_by_the_client_alone():
+    place = Place()
+    state = place.lot.keep(ANN, "theirs")
+    assert len(place.lot) == 0
+    assert place.lot.seal.open(state, ANN).inner == "theirs"
+    with pytest.raises(StateError):
+        place.lot.take(state, ANN)

@@ -1,0 +1,59 @@
+"""Rounds: a stateless server's questions, put to a client that can be asked."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from mcp_junction.eras.rounds import fulfilled
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Outcome
+
+
+class Client:
+    """Answers with what it was asked, or refuses a method."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.refuses = refuses
+        self.asked: list[str] = []
+
+    async def __call__(self, method: str, params: Raw) -> Outcome:
+        self.asked.append(method)
+        if method == self.refuses:
+            return outcomes.refused(b'{"code":-1,"message":"no"}')
+        return outcomes.result(json.dumps({method: json.loads(bytes(params))}).encode())
+
+
+def asking(requests: Any) -> Raw:
+    return Raw(json.dumps(requests).encode())
+
+
+async def test_each_answer_has_the_key_of_its_question():
+    client = Client()
+    requests = {"a": {"method": "roots/list"}, "b": {"method": "x", "params": {"y": 1}}}
+    answers = await fulfilled(asking(requests), client)
+    assert isinstance(answers, dict)
+    found = {key: json.loads(bytes(raw)) for key, raw in answers.items()}
+    assert found == {"a": {"roots/list": {}}, "b": {"x": {"y": 1}}}
+
+
+@pytest.mark.parametrize("requests", [None, asking({})])
+async def test_a_server_that_asks_nothing_is_answered_nothing(requests):
+    assert await fulfilled(requests, Client()) == {}
+
+
+async def test_one_refusal_ends_the_call():
+    requests = {"a": {"method": "roots/list"}, "b": {"method": "x"}}
+    refused = await fulfilled(asking(requests), Client(refuses="x"))
+    assert isinstance(refused, Outcome)
+    assert (refused.code, refused.message) == (-1, "no")
+
+
+@pytest.mark.parametrize("requests", [[], 5, {"a": 5}, {"a": {}}, {"a": {"method": 5}}])
+async def test_questions_without_sense_are_not_put(requests):
+    client = Client()
+    failed = await fulfilled(asking(requests), client)
+    assert isinstance(failed, Outcome)
+    assert failed.delivery is Delivery.EXECUTED
+    assert client.asked == []
