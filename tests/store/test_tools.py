@@ -1,10 +1,9 @@
 """The shelves of tools and of other offers, on every backend."""
 
 import pytest
-from tests.store.records import definition, server
+from tests.store.records import definition, definition_hash, server
 
 from mcp_junction.errors import NotFound, VersionConflict
-from mcp_junction.store.pinning import definition_hash
 from mcp_junction.store.records import Definition, ToolCount
 
 
@@ -141,23 +140,6 @@ async def test_a_removed_server_takes_everything_with_it(store, files):
     await store.servers.remove(files)
     assert await store.tools.all(with_gone=True) == []
     assert await store.offers.all() == []
-
-
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        (b'{"inputSchema": {"type":"object"},"name":"a"}', True),
-        (b'{"name":"a","inputSchema":{"type":"object"},"_meta":{"n":2}}', True),
-        (b'{"name":"a","inputSchema":{"type":"string"}}', False),
-        (b'{"name":"a","inputSchema":{"type":"object"},"title":"A"}', False),
-        (
-            b'{"name":"a","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}',
-            False,
-        ),
-    ],
-)
-def test_the_hash_is_of_what_is_said_not_of_how(other, same):
-    assert (definition_hash(other) == definition("a").hash) is same
 
 
 async def test_prompts_and_resources_are_kept_for_a_restart(store, files, opener):
