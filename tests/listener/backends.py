@@ -76,9 +76,6 @@ class FakeBackend:
     def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
         return {}
 
-    def visited(self, visitor: Visitor) -> None:
-        self.visitors.append(visitor)
-
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         return list(uris) if self.is_settled else []
 
@@ -91,8 +88,11 @@ class FakeBackend:
 
     # -- the others
 
-    def introduced(self, session: Session) -> None:
-        self.sessions.append(session)
+    def introduced(self, client: Session | Visitor) -> None:
+        if isinstance(client, Visitor):
+            self.visitors.append(client)
+        else:
+            self.sessions.append(client)
 
     def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         self.passed_on.append((method, bytes(params)))
