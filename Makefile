@@ -7,7 +7,7 @@ UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
 
-.PHONY: help setup run demo test check lint types imports unit requirements conformance bench soak lock peers clean
+.PHONY: help setup run demo test check lint types imports unit untraced requirements conformance bench soak lock peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ demo: setup  ## show the demo servers at work, and end
 	@$(BIN)/mcp-junction call --config examples/demo.json arithmetic:evaluate '{"expression": "6 * 7"}'
 	@$(BIN)/python examples/next_steps.py
 
-test: check unit requirements conformance  ## every check and every test, from nothing
+test: check unit requirements conformance untraced  ## every check and every test, from nothing
 
 check: lint types imports  ## ruff, strict types, what may import what
 
@@ -39,6 +39,9 @@ unit: .venv/.dev peers
 	@rm -rf .reports && mkdir -p .reports
 	$(BIN)/coverage run -m pytest -n 3 --dist worksteal -m "not soak" $(PYTEST)
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --fail-under=85 | tail -n 12
+
+untraced: .venv/.dev
+	@$(BIN)/python -m pytest -q tests/registry/test_scale.py
 
 requirements: .venv/.dev
 	@$(BIN)/python tests/manifest.py --check

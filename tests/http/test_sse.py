@@ -59,6 +59,7 @@ def cut(text: bytes, places: list[int]) -> list[bytes]:
 @given(TEXTS, st.lists(st.integers(0, 10_000), max_size=12))
 @example(b"data: x\r\n\r\ndata: y\r\n\r\n", [8, 9, 10, 18])
 @example(b"data: x\r\rdata: y\r\r", [8, 9])
+@example(b"retry:0\r\nevent:a\n", [8, 8])
 def test_however_a_stream_is_cut_the_same_events_come_out(text, places):
     reader = EventReader()
     events = [found for chunk in cut(text, places) for found in reader.feed(chunk)]

@@ -1,6 +1,7 @@
 """Many servers and many tools: all connected and stored in time, the loop free meanwhile."""
 
 import asyncio
+import sys
 import time
 
 import pytest
@@ -10,6 +11,9 @@ from tests.registry.toolbox import Toolbox, tool, until
 from mcp_junction.upstream.outcome import Kind
 
 BLOCKED = 0.25
+TRACED = sys.gettrace() is not None
+"""Whether coverage counts every line: that holds the loop up for two to three times as long.
+`make test` runs this file once more without it."""
 PAUSE = 0.005
 
 
@@ -72,7 +76,7 @@ async def test_twenty_servers_of_500_tools_are_stored_in_10_s_and_a_restart_serv
                 await asyncio.sleep(0.1)
     took = time.monotonic() - began
     assert took < 10
-    assert pulse.worst < BLOCKED
+    assert TRACED or pulse.worst < BLOCKED
     assert run.registry.state().total_tools == 10_000
     for server in servers:
         server.answers.clear()
@@ -103,6 +107,6 @@ async def test_300_servers_registered_at_once_all_connect_ten_at_a_time(platform
             await asyncio.gather(*(run.registry.register(made(n), ADMIN) for n in range(300)))
             await until(lambda: run.registry.state().connected_servers >= 300)
         assert server.most <= 10, "attempts at one time"
-        assert pulse.worst < BLOCKED
+        assert TRACED or pulse.worst < BLOCKED
         assert len(run.listed()) == 300
         assert (await run.call("box299.echo")).kind is Kind.RESULT

@@ -42,6 +42,8 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that ``chunk`` completes."""
+        if not chunk:
+            return []
         if self._after_cr and chunk[:1] == b"\n":
             chunk = chunk[1:]  # the rest of a CRLF that was cut in two
         self._after_cr = chunk[-1:] == b"\r"
