@@ -22,6 +22,7 @@ MAX_CONNECTIONS: Final = 256
 CONNECT_TIMEOUT: Final = 5.0
 CONNECT_AGAIN: Final = 0.25
 STALE_AFTER: Final = 3.0
+COUNT_EVERY: Final = 0.05
 
 
 class Target(Place, frozen=True):
@@ -57,6 +58,8 @@ class Pool:
         self._all: set[Connection] = set()
         self._opening = 0
         self._parked = 0
+        self._counted_at = 0.0
+        self._counts_later = False
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._limits = limits
@@ -90,6 +93,8 @@ class Pool:
         for connection in self._all:
             if connection.carries(exchange):
                 connection.abort()
+                self._all.discard(connection)  # its place is free at once
+                self._parked = min(self._parked, len(self._all))
                 return
 
     def close(self) -> None:
@@ -115,12 +120,22 @@ class Pool:
         if self._closed or self._opening >= len(self._waiting):
             return
         if not self._has_room():
-            self._parked = sum(connection.is_parked for connection in self._all)
+            self._count_parked()
         if self._has_room():
             self._opening += 1
             self._tasks.spawn(self._open())
         else:
             self._reclaim()
+
+    def _count_parked(self) -> None:
+        """See how many wait for their clients now; not all the time, since they may be many."""
+        now = self._loop.time()
+        if now - self._counted_at >= COUNT_EVERY:
+            self._counted_at = now
+            self._parked = sum(connection.is_parked for connection in self._all)
+        elif not self._counts_later:
+            self._counts_later = True
+            self._tasks.spawn(self._grow_later())
 
     def _has_room(self) -> bool:
         """Connections of calls that wait for their clients are over and above the others."""
@@ -134,6 +149,7 @@ class Pool:
 
     async def _grow_later(self) -> None:
         await asyncio.sleep(CONNECT_AGAIN)
+        self._counts_later = False
         self._grow()
 
     async def _open(self) -> None:
