@@ -83,7 +83,7 @@ class Platform:
         """The audit, oldest first."""
         await self.audit.flush()
         found = await self.store.audit.rows(AuditQuery(limit=10_000, **query))
-        return [sealed.row for sealed in reversed(found)]
+        return found[::-1]
 
     async def events(self, *types: str) -> list[Any]:
         """What was told on the bus until now."""

@@ -219,7 +219,7 @@ async def test_a_call_leaves_a_row_in_the_audit_with_its_caller(served):
         while not found:
             await asyncio.sleep(0.02)
             found = await store.audit.rows(AuditQuery(actor="the-agent"))
-    assert found[0].row.target == "one.echo"
+    assert found[0].target == "one.echo"
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ async def test_in_strict_mode_the_intent_is_stored_before_anything_is_sent(platf
     call = asyncio.ensure_future(run.call("box.echo"))
     await until(lambda: server.calls)
     (intent,) = [
-        sealed.row
-        for sealed in await run.store.audit.open_intents([run.audit.writer])
-        if sealed.row.action == "tools/call"
+        row
+        for row in await run.store.audit.open_intents([run.audit.writer])
+        if row.action == "tools/call"
     ]
     server.gate.set()
     assert (await call).kind is Kind.RESULT

@@ -43,7 +43,7 @@ class Lock:
         self._other = await asyncpg.connect(self._url)
         self._held = self._other.transaction()
         await self._held.start()
-        await self._other.execute("LOCK TABLE audit, servers IN EXCLUSIVE MODE")
+        await self._other.execute("LOCK TABLE audit_pages, servers IN EXCLUSIVE MODE")
 
     async def __aexit__(self, *_: object) -> None:
         ended = self._other.close()

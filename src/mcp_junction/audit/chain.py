@@ -1,24 +1,26 @@
-"""Chain: entries in, sealed rows out; and the check that goes the other way. Pure.
+"""Chain: entries in, sealed pages out; and the checks that go the other way. Pure.
 
-The mac of a row is HMAC-SHA-256 over the mac before it and the row's encoding. The first row
-follows the *genesis* of its writer. So an edit breaks its own row; a deletion or a reordering the
-row after.
+A page is what one flush stores, a row a line. Its mac is HMAC-SHA-256 over the mac of the page
+before it and all of the page; the first page follows the *genesis* of its writer. So an edit breaks
+its own page; a deletion or a reordering the page after. Which row was edited, its tag tells: eight
+bytes of keyed BLAKE2b over its line.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
-from hashlib import sha256
+from collections.abc import Sequence
+from hashlib import blake2b, sha256
 from hmac import compare_digest
 from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.audit.redact import params_digest, redacted, redacted_text, summary
-from mcp_junction.store.records import AuditRow, SealedRow
+from mcp_junction.store.records import AuditPage, AuditRow, SealedPage
 
+TAG: Final = 8
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
 _encode = msgspec.json.Encoder().encode
@@ -54,56 +56,107 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
 class Chain:
     """The end of one writer's chain, and the only one who may extend it."""
 
-    __slots__ = ("_macs", "mac", "seq", "writer")
+    __slots__ = ("_seals", "mac", "seq", "writer")
 
     def __init__(self, key: bytes, writer: str) -> None:
-        self._macs = Macs(key)
+        self._seals = Seals(key)
         self.writer = writer
         self.seq = 0
-        self.mac = self._macs.genesis(writer)
+        self.mac = self._seals.genesis(writer)
 
-    def extend(self, entries: Iterable[Entry]) -> list[SealedRow]:
+    def extend(self, entries: Sequence[Entry]) -> SealedPage:
         """Seal entries, in their order. One that cannot be read becomes a row that says so."""
-        sealed = []
-        for entry in entries:
+        writer, first, tag = self.writer, self.seq + 1, self._seals.tag
+        lines, tags, times = [], [], []
+        for seq, entry in enumerate(entries, first):
             try:
-                row = _row(entry, self.writer, self.seq + 1)
-                after = self._macs.of(self.mac, row)
+                row = _row(entry, writer, seq)
+                line = _encode(row)
             except Exception:
                 log.exception("an audit entry cannot be read")
-                row = _row(_unreadable(entry), self.writer, self.seq + 1)
-                after = self._macs.of(self.mac, row)
-            self.mac, self.seq = after, row.seq
-            sealed.append(SealedRow(row, after))
-        return sealed
+                row = _row(_unreadable(entry), writer, seq)
+                line = _encode(row)
+            lines.append(line)
+            tags.append(tag(line))
+            times.append(row.at)
+        body = b"\n".join(lines)
+        last = first + len(lines) - 1
+        page = AuditPage(writer, first, last, min(times), max(times), b"", b"".join(tags), body)
+        page = msgspec.structs.replace(page, mac=self._seals.mac(self.mac, page))
+        self.mac, self.seq = page.mac, page.last_seq
+        return SealedPage(page, *_intents(entries, writer, first))
 
 
-class Macs:
-    """HMAC-SHA-256 with one key, made ready once: a third of the cost of making it anew."""
+class Seals:
+    """Macs of pages and tags of rows with one key, made ready once: each is a copy of a state."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_inner", "_outer", "_tag")
 
     def __init__(self, key: bytes) -> None:
         block = key.ljust(64, b"\0")
         self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+        self._tag = blake2b(key=key, digest_size=TAG, person=b"junction row")
 
-    def digest(self, message: bytes) -> bytes:
+    def digest(self, *parts: bytes) -> bytes:
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(message)
+        for part in parts:
+            inner.update(part)
         outer.update(inner.digest())
         return outer.digest()
 
     def genesis(self, writer: str) -> bytes:
-        """What the first row of a writer follows."""
+        """What the first page of a writer follows."""
         return self.digest(b"genesis/" + writer.encode())
 
-    def of(self, before: bytes, row: AuditRow) -> bytes:
-        return self.digest(before + _encode(row))
+    def mac(self, before: bytes, page: AuditPage) -> bytes:
+        place = (page.writer, page.first_seq, page.last_seq, page.first_at, page.last_at)
+        return self.digest(before, _encode(place), page.tags, page.body)
 
-    def follows(self, before: bytes, sealed: SealedRow) -> bool:
-        """Whether a row is what its writer wrote after the one with the mac ``before``."""
-        return compare_digest(self.of(before, sealed.row), sealed.mac)
+    def follows(self, before: bytes, page: AuditPage) -> bool:
+        """Whether a page is what its writer wrote after the one with the mac ``before``."""
+        return compare_digest(self.mac(before, page), page.mac)
+
+    def tag(self, line: bytes) -> bytes:
+        """What tells that a row is as it was written. Its line says where it was written."""
+        state = self._tag.copy()
+        state.update(line)
+        return state.digest()
+
+    def first_bad_row(self, page: AuditPage) -> int | None:
+        """The first row of a page that is not what was written there, or is not there."""
+        lines = page.lines
+        for index, seq in enumerate(range(page.first_seq, page.last_seq + 1)):
+            tag = page.tags[index * TAG : (index + 1) * TAG]
+            if index >= len(lines) or not compare_digest(self.tag(lines[index]), tag):
+                return seq
+            if _place(lines[index]) != (page.writer, seq):
+                return seq
+        return None
+
+
+def _place(line: bytes) -> tuple[str, int]:
+    writer, seq = msgspec.json.decode(line)[:2]
+    return writer, seq
+
+
+def _intents(
+    entries: Sequence[Entry], writer: str, first: int
+) -> tuple[list[int], list[tuple[str, int]]]:
+    """The intents that are open after these entries, and those that were and are not."""
+    opens: dict[tuple[str, int], None] = {}
+    closes = []
+    for seq, entry in enumerate(entries, first):
+        if entry.kind == "intent":
+            opens[writer, seq] = None
+        elif entry.closes is not None:
+            whose, _, which = entry.closes.rpartition(":")
+            intent = (whose, int(which))
+            if intent in opens:
+                del opens[intent]
+            else:
+                closes.append(intent)
+    return [seq for _, seq in opens], closes
 
 
 def _unreadable(entry: Entry) -> Entry:

@@ -25,7 +25,7 @@ from mcp_junction.audit.redact import LOOKED_AT
 from mcp_junction.audit.writers import dead_writers
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.audit import AuditTrail
-from mcp_junction.store.records import AuditRow, AuditWriter, SealedRow
+from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter, SealedPage
 from mcp_junction.tasks import TaskScope
 
 log = logging.getLogger("mcp_junction.audit")
@@ -33,6 +33,8 @@ log = logging.getLogger("mcp_junction.audit")
 FLUSH: Final = 0.05
 MOST: Final = 50_000
 """Entries that wait at most; the loss of more is counted."""
+PAGE: Final = 2_000
+"""Rows that are sealed and stored at a time."""
 _HEARTBEAT: Final = 5.0
 _RETRY: Final = 0.5
 _LAST_TRY: Final = 3.0
@@ -44,21 +46,22 @@ Waiter = asyncio.Future[str]
 class _Batch:
     """Entries on their way into the store. They are sealed once, however often they are given."""
 
-    __slots__ = ("_chain", "_entries", "_sealed", "durable", "waiters")
+    __slots__ = ("_chain", "_entries", "_first", "_sealed", "durable", "waiters")
 
     def __init__(
         self, chain: Chain, entries: list[Entry], waiters: list[tuple[int, Waiter]]
     ) -> None:
         self._chain = chain
         self._entries = entries
-        self._sealed: list[SealedRow] | None = None
+        self._first = chain.seq + 1
+        self._sealed: SealedPage | None = None
         self.waiters = waiters
         self.durable = bool(waiters)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def seal(self) -> list[SealedRow]:
+    def seal(self) -> SealedPage:
         if self._sealed is None:
             self._sealed = self._chain.extend(self._entries)
         return self._sealed
@@ -66,8 +69,7 @@ class _Batch:
     def settle(self) -> None:
         for index, waiter in self.waiters:
             if not waiter.done():
-                row = self.seal()[index].row
-                waiter.set_result(f"{row.writer}:{row.seq}")
+                waiter.set_result(f"{self._chain.writer}:{self._first + index}")
         self.waiters = []
 
     def refuse(self, error: StoreUnavailable) -> None:
@@ -106,7 +108,8 @@ class AuditLog:
         self._lost = 0
         self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._stored = 0
+        self._progress = asyncio.Event()
         self._tasks = TaskScope("the audit")
         self._checkpointed = (0, 0.0)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -228,9 +231,11 @@ class AuditLog:
 
     async def flush(self) -> None:
         """Wait until all that was recorded is stored, and a checkpoint says so."""
-        self._idle.clear()
-        self._wake.set()
-        await self._idle.wait()
+        told = self._stored + self.waiting
+        while self._stored < told:
+            self._wake.set()
+            self._progress.clear()
+            await self._progress.wait()
         if self._checkpointed[0] != self._chain.seq:
             await self._checkpoint(self._now())
 
@@ -247,7 +252,7 @@ class AuditLog:
         intents = await self._trail.open_intents(dead)
         if dead and not intents:
             await self._trail.leave(dead, now)
-        return [sealed.row for sealed in intents]
+        return intents
 
     # -- the writer
 
@@ -258,8 +263,7 @@ class AuditLog:
     async def _run(self) -> None:
         beat = self._now()
         while True:
-            if self._batch is None and not self._entries:
-                self._idle.set()
+            if self._batch is None:
                 await self._sleep(_HEARTBEAT)
             self._wake.clear()
             if self._now() - beat >= _HEARTBEAT:
@@ -281,8 +285,11 @@ class AuditLog:
             detail = {"lost": self._untold}
             self._entries.append(self.entry("loss", "junction", "audit.loss", detail=detail))
             self._untold = 0
-        entries, self._entries = self._entries, []
-        waiters, self._waiters = self._waiters, []
+        entries, self._entries = self._entries[:PAGE], self._entries[PAGE:]
+        waiters = [waiter for waiter in self._waiters if waiter[0] < PAGE]
+        self._waiters = [(index - PAGE, who) for index, who in self._waiters if index >= PAGE]
+        if self._entries:
+            self._wake.set()
         return _Batch(self._chain, entries, waiters) if entries else None
 
     async def _store(self, batch: _Batch) -> bool:
@@ -303,6 +310,8 @@ class AuditLog:
             log.warning("the audit is being written again")
         self._failing = False
         self._batch = None
+        self._stored += len(batch)
+        self._progress.set()
         batch.settle()
         now = self._now()
         if now - self._checkpointed[1] >= _CHECKPOINT:
@@ -332,8 +341,8 @@ class AuditLog:
         self._lost += count
 
 
-def _named(sealed: SealedRow) -> dict[str, Any]:
-    return {"writer": sealed.row.writer, "seq": sealed.row.seq, "head": sealed.mac.hex()}
+def _named(head: AuditHead) -> dict[str, Any]:
+    return {"writer": head.writer, "seq": head.seq, "head": head.mac.hex()}
 
 
 def _unknown(row: AuditRow, now: float) -> Entry:

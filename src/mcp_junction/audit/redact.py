@@ -43,7 +43,9 @@ def params_digest(params: bytes | None) -> str | None:
         value = _decode(params)
     except msgspec.DecodeError:
         return sha256(params).hexdigest()
-    return sha256(_encode(redacted(value, texts=False))).hexdigest()
+    if b"\\" in params or names_secret(params.decode()):  # else there is no such name in it
+        value = redacted(value, texts=False)
+    return sha256(_encode(value)).hexdigest()
 
 
 def redacted(value: Any, *, texts: bool = True) -> Any:

@@ -6,15 +6,17 @@ from each chain to the one that was opened before it.
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from mcp_junction.audit.chain import Macs
+from mcp_junction.audit.chain import Seals
 from mcp_junction.audit.checkpoints import Checkpoint
 from mcp_junction.store.audit import AuditTrail
-from mcp_junction.store.records import SealedRow
+from mcp_junction.store.records import AuditPage, AuditQuery, AuditRow
 
 
 class Finding(NamedTuple):
@@ -75,8 +77,8 @@ class _Walk:
 
     def __init__(self, writer: str, keys: Sequence[bytes], anchors: dict[int, str]) -> None:
         self._writer = writer
-        self._keys = [Macs(key) for key in keys]
-        self._macs = self._keys[0]
+        self._keys = [Seals(key) for key in keys]
+        self._seals = self._keys[0]
         self._anchors = anchors
         self.last = 0
         self.links: list[_Head] = []
@@ -84,43 +86,48 @@ class _Walk:
     async def go(self, trail: AuditTrail, verdict: Verdict, heads: dict[int, str]) -> None:
         verdict.chains += 1
         before: bytes | None = None
-        while rows := await trail.chain(self._writer, self.last):
-            for sealed in rows:
-                before = before if before is not None else self._beginning(sealed)
-                what = self._check(sealed, before, heads)
+        while pages := await trail.pages(self._writer, self.last):
+            for page in pages:
+                before = before if before is not None else self._beginning(page)
+                what = self._check(page, before, heads)
                 if what is not None:
                     verdict.findings.append(Finding(self._writer, what[0], what[1]))
                     return
-                before = sealed.mac
-                self.last = sealed.row.seq
-                verdict.rows += 1
-                self._link(sealed)
+                before = page.mac
+                self.last = page.last_seq
+                verdict.rows += len(page.lines)
+                self._link(page)
+            await asyncio.sleep(0)  # a long chain is nobody else's delay
 
-    def _beginning(self, first: SealedRow) -> bytes:
-        """What the first row that is left must follow; also finds the key of this chain."""
-        before = first.row.seq - 1
+    def _beginning(self, first: AuditPage) -> bytes:
+        """What the first page that is left must follow; also finds the key of this chain."""
+        before = first.first_seq - 1
         self.last = max((seq for seq in self._anchors if seq <= before), default=0)
         anchor = bytes.fromhex(self._anchors.get(before, ""))
-        for macs in self._keys:
-            if macs.follows(anchor or macs.genesis(self._writer), first):
-                self._macs = macs
+        for seals in self._keys:
+            if seals.follows(anchor or seals.genesis(self._writer), first):
+                self._seals = seals
                 break
-        return anchor or self._macs.genesis(self._writer)
+        return anchor or self._seals.genesis(self._writer)
 
     def _check(
-        self, sealed: SealedRow, before: bytes, heads: dict[int, str]
+        self, page: AuditPage, before: bytes, heads: dict[int, str]
     ) -> tuple[int, str] | None:
         expected = self.last + 1
-        if sealed.row.seq != expected:
+        if page.first_seq != expected:
             return expected, "it is missing"
-        if not self._macs.follows(before, sealed):
-            return expected, "it was changed, or is not where it was written"
-        if heads.get(expected, sealed.mac.hex()) != sealed.mac.hex():
-            return expected, "it is not the one that a checkpoint has seen"
+        if not self._seals.follows(before, page):
+            row = self._seals.first_bad_row(page)
+            return row or expected, "it was changed, or is not where it was written"
+        if heads.get(page.last_seq, page.mac.hex()) != page.mac.hex():
+            return page.last_seq, "it is not the one that a checkpoint has seen"
         return None
 
-    def _link(self, sealed: SealedRow) -> None:
-        if sealed.row.kind == "opened" and (after := _detail(sealed).get("after")):
+    def _link(self, page: AuditPage) -> None:
+        if page.first_seq != 1:
+            return
+        opened = next(page.rows())
+        if opened.kind == "opened" and (after := _detail(opened).get("after")):
             source = f"the beginning of {self._writer}"
             self.links.append(_Head(after["writer"], after["seq"], after["head"], source))
 
@@ -142,12 +149,12 @@ def _genuine(
 async def _anchors(trail: AuditTrail) -> dict[str, dict[int, str]]:
     """Writer → where its chain may begin, and the mac before. Each is itself a row of a chain."""
     found: dict[str, dict[int, str]] = {}
-    for sealed in await trail.anchors():
-        detail = _detail(sealed)
+    for row in await trail.rows(AuditQuery(kind="anchor", limit=sys.maxsize)):
+        detail = _detail(row)
         found.setdefault(detail["writer"], {})[detail["seq"]] = detail["head"]
     return found
 
 
-def _detail(sealed: SealedRow) -> dict[str, Any]:
-    detail: dict[str, Any] = msgspec.json.decode(sealed.row.detail or "{}")
+def _detail(row: AuditRow) -> dict[str, Any]:
+    detail: dict[str, Any] = msgspec.json.decode(row.detail or "{}")
     return detail

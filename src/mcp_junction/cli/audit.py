@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import sys
 import time
@@ -19,7 +20,7 @@ from mcp_junction.cli.printing import printable
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, opened
 from mcp_junction.errors import UsageError
-from mcp_junction.store.records import AuditQuery, AuditRow, SealedRow
+from mcp_junction.store.records import AuditQuery, AuditRow
 
 _PAGE = 1_000
 _FOLLOW = 0.5
@@ -69,7 +70,7 @@ async def _tail(given: argparse.Namespace, storage: Storage) -> int:
     chosen = {name: getattr(given, name) for name in _FILTERS}
     seen = {_place(row) for row in await _recent(storage, chosen)} if given.follow else set()
     found = await storage.store.audit.rows(AuditQuery(**chosen, limit=max(given.n, 0)))
-    rows = [sealed.row for sealed in reversed(found)]
+    rows = found[::-1]
     _show(rows, given.json, empty=not given.follow)
     seen.update(map(_place, rows))
     while given.follow:
@@ -83,7 +84,7 @@ async def _tail(given: argparse.Namespace, storage: Storage) -> int:
 async def _recent(storage: Storage, chosen: dict[str, Any]) -> list[AuditRow]:
     """The rows of the last minute: some come in later than others that are younger."""
     asked = AuditQuery(**chosen, limit=_PAGE, since=time.time() - _LATE)
-    return [sealed.row for sealed in reversed(await storage.store.audit.rows(asked))]
+    return (await storage.store.audit.rows(asked))[::-1]
 
 
 def _place(row: AuditRow) -> tuple[str, int]:
@@ -173,12 +174,8 @@ async def _write(given: argparse.Namespace, storage: Storage, file: Any) -> int:
     trail = storage.store.audit
     for writer in await trail.chains():
         after = 0
-        while rows := await trail.chain(writer, after, _PAGE):
-            for sealed in rows:
-                print(_line(sealed), file=file)
-            after = rows[-1].row.seq
+        while pages := await trail.pages(writer, after):
+            for row in itertools.chain.from_iterable(page.rows() for page in pages):
+                print(json.dumps(_fields(row), ensure_ascii=False), file=file)
+            after = pages[-1].last_seq
     return 0
-
-
-def _line(sealed: SealedRow) -> str:
-    return json.dumps({**_fields(sealed.row), "mac": sealed.mac.hex()}, ensure_ascii=False)

@@ -1,26 +1,49 @@
-"""Audit: the shelf of audit rows and of who writes them. What a chain is, is ``audit/``'s business.
+"""Audit: the shelf of its pages and of who writes them. What a chain is, is ``audit/``'s business.
 
-Rows are only ever appended, and removed from the old end of a chain.
+Pages are only ever appended, and removed from the old end of a chain. Rows are looked for in the
+pages of their time, newest first: a page whose bytes do not hold what is asked for is not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from mcp_junction.store.database import Compute, Database, Load, Query, Row, Rows, Script, insert
-from mcp_junction.store.records import AuditQuery, AuditRow, AuditWriter, SealedRow
+from mcp_junction.store.database import (
+    Batch,
+    Compute,
+    Database,
+    Dialect,
+    Query,
+    Row,
+    Rows,
+    Script,
+    insert,
+)
+from mcp_junction.store.records import (
+    AuditHead,
+    AuditPage,
+    AuditQuery,
+    AuditRow,
+    AuditWriter,
+    SealedPage,
+)
 from mcp_junction.store.table import Table
 
 WRITERS = Table("audit_writers", AuditWriter)
-_FIELDS = AuditRow.__struct_fields__
-_COLUMNS = (*_FIELDS, "mac")
-_SELECT = f"SELECT {', '.join(f'a.{column}' for column in _COLUMNS)} FROM audit a"
-_CACHED = _FIELDS.index("cached")
-_EQUAL = ("kind", "actor", "action", "server_id", "target", "correlation_id")
-_as_tuple = msgspec.structs.astuple
+PAGES = Table("audit_pages", AuditPage)
+_SELECT: Final = f"SELECT {PAGES.selected} FROM audit_pages"
+_HEAD: Final = "audit_pages.writer, audit_pages.last_seq, audit_pages.mac"
+_AT_ONCE: Final = 20
+"""Pages that are looked through at a time."""
+_EQUAL: Final = ("kind", "actor", "action", "server_id", "target", "correlation_id")
+_HOLDS: Final = {Dialect.SQLITE: "instr(body, ?) > 0", Dialect.POSTGRES: "position(? IN body) > 0"}
+_encode = msgspec.json.Encoder().encode
+
+_Place: TypeAlias = tuple[float, str, int]
+"""When a row or a page is from, and where it is."""
 
 
 class AuditTrail:
@@ -31,18 +54,16 @@ class AuditTrail:
 
     # -- writing
 
-    async def append(
-        self, seal: Callable[[], Sequence[SealedRow]], now: float, *, durable: bool
-    ) -> None:
-        """Store the rows that ``seal`` gives; it is called off the event loop.
+    async def append(self, seal: Callable[[], SealedPage], now: float, *, durable: bool) -> None:
+        """Store the page that ``seal`` gives; it is called off the event loop.
 
-        The same rows may be given again when nobody knows whether the first time succeeded. All
-        are of one writer, which is noted as seen.
+        The same page may be given again when nobody knows whether the first time succeeded. Its
+        writer is noted as seen.
         """
         await self._database.write(_append(seal, now), durable=durable)
 
-    async def enter(self, writer: AuditWriter) -> SealedRow | None:
-        """Make a writer known; the newest row of the writer that opened last before it."""
+    async def enter(self, writer: AuditWriter) -> AuditHead | None:
+        """Make a writer known; where the chain of the writer that opened last before it ends."""
         return await self._database.write(_enter(writer))
 
     async def leave(self, writers: Sequence[str], now: float) -> None:
@@ -52,23 +73,51 @@ class AuditTrail:
     async def seen(self, writer: str, now: float) -> None:
         await self._database.write(_seen(writer, now), durable=False)
 
-    async def retire(self, writer: str, through: int) -> int:
+    async def retire(self, old: AuditHead) -> int:
         """Remove the old end of a chain; how many rows that were."""
-        return await self._database.write(_retire(writer, through))
+        return await self._database.write(_retire(old.writer, old.seq))
 
     # -- reading
 
-    async def rows(self, asked: AuditQuery) -> list[SealedRow]:
+    async def rows(self, asked: AuditQuery) -> list[AuditRow]:
         """Newest first."""
-        return await self._database.read(_asked(asked), _rows)
+        found: list[AuditRow] = []
+        after: _Place | None = None
+        while asked.limit > 0:
+            query = self._pages_for(asked, after)
+            after, rows = await self._database.read(query, lambda got: _look_through(got, asked))
+            found = sorted([*found, *rows], key=_when, reverse=True)[: asked.limit]
+            # What is in pages still unread is not younger than the end of the last one read.
+            if after is None or (len(found) == asked.limit and found[-1].at > after[0]):
+                break
+        return found
 
-    async def chain(self, writer: str, after: int = 0, limit: int = 5_000) -> list[SealedRow]:
-        """One chain's rows, oldest first."""
+    def _pages_for(self, asked: AuditQuery, after: _Place | None) -> Query:
+        tests, args = ["TRUE"], list[Any]()
+        if after is not None:
+            tests.append("(last_at, writer, last_seq) < (?, ?, ?)")
+            args.extend(after)
+        if asked.since is not None:
+            tests.append("last_at >= ?")
+            args.append(asked.since)
+        until = [end for end in (asked.until, asked.before and asked.before[0]) if end is not None]
+        if until:
+            tests.append("first_at <= ?")
+            args.append(min(until))
+        for column in _EQUAL:
+            if (value := getattr(asked, column)) is not None:
+                tests.append(_HOLDS[self._database.dialect])
+                args.append(_encode(value.encode("utf-8", "replace").decode()))
+        order = "ORDER BY last_at DESC, writer DESC, last_seq DESC LIMIT ?"
+        return Query(f"{_SELECT} WHERE {' AND '.join(tests)} {order}", (*args, _AT_ONCE))
+
+    async def pages(self, writer: str, after: int = 0, limit: int = _AT_ONCE) -> list[AuditPage]:
+        """One chain's pages that end after a row, oldest first."""
         query = Query(
-            f"{_SELECT} WHERE a.writer = ? AND a.seq > ? ORDER BY a.seq LIMIT ?",
+            f"{_SELECT} WHERE writer = ? AND last_seq > ? ORDER BY last_seq LIMIT ?",
             (writer, after, limit),
         )
-        return await self._database.read(query, _rows)
+        return await self._database.read(query, _pages)
 
     async def writers(self) -> list[AuditWriter]:
         """By the time they opened."""
@@ -76,59 +125,64 @@ class AuditTrail:
         return await self._database.read(query, WRITERS.records)
 
     async def chains(self) -> list[str]:
-        """Whose rows there are, entered or not."""
-        query = Query("SELECT DISTINCT writer FROM audit ORDER BY writer")
+        """Whose pages there are, entered or not."""
+        query = Query("SELECT DISTINCT writer FROM audit_pages ORDER BY writer")
         return await self._database.read(query, lambda rows: [row[0] for row in rows])
 
-    async def anchors(self) -> list[SealedRow]:
-        """The rows that vouch for what retention removed, oldest first."""
-        query = Query(f"{_SELECT} WHERE a.kind = 'anchor' ORDER BY a.at, a.writer, a.seq")
-        return await self._database.read(query, _rows)
-
-    async def open_intents(self, writers: Sequence[str], limit: int = 10_000) -> list[SealedRow]:
+    async def open_intents(self, writers: Sequence[str], limit: int = 10_000) -> list[AuditRow]:
         """Intents of these writers that no outcome has closed."""
         if not writers:
             return []
+        whose = f"IN ({', '.join('?' * len(writers))})"
         query = Query(
-            f"{_SELECT} WHERE a.kind = 'intent' AND a.writer IN ({', '.join('?' * len(writers))})"
-            " AND NOT EXISTS (SELECT 1 FROM audit o WHERE o.closes IS NOT NULL"
-            " AND o.closes = a.writer || ':' || CAST(a.seq AS TEXT))"
-            " ORDER BY a.writer, a.seq LIMIT ?",
+            f"SELECT writer, seq FROM audit_open WHERE writer {whose} ORDER BY writer, seq LIMIT ?",
             (*writers, limit),
         )
-        return await self._database.read(query, _rows)
-
-    async def oldest_ends(self, before: float) -> list[SealedRow]:
-        """Of each chain, the last row of the part that is older than a time."""
+        wanted = await self._database.read(query, lambda rows: {(r[0], int(r[1])) for r in rows})
+        if not wanted:
+            return []
         query = Query(
-            f"{_SELECT} JOIN (SELECT writer, max(seq) AS seq FROM audit WHERE at < ?"
-            " GROUP BY writer) old ON old.writer = a.writer AND old.seq = a.seq ORDER BY a.writer",
+            f"{_SELECT} WHERE writer {whose} AND EXISTS (SELECT 1 FROM audit_open o"
+            " WHERE o.writer = audit_pages.writer AND o.seq >= audit_pages.first_seq"
+            " AND o.seq <= audit_pages.last_seq) ORDER BY writer, last_seq",
+            writers,
+        )
+        return await self._database.read(query, lambda rows: _those(rows, wanted))
+
+    async def oldest_ends(self, before: float) -> list[AuditHead]:
+        """Of each chain, the end of the part that is older than a time."""
+        query = Query(
+            f"SELECT {_HEAD} FROM audit_pages JOIN (SELECT writer, max(last_seq) AS seq"
+            " FROM audit_pages WHERE last_at < ? GROUP BY writer) old"
+            " ON old.writer = audit_pages.writer AND old.seq = audit_pages.last_seq"
+            " ORDER BY audit_pages.writer",
             (before,),
         )
-        return await self._database.read(query, _rows)
+        return await self._database.read(query, lambda rows: [_head(row) for row in rows])
 
 
-def _append(seal: Callable[[], Sequence[SealedRow]], now: float) -> Script[None]:
-    (made,) = yield Compute(lambda: [(*_as_tuple(s.row), s.mac) for s in seal()])
-    rows: list[tuple[Any, ...]] = made[0]
-    if not rows:
+def _append(seal: Callable[[], SealedPage], now: float) -> Script[None]:
+    ((sealed,),) = yield Compute(seal)
+    page: AuditPage = sealed.page
+    (found,) = yield Query("SELECT max(last_seq) FROM audit_pages WHERE writer = ?", (page.writer,))
+    if (found[0] or 0) >= page.last_seq:
         return
-    writer = rows[0][0]
-    (found,) = yield Query("SELECT max(seq) FROM audit WHERE writer = ?", (writer,))
-    there = found[0] or 0
-    fresh = [row for row in rows if row[1] > there] if there >= rows[0][1] else rows
-    if fresh:
-        yield Load("audit", _COLUMNS, fresh)
-    yield from _seen(writer, now)
+    yield Query(insert("audit_pages", PAGES.columns), PAGES.values(page))
+    if sealed.opens:
+        opened = [(page.writer, seq) for seq in sealed.opens]
+        yield Batch(insert("audit_open", ("writer", "seq")), opened)
+    if sealed.closes:
+        yield Batch("DELETE FROM audit_open WHERE writer = ? AND seq = ?", sealed.closes)
+    yield from _seen(page.writer, now)
 
 
-def _enter(writer: AuditWriter) -> Script[SealedRow | None]:
+def _enter(writer: AuditWriter) -> Script[AuditHead | None]:
     before = yield Query(
-        f"{_SELECT} JOIN audit_writers w ON w.writer = a.writer"
-        " ORDER BY w.opened_at DESC, a.seq DESC LIMIT 1"
+        f"SELECT {_HEAD} FROM audit_pages JOIN audit_writers w ON w.writer = audit_pages.writer"
+        " ORDER BY w.opened_at DESC, audit_pages.last_seq DESC LIMIT 1"
     )
     yield Query(insert("audit_writers", WRITERS.columns), WRITERS.values(writer))
-    return _sealed(before[0]) if before else None
+    return _head(before[0]) if before else None
 
 
 def _leave(writers: Sequence[str], now: float) -> Script[None]:
@@ -141,45 +195,60 @@ def _seen(writer: str, now: float) -> Script[None]:
 
 
 def _retire(writer: str, through: int) -> Script[int]:
-    rows = yield Query(
-        "SELECT count(*) FROM audit WHERE writer = ? AND seq <= ?", (writer, through)
+    (counted,) = yield Query(
+        "SELECT sum(last_seq - first_seq + 1) FROM audit_pages WHERE writer = ? AND last_seq <= ?",
+        (writer, through),
     )
-    yield Query("DELETE FROM audit WHERE writer = ? AND seq <= ?", (writer, through))
+    yield Query("DELETE FROM audit_pages WHERE writer = ? AND last_seq <= ?", (writer, through))
+    yield Query("DELETE FROM audit_open WHERE writer = ? AND seq <= ?", (writer, through))
     yield Query(
-        "DELETE FROM audit_writers WHERE writer = ? AND closed_at IS NOT NULL"
-        " AND NOT EXISTS (SELECT 1 FROM audit WHERE audit.writer = audit_writers.writer)",
+        "DELETE FROM audit_writers WHERE writer = ? AND closed_at IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM audit_pages WHERE audit_pages.writer = audit_writers.writer)",
         (writer,),
     )
-    return int(rows[0][0])
+    return int(counted[0] or 0)
 
 
-def _asked(asked: AuditQuery) -> Query:
-    tests: list[str] = []
-    args: list[Any] = []
+def _pages(rows: Rows) -> list[AuditPage]:
+    return [_page(row) for row in rows]
+
+
+def _page(row: Row) -> AuditPage:
+    writer, first_seq, last_seq, first_at, last_at, mac, tags, body = row
+    return AuditPage(
+        writer, first_seq, last_seq, first_at, last_at, bytes(mac), bytes(tags), bytes(body)
+    )
+
+
+def _head(row: Row) -> AuditHead:
+    return AuditHead(row[0], int(row[1]), bytes(row[2]))
+
+
+def _look_through(rows: Rows, asked: AuditQuery) -> tuple[_Place | None, list[AuditRow]]:
+    """What is asked for, in some pages; and, if there may be more pages, where these ended."""
+    pages = _pages(rows)
+    found = [row for page in pages for row in page.rows() if _is_asked(row, asked)]
+    if len(pages) < _AT_ONCE:
+        return None, found
+    last = pages[-1]
+    return (last.last_at, last.writer, last.last_seq), found
+
+
+def _is_asked(row: AuditRow, asked: AuditQuery) -> bool:
     for column in _EQUAL:
-        if (value := getattr(asked, column)) is not None:
-            tests.append(f"a.{column} = ?")
-            args.append(value)
-    if asked.since is not None:
-        tests.append("a.at >= ?")
-        args.append(asked.since)
-    if asked.until is not None:
-        tests.append("a.at < ?")
-        args.append(asked.until)
-    if asked.before is not None:
-        tests.append("(a.at, a.writer, a.seq) < (?, ?, ?)")
-        args.extend(asked.before)
-    where = f"WHERE {' AND '.join(tests)}" if tests else ""
-    order = "ORDER BY a.at DESC, a.writer DESC, a.seq DESC LIMIT ?"
-    return Query(f"{_SELECT} {where} {order}", (*args, asked.limit))
+        value = getattr(asked, column)
+        if value is not None and getattr(row, column) != value:
+            return False
+    if asked.since is not None and row.at < asked.since:
+        return False
+    if asked.until is not None and row.at >= asked.until:
+        return False
+    return asked.before is None or _when(row) < asked.before
 
 
-def _rows(rows: Rows) -> list[SealedRow]:
-    return [_sealed(row) for row in rows]
+def _when(row: AuditRow) -> _Place:
+    return row.at, row.writer, row.seq
 
 
-def _sealed(row: Row) -> SealedRow:
-    values = list(row)
-    values[_CACHED] = bool(values[_CACHED])
-    mac = values.pop()
-    return SealedRow(AuditRow(*values), bytes(mac))
+def _those(rows: Rows, wanted: set[tuple[str, int]]) -> list[AuditRow]:
+    return [row for page in _pages(rows) for row in page.rows() if (row.writer, row.seq) in wanted]

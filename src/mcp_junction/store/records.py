@@ -6,6 +6,7 @@ in thousands is out of the collector's sight (``gc=False``): no record refers ba
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -236,7 +237,7 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class AuditRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One row of the audit, all but its mac. Its encoding is what the mac covers."""
+    """One row of the audit. Its encoding is a line of its page."""
 
     writer: str
     seq: int
@@ -260,10 +261,50 @@ class AuditRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     closes: str | None
 
 
-class SealedRow(msgspec.Struct, frozen=True, gc=False):
-    """A row of the audit with the mac that chains it to the one before."""
+_decode_row = msgspec.json.Decoder(AuditRow).decode
 
-    row: AuditRow
+
+class AuditPage(msgspec.Struct, frozen=True, gc=False):
+    """Rows of one writer that were stored together, and the mac that chains them to those before.
+
+    ``body`` has a row a line, ``tags`` eight bytes for each.
+    """
+
+    writer: str
+    first_seq: int
+    last_seq: int
+    first_at: float
+    last_at: float
+    mac: bytes
+    tags: bytes
+    body: bytes
+
+    @property
+    def lines(self) -> list[bytes]:
+        return self.body.split(b"\n")
+
+    def rows(self) -> Iterator[AuditRow]:
+        """Those that can be read: to say what is wrong with the others is verification's part."""
+        for line in self.lines:
+            try:
+                yield _decode_row(line)
+            except msgspec.DecodeError:
+                continue
+
+
+class SealedPage(msgspec.Struct, frozen=True, gc=False):
+    """A new page, and what it means for intents: which are open after it, which it closes."""
+
+    page: AuditPage
+    opens: Sequence[int]
+    closes: Sequence[tuple[str, int]]
+
+
+class AuditHead(msgspec.Struct, frozen=True):
+    """A place in a chain: all rows up to ``seq`` are there if it ends in this mac."""
+
+    writer: str
+    seq: int
     mac: bytes
 
 
