@@ -210,6 +210,7 @@ def _server(app: App, host: str, port: int, protocol: type[HttpProtocol]) -> _Se
         app,
         host=host,
         port=port,
+        interface="asgi3",
         loop="none",
         http=protocol,
         ws="none",

@@ -20,6 +20,7 @@ LOOKED_AT: Final = 1_000
 """Bytes of a result that a summary is made from."""
 REDACTED: Final = "[REDACTED]"
 _LONGEST: Final = 2_000
+_NESTED: Final = (dict, list)
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
@@ -43,9 +44,22 @@ def params_digest(params: bytes | None) -> str | None:
         value = _decode(params)
     except msgspec.DecodeError:
         return sha256(params).hexdigest()
-    if b"\\" in params or names_secret(params.decode()):  # else there is no such name in it
+    if _has_secret(value):
         value = redacted(value, texts=False)
     return sha256(_encode(value)).hexdigest()
+
+
+def _has_secret(value: Any) -> bool:
+    """Whether anything stands under a secret's name. To find that out is cheaper than to redact."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if is_secret(name) or (isinstance(inner, _NESTED) and _has_secret(inner)):
+                return True
+    elif isinstance(value, list):
+        for inner in value:
+            if isinstance(inner, _NESTED) and _has_secret(inner):
+                return True
+    return False
 
 
 def redacted(value: Any, *, texts: bool = True) -> Any:

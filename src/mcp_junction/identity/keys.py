@@ -1,9 +1,10 @@
 """KeyRing: bearer keys, hashed at rest in the store, checked in memory.
 
 A key is ``jct_<id>_<secret>``, or, for the administrator's, whatever they have given us. Only the
-SHA-256 of the secret is kept, and it is compared in constant time. A revocation holds at once in
-the process that took it; the others ``refresh`` and see that the keys' generation has changed. Who
-cannot do so for a while lets nobody in.
+SHA-256 of the secret is kept, and it is compared in constant time; a header that was found good is
+looked up until the keys change. A revocation holds at once in the process that took it; the others
+``refresh`` and see that the keys' generation has changed. Who cannot do so for a while lets nobody
+in.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ BLIND_AFTER: Final = 5.0
 _BEARER: Final = b"bearer "
 _PREFIX: Final = PREFIX.encode()
 _NOBODY: Final = bytes(32)
+_SEEN: Final = 1_000
 LEAST: Final = 24
 """Characters that a key of somebody's own making has at least."""
 
@@ -44,6 +46,7 @@ class KeyRing:
         self._store = store
         self._now = now
         self._in_force: dict[bytes, _Known] = {}
+        self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
         self._generation = -1
         self._failing_since: float | None = None
 
@@ -57,13 +60,22 @@ class KeyRing:
 
     def principal(self, authorization: bytes) -> Principal | None:
         """Who an Authorization header speaks for; None when for nobody."""
+        if self._failing_since is None:
+            seen = self._seen.get(authorization)
+            if seen is not None:
+                return seen
         if authorization[:7].lower() != _BEARER:
             return None
         key_id, digest = _read(authorization[7:].strip())
         found = self._in_force.get(key_id)
         if not compare_digest(digest, found.digest if found is not None else _NOBODY):
             return None
-        return found.principal if found is not None and not self.is_blind else None
+        if found is None or self.is_blind:
+            return None
+        if len(self._seen) >= _SEEN:
+            self._seen.clear()
+        self._seen[authorization] = found.principal
+        return found.principal
 
     @property
     def has_any(self) -> bool:
@@ -155,6 +167,7 @@ class KeyRing:
         except NotFound:
             raise UsageError(f"there is no key {key_id!r}; see: mcp-junction keys list") from None
         self._in_force.pop(key_id.encode(), None)
+        self._seen.clear()
         await self._load()
         return key
 
@@ -167,6 +180,7 @@ class KeyRing:
             for key in await self._store.keys.all()
             if key.revoked_at is None
         }
+        self._seen.clear()
         self._generation = generation
 
 

@@ -35,18 +35,15 @@ class Record:
             log.exception("a call failed inside Junction")
             delivery = call.flight.delivery if call.flight is not None else None
             outcome = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
+        seconds = self._clock.now() - began
         if self._sink is not None:
-            self._emit(self._sink, call, outcome, self._clock.now() - began)
+            self._emit(self._sink, call, outcome, seconds)
         for watcher in self._watchers:
-            self._show(watcher, call, outcome, self._clock.now() - began)
+            try:
+                watcher(call, outcome, seconds)
+            except Exception:  # a call is answered whatever becomes of the news of it
+                log.exception("a watcher of calls failed")
         return outcome
-
-    @staticmethod
-    def _show(watcher: Watcher, call: Call, outcome: Outcome, seconds: float) -> None:
-        try:
-            watcher(call, outcome, seconds)
-        except Exception:  # a call is answered whatever becomes of the news of it
-            log.exception("a watcher of calls failed")
 
     @staticmethod
     def _emit(sink: Sink, call: Call, outcome: Outcome, seconds: float) -> None:

@@ -8,6 +8,7 @@ before it ends. What a method means it does not know.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.doors import Doors, Receive, Rest, Scope, Send, Standing
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
+from mcp_junction.listener.http.heads import Fields
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.policy.principal import Principal
@@ -49,6 +51,17 @@ class Refusal(NamedTuple):
     message: str
 
 
+class _Asked(NamedTuple):
+    """A POST: who asks at which door, with what, and the way back."""
+
+    principal: Principal
+    endpoint: Endpoint
+    given: list[tuple[bytes, bytes]]
+    headers: dict[bytes, bytes]
+    send: Send
+    exchange: Exchange | None
+
+
 class HttpListener:
     """The ASGI app."""
 
@@ -77,36 +90,32 @@ class HttpListener:
         """Take no more requests; what runs goes on, and answers and cancellations still come in."""
         self._draining = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """On the way of every call: what only looks is no coroutine, and hands on what is."""
+        given = scope["headers"]
+        headers: dict[bytes, bytes] = given.by_name if type(given) is Fields else dict(given)
         if not self._guard.admits(
             headers.get(b"host", b""), headers.get(b"origin", b"")
-        ) or _says_twice(scope["headers"], headers):
-            await self._keep_out(scope, send)
-            return
+        ) or _says_twice(given, headers):
+            return self._keep_out(scope, send)
         endpoint = self._doors.endpoint(scope["path"])
         if endpoint is None:
-            await self._elsewhere(scope, receive, send)
-            return
+            return self._elsewhere(scope, receive, send)
         principal = self._doors.principal(headers.get(b"authorization", b""))
         if principal is None:
             _log_refused(scope, 401)
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
-            await _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
-            return
+            return _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
         method = scope["method"]
-        if method != "POST" and headers.get(b"mcp-protocol-version") in _STATELESS:
-            await _refuse(send, 405, f"no {method} in this version", [(b"allow", b"POST")])
-        elif method == "POST":
-            await self._post(scope, headers, receive, send, principal, endpoint)
-        elif method == "GET":
-            await self._get(scope, headers, receive, send, principal, endpoint)
-        elif method == "DELETE":
-            await self._delete(headers, send, principal, endpoint)
-        else:
-            await _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
+        if method == "POST":
+            return self._post(scope, headers, receive, send, principal, endpoint)
+        if headers.get(b"mcp-protocol-version") in _STATELESS:
+            return _refuse(send, 405, f"no {method} in this version", [(b"allow", b"POST")])
+        if method == "GET":
+            return self._get(scope, headers, receive, send, principal, endpoint)
+        if method == "DELETE":
+            return self._delete(headers, send, principal, endpoint)
+        return _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
 
     async def _keep_out(self, scope: Scope, send: Send) -> None:
         _log_refused(scope, 403)
@@ -133,7 +142,7 @@ class HttpListener:
 
     # -- POST
 
-    async def _post(
+    def _post(
         self,
         scope: Scope,
         headers: dict[bytes, bytes],
@@ -141,43 +150,44 @@ class HttpListener:
         send: Send,
         principal: Principal,
         endpoint: Endpoint,
-    ) -> None:
+    ) -> Awaitable[None]:
         if not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
-            await _refuse(send, 415, "send content-type: application/json")
-            return
-        exchange: Exchange | None = scope.get("exchange")
+            return _refuse(send, 415, "send content-type: application/json")
+        asked = _Asked(principal, endpoint, scope["headers"], headers, send, scope.get("exchange"))
         # Our own HTTP protocol has the body already, or did not even keep it.
-        body = await self._body(receive) if exchange is None else exchange.body
+        if asked.exchange is None:
+            return self._read_first(asked, receive)
+        return self._read(asked, asked.exchange.body)
+
+    async def _read_first(self, asked: _Asked, receive: Receive) -> None:
+        await self._read(asked, await self._body(receive))
+
+    def _read(self, asked: _Asked, body: bytes | None) -> Awaitable[None]:
+        """One frame, or what else there is in a body."""
+        headers, send = asked.headers, asked.send
         if body is None:
-            await _refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
-            return
+            return _refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
         try:
             frame = frames.decode(body)
         except FrameError as error:
             if frames.is_batch(body) and b"mcp-session-id" in headers:
-                await self._batch(body, error, headers, send, principal, endpoint)
-            else:
-                await _respond(send, 400, self._dispatcher.refused(error))
-            return
+                return self._batch(body, error, asked)
+            return _respond(send, 400, self._dispatcher.refused(error))
         if self._draining and frame.method and frame.id:
             payload = encode.error_object(SERVER_UNAVAILABLE, "Junction is ending", _NOT_SENT)
             again = [(b"retry-after", b"1")]
-            await _respond(send, 503, encode.error(bytes(frame.id), payload), again)
-            return
+            return _respond(send, 503, encode.error(bytes(frame.id), payload), again)
         is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
         if frame.method == "initialize" and frame.id and not is_stateless:
-            await self._open(frame, send, principal, endpoint)
-            return
+            return self._open(frame, asked)
         if is_stateless or _is_enveloped(headers, frame):
-            given = scope["headers"]
-            front = self._stateless
-            await front.post(given, headers, frame, send, exchange, principal, endpoint)
-            return
-        found = self._session(headers, principal, endpoint)
+            return self._stateless.post(
+                asked.given, headers, frame, send, asked.exchange, asked.principal, asked.endpoint
+            )
+        found = self._session(headers, asked.principal, asked.endpoint)
         if isinstance(found, Refusal):
-            await _refuse(send, *found)
-        else:
-            await self._exchange(found, frame, headers, send, exchange)
+            return _refuse(send, *found)
+        return self._exchange(found, frame, headers, send, asked.exchange)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The whole body, or None when it is over the limit."""
@@ -188,9 +198,8 @@ class HttpListener:
             body += message.get("body", b"")
         return body if len(body) <= self._max_body else None
 
-    async def _open(
-        self, frame: Frame, send: Send, principal: Principal, endpoint: Endpoint
-    ) -> None:
+    async def _open(self, frame: Frame, asked: _Asked) -> None:
+        send, principal, endpoint = asked.send, asked.principal, asked.endpoint
         channel = Standing()
         session = self._doors.open_session(principal, endpoint, channel)
         answer = self._dispatcher.answer(session, frame, session)
@@ -245,17 +254,10 @@ class HttpListener:
         else:
             await _respond(send, 200 if answer is not None else 202, answer or b"")
 
-    async def _batch(
-        self,
-        body: bytes,
-        error: FrameError,
-        headers: dict[bytes, bytes],
-        send: Send,
-        principal: Principal,
-        endpoint: Endpoint,
-    ) -> None:
+    async def _batch(self, body: bytes, error: FrameError, asked: _Asked) -> None:
         """Several messages in one POST, from a client whose version has that."""
-        found = self._session(headers, principal, endpoint)
+        headers, send = asked.headers, asked.send
+        found = self._session(headers, asked.principal, asked.endpoint)
         if isinstance(found, Refusal):
             await _refuse(send, *found)
             return

@@ -1,8 +1,8 @@
 """HTTP/1.1 for uvicorn's server, on httptools: less than its own does, and at half the cost.
 
-A request is handed to the app when its body is complete; head and body of a response go out in one
-write; one timer a connection watches for idleness and for requests that drip in, instead of one a
-request. What the app sees is
+A request is handed to the app when its body is complete; a head that was read before is not read
+again (``heads.py``); head and body of a response go out in one write; one timer a connection
+watches for idleness and for requests that drip in, instead of one a request. What the app sees is
 ASGI, so any ASGI app can stand behind it, and uvicorn's own protocol could take its place.
 """
 
@@ -19,6 +19,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from mcp_junction.listener.http.exchange import STATUS, Exchange
+from mcp_junction.listener.http.heads import Fields, Head, Heads
 from mcp_junction.tasks import TaskScope
 
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -42,11 +43,13 @@ class HttpProtocol(asyncio.Protocol):
     """One connection of a client. ``protocol_for`` makes the class that uvicorn is given."""
 
     __slots__ = (
-        "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_header_bytes",
-        "_headers", "_idle_after", "_idle_since", "_keep_alive", "_last_active", "_loop",
-        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_url",
+        "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_fields",
+        "_header_bytes", "_idle_after", "_idle_since", "_keep_alive", "_last_active", "_last_head",
+        "_loop", "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport",
+        "_url",
     )  # fmt: skip
 
+    heads: Heads
     max_body: int
     patience: Patience
     tasks: TaskScope
@@ -72,11 +75,12 @@ class HttpProtocol(asyncio.Protocol):
         self._resumed: asyncio.Future[None] | None = None
         self._keep_alive = True
         self._begun = 0.0  # when the request began that is coming in; 0 when none is
+        self._last_head: Head | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._fields = Fields()
         self._header_bytes = 0
         self._body: list[bytes] = []
         self._body_size = 0
@@ -102,6 +106,13 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_active = self._loop.time()
+        begins = not self._begun and self._keep_alive
+        if begins and (whole := self.heads.whole(data)) is not None:
+            head, body = whole
+            if len(body) <= self.max_body:
+                self._take(Exchange(self, {**self._base, **head.scope}, body, len(body)))
+                return
+        self._last_head = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -110,6 +121,13 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(400, b"this is not HTTP")
         if self._begun:
             self._watch()
+        elif begins:
+            self._remember(data)
+
+    def _remember(self, data: bytes) -> None:
+        """What came in was read, from the beginning of a request to the end of one."""
+        if self._last_head is not None:
+            self.heads.keep(data, self._last_head)
 
     def eof_received(self) -> None:
         pass  # whoever closes its side is gone: a client that still reads looks no different
@@ -192,7 +210,8 @@ class HttpProtocol(asyncio.Protocol):
         name = name.lower()
         if value[-1:] in _BLANK:  # httptools leaves it at the end
             value = value.strip(b" \t")
-        self._headers.append((name, value))
+        self._fields.append((name, value))
+        self._fields.by_name[name] = value
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > MAX_HEADER_BYTES:
             self._refuse(431, b"the headers are too large")
@@ -213,10 +232,17 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._begun = 0.0
+        head = Head(self._scope(), self._fields)
+        scope = {**self._base, **head.scope}
+        exchange = Exchange(self, scope, self._take_body(), self._body_size)
+        exchange.keep_alive = self._parser.should_keep_alive()
+        self._last_head = head if exchange.keep_alive else None
+        self._take(exchange)
+
+    def _take(self, exchange: Exchange) -> None:
+        """A request is complete."""
         if self._transport is None or self._transport.is_closing():
             return
-        exchange = Exchange(self, self._scope(), self._take_body(), self._body_size)
-        exchange.keep_alive = self._parser.should_keep_alive()
         if self._current is None and not self._paused:
             self._start(exchange)
             return
@@ -234,13 +260,12 @@ class HttpProtocol(asyncio.Protocol):
         raw, _, query = self._url.partition(b"?")
         path = raw.decode("latin-1")
         return {
-            **self._base,
             "http_version": self._parser.get_http_version(),
             "method": self._parser.get_method().decode("ascii"),
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw,
             "query_string": query,
-            "headers": self._headers,
+            "headers": self._fields,
         }
 
     def _start(self, exchange: Exchange) -> None:
@@ -308,5 +333,6 @@ def protocol_for(
     tasks: TaskScope, max_body: int, patience: Patience | None = None
 ) -> type[HttpProtocol]:
     """The protocol, with the owner of its tasks, the size of body it takes, and for how long."""
-    own = {"tasks": tasks, "max_body": max_body, "patience": patience or Patience()}
+    patience = patience or Patience()
+    own = {"tasks": tasks, "heads": Heads(), "max_body": max_body, "patience": patience}
     return type("Protocol", (HttpProtocol,), own)

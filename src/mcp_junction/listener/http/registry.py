@@ -158,7 +158,9 @@ class SessionRegistry:
     def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
         """The session, if it is this principal's at this endpoint."""
         found = self._sessions.get(session_id)
-        if found is None or found.endpoint != endpoint:
+        if found is None:
+            return None
+        if found.endpoint is not endpoint and found.endpoint != endpoint:
             return None
         if found.session.principal is not principal and found.session.principal != principal:
             return None
