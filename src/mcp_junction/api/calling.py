@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
+from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 from mcp_junction.upstream.state import SERVING, ServerState
 
@@ -56,12 +58,23 @@ class _Told(msgspec.Struct):
 
 
 class Done(NamedTuple):
-    """A call that was answered: by whom, and how long each part took."""
+    """A call that was answered: by whom, how long until it was sent there, and how long then."""
 
     payload: bytes
     server: ServerRecord
     routing: float
     execution: float
+
+
+class _Timed(Call):
+    """A call that knows when it was put on its way to the server."""
+
+    __slots__ = ("boarded",)
+    boarded: float | None
+
+    def board(self, flight: Flight) -> bool:
+        self.boarded = perf_counter()
+        return super().board(flight)
 
 
 class Calling:
@@ -99,8 +112,7 @@ class Calling:
         watch: Callable[[Callable[[], None]], None],
     ) -> Done:
         """Call a tool. ``watch`` is given what to do when the client leaves before the end."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = perf_counter()  # a loop may count in milliseconds
         session = self._session(principal)
         try:
             spelled, record = await self._resolved(session, name, server)
@@ -109,20 +121,29 @@ class Calling:
                 raise
             spelled, record = await self._resolved(session, name, server)
         params = {"name": Raw(b'""'), "arguments": arguments}
-        call = Call(session, self._junction.snapshot, "tools/call", spelled, params)
-        late = loop.call_later(self._timeout, call.expire, self._timeout) if self._timeout else None
+        call = _Timed(session, self._junction.snapshot, "tools/call", spelled, params)
+        call.boarded = None
+        outcome = await self._handled(call, principal, watch)
+        if outcome.kind is not Kind.RESULT:
+            raise self._failure(outcome, record)
+        ended = perf_counter()
+        sent = call.boarded or ended
+        return Done(bytes(outcome.payload), record, sent - began, ended - sent)
+
+    async def _handled(
+        self, call: Call, principal: Principal, watch: Callable[[Callable[[], None]], None]
+    ) -> Outcome:
+        """The outcome of a call, in the time it is given."""
+        loop, limit = asyncio.get_running_loop(), self._timeout
+        late = loop.call_later(limit, call.expire, limit) if limit else None
         self._running[call] = principal
         watch(lambda: call.cancel("the client has left"))
-        sent = loop.time()
         try:
-            outcome = await call.snapshot.handle(call)
+            return await call.snapshot.handle(call)
         finally:
             del self._running[call]
             if late is not None:
                 late.cancel()
-        if outcome.kind is not Kind.RESULT:
-            raise self._failure(outcome, record)
-        return Done(bytes(outcome.payload), record, sent - began, loop.time() - sent)
 
     def _session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)

@@ -41,12 +41,14 @@ class Front:
         self.app: App | None = None
         """What stands behind it, once that is loaded."""
         self._loading: asyncio.Task[App] | None = None
+        self._begun = asyncio.Event()
         self._draining = False
 
     def load(self, tasks: TaskScope) -> None:
         """Begin to load what stands behind; not on the loop, which has better things to do."""
         if self._loading is None:
             self._loading = tasks.spawn(asyncio.to_thread(self._make))
+            self._begun.set()
 
     def drain(self) -> None:
         """Take no more requests."""
@@ -86,8 +88,9 @@ class Front:
         return principal
 
     async def _loaded(self) -> App:
-        if self._loading is None:
-            raise RequestError("SERVER_UNAVAILABLE", "Junction is starting")
+        if self._loading is None:  # we are listening since a moment ago
+            await self._begun.wait()
+        assert self._loading is not None, "it has begun"
         try:
             self.app = await asyncio.shield(self._loading)
         except Exception:  # a fault of ours must still be answered
