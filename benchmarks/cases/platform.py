@@ -1,4 +1,4 @@
-"""The platform: REST and the store, as `serve` runs it: SQLite, audit on. Here seconds are meant."""
+"""The platform: REST and the store, as `serve` runs it: SQLite, audit on. Seconds are meant."""
 
 import asyncio
 import os
@@ -16,6 +16,7 @@ from targets import HttpTarget, Lab, Servers, server
 
 SERVERS = "/api/v1/aggregator/servers"
 CALL = "/api/v1/tools/call"
+STATE = "/api/v1/aggregator/state"
 COUNT, TOOLS = 20, 500
 
 
@@ -73,7 +74,7 @@ async def rest_register(lab: Lab) -> list[Figure]:
     body = {"transport_type": "STDIO", "connection_config": config}
     taken = [await rest.timed("POST", SERVERS, {"name": f"s{n}", **body}) for n in range(count)]
     started = time.perf_counter()
-    while (await rest.ask("GET", "/api/v1/aggregator/state"))["connected_servers"] < count:
+    while (await rest.ask("GET", STATE))["connected_servers"] < count:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     rest.close()
     note = f"wall time, {count} servers"
