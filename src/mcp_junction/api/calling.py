@@ -70,7 +70,10 @@ class _Timed(Call):
     """A call that knows when it was put on its way to the server."""
 
     __slots__ = ("boarded",)
-    boarded: float | None
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.boarded: float | None = None
 
     def board(self, flight: Flight) -> bool:
         self.boarded = perf_counter()
@@ -80,10 +83,16 @@ class _Timed(Call):
 class Calling:
     """The calls of REST clients."""
 
-    def __init__(self, junction: Junction, registry: Registry, timeout: float) -> None:
+    def __init__(
+        self,
+        junction: Junction,
+        registry: Registry,
+        is_allowed: Callable[[Principal], bool],
+    ) -> None:
         self._junction = junction
         self._registry = registry
-        self._timeout = timeout
+        self._is_allowed = is_allowed
+        self._timeout = junction.settings.invocation_timeout_ms / 1000
         self._sessions: dict[Principal, Session] = {}
         self._running: dict[Call, Principal] = {}
 
@@ -122,7 +131,6 @@ class Calling:
             spelled, record = await self._resolved(session, name, server)
         params = {"name": Raw(b'""'), "arguments": arguments}
         call = _Timed(session, self._junction.snapshot, "tools/call", spelled, params)
-        call.boarded = None
         outcome = await self._handled(call, principal, watch)
         if outcome.kind is not Kind.RESULT:
             raise self._failure(outcome, record)
@@ -134,6 +142,8 @@ class Calling:
         self, call: Call, principal: Principal, watch: Callable[[Callable[[], None]], None]
     ) -> Outcome:
         """The outcome of a call, in the time it is given."""
+        if not self._is_allowed(principal):  # while it waited for its server
+            raise RequestError("UNAUTHENTICATED", "the key was revoked")
         loop, limit = asyncio.get_running_loop(), self._timeout
         late = loop.call_later(limit, call.expire, limit) if limit else None
         self._running[call] = principal

@@ -35,6 +35,7 @@ CHANGEABLE: Final = (
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OUR_SECRETS: Final = re.compile(r"\$\{?(env:)?(JUNCTION_|MCP_CREDENTIAL_KEY|MCP_JUNCTION_)")
+_HALF: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _REFERENCE: Final = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*"
 _MANY: Final = 1_000
 _LONG: Final = 32_768
@@ -87,12 +88,15 @@ def parse_body(body: bytes) -> tuple[Any, list[Problem]]:
         raise ValueError("a number makes no sense")
 
     try:
-        return json.loads(body, object_pairs_hook=once, parse_constant=never), []
+        value = json.loads(body, object_pairs_hook=once, parse_constant=never)
+        if _HALF.search(body) is not None:
+            json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be said
     except (ValueError, RecursionError) as error:
         words = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        if isinstance(error, UnicodeDecodeError):
+        if isinstance(error, UnicodeError):
             words = "it is not UTF-8"
         return None, [Problem(ProblemCode.INVALID_JSON, "$", f"is not usable JSON: {words}")]
+    return value, []
 
 
 def read_registration(body: Any) -> tuple[Registration | None, list[Problem]]:

@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_junction.bus.bus import Bus
 from mcp_junction.config.load import Config
-from mcp_junction.errors import ConfigError, StoreUnavailable, UsageError
+from mcp_junction.errors import ConfigError, JunctionError, StoreUnavailable, UsageError
 from mcp_junction.registry.registry import Registry
 
 log = logging.getLogger("mcp_junction.registry")
@@ -47,6 +47,7 @@ class FileWatch:
         self._looks = looks
         self._every = every
         self._told = asyncio.Event()
+        self._said = ""
 
     def now(self) -> None:
         """Read it again, changed or not."""
@@ -62,23 +63,41 @@ class FileWatch:
             if not told and sign != await self._later():
                 continue  # it is still being written
             seen = sign
-            await self._reload()
+            if not await self._reload():
+                self._told.set()
+                await asyncio.sleep(self._every)
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> bool:
+        """Take it over, or say why not; whether that is the end of it."""
         try:
             config = await asyncio.to_thread(self._read)
             done = await self._registry.reload(config)
+        except StoreUnavailable as error:
+            self._rejected(error, "it is tried again")
+            return False
         except ConfigError as error:
             log.error("%s\nnothing was changed", error)
             problems = [
                 {"path": p.path, "code": p.code.value, "message": p.message} for p in error.problems
             ]
             self._bus.publish("config.rejected", {"problems": problems})
-        except (UsageError, StoreUnavailable) as error:
-            log.error("the config file was not taken over: %s", error)
-            self._bus.publish("config.rejected", {"problems": [{"message": str(error)}]})
+            self._said = ""
+        except JunctionError as error:
+            self._rejected(error, "it is looked at again when it changes")
+        except Exception as error:  # whatever it was: the next file may be a better one
+            log.exception("a fault of Junction's own", exc_info=error)
+            self._rejected(UsageError("an internal error of Junction"), "see above")
         else:
             log.warning("the config file was taken over: %s", msgspec.json.encode(done).decode())
+            self._said = ""
+        return True
+
+    def _rejected(self, error: JunctionError, then: str) -> None:
+        """Said once, however often it is tried again."""
+        if str(error) != self._said:
+            log.error("the config file was not taken over: %s; %s", error, then)
+            self._bus.publish("config.rejected", {"problems": [{"message": str(error)}]})
+        self._said = str(error)
 
     async def _wait(self) -> bool:
         """Until it is time to look; whether we were told to."""
