@@ -95,6 +95,7 @@ BAD = {
     "a name with a control character": (registration("a\x07b"), "$.name"),
     "a name that looks like another": (registration("pеer"), "$.name"),  # a Cyrillic е
     "a name in capitals": (registration("Peer"), "$.name"),
+    "a name like an id": (registration("a1b2c3d4-0000-4000-8000-000000000000"), "$.name"),
     "a long name": (registration("a" * 64), "$.name"),
     "a command that goes up": (
         registration("x", connection_config={"command": "../../bin/sh"}),

@@ -32,6 +32,8 @@ def test_the_first_request_waits_for_the_routes_and_the_loop_for_nobody(tmp_path
 class AnyKey:
     """Lets everybody in."""
 
+    is_blind = False
+
     def principal(self, authorization: bytes) -> Principal:
         return Principal("ann", Role.ADMIN)
 

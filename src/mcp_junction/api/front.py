@@ -31,6 +31,11 @@ class Keys(Protocol):
 
     def principal(self, authorization: bytes) -> Principal | None: ...
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether no key can be checked now."""
+        ...
+
 
 class Front:
     """What stands before the routes."""
@@ -72,6 +77,8 @@ class Front:
         """Whom a request is from; None for anyone, who is let in where anyone is."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         principal = self._keys.principal(given[0]) if len(given) == 1 else None
+        if principal is None and given and self._keys.is_blind:
+            raise RequestError("STORE_UNAVAILABLE", "keys cannot be checked now: the store is away")
         if principal is None and (given or scope["path"].rstrip("/") not in PUBLIC):
             raise RequestError("UNAUTHENTICATED", "a key is needed: Authorization: Bearer …")
         if self._draining:

@@ -33,6 +33,7 @@ CHANGEABLE: Final = (
     "trust_annotations", "allow_private", "allow_http", "timeout_ms",
 )  # fmt: skip
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OUR_SECRETS: Final = re.compile(r"\$\{?(env:)?(JUNCTION_|MCP_CREDENTIAL_KEY|MCP_JUNCTION_)")
 _HALF: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
@@ -191,6 +192,8 @@ class _Checked:
         if not _NAME.fullmatch(made.name):
             words = "must be a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'"
             self._wrong("$.name", words)
+        elif _UUID.fullmatch(made.name):
+            self._wrong("$.name", "must not look like an id")
         if made.transport_type not in TRANSPORTS:
             self._wrong("$.transport_type", f"must be one of {', '.join(TRANSPORTS)}")
         if made.isolation not in ISOLATIONS:

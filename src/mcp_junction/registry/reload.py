@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_junction.bus.bus import Bus
 from mcp_junction.config.load import Config
-from mcp_junction.errors import ConfigError, JunctionError, StoreUnavailable, UsageError
+from mcp_junction.errors import ConfigError, JunctionError, StoreUnavailable
 from mcp_junction.registry.registry import Registry
 
 log = logging.getLogger("mcp_junction.registry")
@@ -47,7 +47,8 @@ class FileWatch:
         self._looks = looks
         self._every = every
         self._told = asyncio.Event()
-        self._said = ""
+        self._is_away = False
+        """Whether it was the store that did not let us take it over."""
 
     def now(self) -> None:
         """Read it again, changed or not."""
@@ -69,11 +70,14 @@ class FileWatch:
 
     async def _reload(self) -> bool:
         """Take it over, or say why not; whether that is the end of it."""
+        was_away, self._is_away = self._is_away, False
         try:
             config = await asyncio.to_thread(self._read)
             done = await self._registry.reload(config)
         except StoreUnavailable as error:
-            self._rejected(error, "it is tried again")
+            self._is_away = True
+            if not was_away:
+                self._rejected(f"{error}; it is tried again")
             return False
         except ConfigError as error:
             log.error("%s\nnothing was changed", error)
@@ -81,23 +85,18 @@ class FileWatch:
                 {"path": p.path, "code": p.code.value, "message": p.message} for p in error.problems
             ]
             self._bus.publish("config.rejected", {"problems": problems})
-            self._said = ""
         except JunctionError as error:
-            self._rejected(error, "it is looked at again when it changes")
-        except Exception as error:  # whatever it was: the next file may be a better one
-            log.exception("a fault of Junction's own", exc_info=error)
-            self._rejected(UsageError("an internal error of Junction"), "see above")
+            self._rejected(str(error))
+        except Exception:  # whatever it was: the next file may be a better one
+            log.exception("the config file met a fault of Junction's own")
+            self._rejected("an internal error of Junction")
         else:
             log.warning("the config file was taken over: %s", msgspec.json.encode(done).decode())
-            self._said = ""
         return True
 
-    def _rejected(self, error: JunctionError, then: str) -> None:
-        """Said once, however often it is tried again."""
-        if str(error) != self._said:
-            log.error("the config file was not taken over: %s; %s", error, then)
-            self._bus.publish("config.rejected", {"problems": [{"message": str(error)}]})
-        self._said = str(error)
+    def _rejected(self, why: str) -> None:
+        log.error("the config file was not taken over: %s", why)
+        self._bus.publish("config.rejected", {"problems": [{"message": why}]})
 
     async def _wait(self) -> bool:
         """Until it is time to look; whether we were told to."""

@@ -15,6 +15,7 @@ from mcp_junction.policy.secrecy import is_secret
 
 LONGEST: Final = 2_000
 _HIDDEN: Final = "***"
+_SCHEMES: Final = {"Basic", "basic", "Bearer", "bearer", "Digest", "digest"}
 _LEAST: Final = 6
 """A shorter value is no secret, and would be found in every other word."""
 
@@ -31,6 +32,7 @@ def discreet(error: ServerError, definition: ServerDefinition) -> ServerError:
 def secrets_of(definition: ServerDefinition) -> list[str]:
     """What a server is given that it should not repeat; the longest first."""
     found = {word for value in definition.headers.values() for word in (value, *value.split())}
+    found -= _SCHEMES
     found |= {
         value
         for name, value in definition.env.items()
