@@ -156,6 +156,20 @@ async def test_a_body_of_ten_megabytes_is_refused_and_changes_nothing(served):
     assert (await served.client().get(SERVERS)).json()["total"] == 0
 
 
+async def test_a_body_without_an_end_is_refused_where_the_limit_is(gateway):
+    served = await gateway(max_body_bytes=100_000)
+
+    async def endless():
+        yield b'{"name": "'
+        for _ in range(1_000):
+            yield b"x" * 1_000
+
+    kind = {"content-type": "application/json"}
+    answer = await served.client().post(SERVERS, content=endless(), headers=kind)
+    assert (answer.status_code, answer.json()["error_code"]) == (413, "PAYLOAD_TOO_LARGE")
+    assert (await served.client().get(SERVERS)).json()["total"] == 0
+
+
 async def test_secrets_are_masked_and_a_masked_value_means_as_before(served):
     config = {**stdio_config(), "env": {"API_TOKEN": "hunter2"}}
     body = registration(connection_config=config, auto_connect=False)

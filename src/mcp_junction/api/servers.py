@@ -81,7 +81,7 @@ async def list_servers(
     found = page(records, _by_name, limit, cursor)
     shown = [await _with_tools(room, one) if include_tools else shown_server(one)
              for one in found.items]  # fmt: skip
-    return ServerPage(shown, shown, found.total, found.next_cursor)
+    return ServerPage(found.total, found.next_cursor, shown, shown)
 
 
 @get(
@@ -146,7 +146,7 @@ async def show_history(
     found = await room.registry.history(server_id, limit + 1, before)
     items = [shown_history(record) for record in found[:limit]]
     more = write_cursor((items[-1].id,)) if len(found) > limit else None
-    return HistoryPage(items, len(items), more)
+    return HistoryPage(len(items), more, items)
 
 
 def _tagged(

@@ -40,7 +40,7 @@ _HALF: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _REFERENCE: Final = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*"
 _MANY: Final = 1_000
 _LONG: Final = 32_768
-_LONGEST_TIMEOUT: Final = 24 * 3600 * 1000
+LONGEST_TIMEOUT: Final = 24 * 3600 * 1000
 
 
 class ConnectionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -200,7 +200,7 @@ class _Checked:
             self._wrong("$.isolation", f"must be one of {', '.join(ISOLATIONS)}")
         if made.pin not in PINS:
             self._wrong("$.pin", f"must be one of {', '.join(PINS)}")
-        if not 0 <= made.timeout_ms <= _LONGEST_TIMEOUT:
+        if not 0 <= made.timeout_ms <= LONGEST_TIMEOUT:
             self._wrong("$.timeout_ms", "must be milliseconds: 0 (none) up to a day")
         if made.health_check_url is not None:
             self._url(made.health_check_url, "$.health_check_url", filled=True)
