@@ -38,6 +38,23 @@ async def test_a_call_that_waits_for_its_server_ends_with_the_time_it_is_given(g
         assert told["context"]["delivery"] == "not_sent"
 
 
+@pytest.mark.req("R-ANSWER")
+async def test_a_call_waits_for_a_first_connection_no_longer_than_it_may(gateway):
+    served = await gateway(invocation_timeout_ms=QUICK)
+    async with Toolbox() as server:
+        server.answers.clear()
+        body = registration("box", transport_type="HTTP", connection_config={"url": server.url})
+        await served.client().post(SERVERS, json=body)
+        for how in ({"name": "box.echo"}, {"name": "echo", "server_id": "box"}):
+            began = time.monotonic()
+            answer = await served.client().post(CALL, json=how)
+            assert time.monotonic() - began < 3
+            told = answer.json()
+            assert (answer.status_code, told["error_code"]) == (503, "SERVER_UNAVAILABLE")
+            assert told["context"]["server"]["name"] == "box"
+            assert told["context"]["delivery"] == "not_sent"
+
+
 async def test_a_client_that_leaves_frees_the_place_of_its_waiting_call(gateway):
     served = await gateway()
     async with Toolbox() as server:

@@ -166,16 +166,19 @@ class Calling:
     # -- which tool is meant
 
     async def _came(self, name: str, server: str | None) -> bool:
-        """Wait for the server that seems to be meant, if it is just being connected."""
+        """Wait for the server that seems to be meant, if it is just being connected; whether it
+        was. Raises RequestError when it takes too long."""
         meant = None if server is None else self._registry.find(server).name
         for key, upstream in self._junction.servers.items():
             if upstream.settled.is_set() or upstream.is_shut:
                 continue
             if key == meant or (meant is None and name.startswith(_beginnings(key))):
+                limit = min(_ARRIVAL, self._timeout or _ARRIVAL)
                 try:
-                    await asyncio.wait_for(upstream.settled.wait(), _ARRIVAL)
+                    await asyncio.wait_for(upstream.settled.wait(), limit)
                 except TimeoutError:
-                    return False
+                    words = f"it is not connected after {limit:g} s"
+                    raise unavailable(self._registry.find(key), words) from None
                 return True
         return False
 
