@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import procs
@@ -134,6 +134,7 @@ class HttpTarget(Target):
     port: int
     headers: dict[str, str]
     has_readyz: bool
+    argv: list[str] = field(default_factory=list)
     clients: list[HttpSession] = field(default_factory=list)
     spawned: float = field(default_factory=time.perf_counter)
 
@@ -268,12 +269,21 @@ class Lab(AsyncExitStack):
 
     # -- over HTTP
 
-    def serve(self, name: str, servers: Servers, **settings: object) -> HttpTarget:
-        """Spawn `ours` (with a key to be shown) or `floor` on a free port."""
+    def serve(
+        self, name: str, servers: Servers, *, role: str = "agent", **settings: object
+    ) -> HttpTarget:
+        """Spawn `ours` (with a key to be shown, of this role) or `floor` on a free port."""
         command = self.our_http if name == "ours" else FLOOR_HTTP
         values = {CONFIG: self.written(servers, **settings), DATA: str(self.file("data"))}
-        key = self.new_key(values[DATA]) if DATA in command else None
+        key = self.new_key(values[DATA], role) if DATA in command else None
         return self.listen(name, filled(command, values), servers, key)
+
+    async def again(self, target: HttpTarget) -> HttpTarget:
+        """End a program and spawn it once more, with all it has stored, on another port."""
+        await target.close()
+        log, port = self.file("log"), free_port()
+        now, proc = time.perf_counter(), spawned(filled(target.argv, {PORT: str(port)}), log)
+        return self.kept(replace(target, log=log, proc=proc, port=port, clients=[], spawned=now))
 
     def serve_direct(self, *args: str) -> HttpTarget:
         """Spawn `upstream.py` itself on a free port."""
@@ -282,24 +292,19 @@ class Lab(AsyncExitStack):
 
     def listen(self, name: str, argv: list[str], servers: Servers, key: str | None) -> HttpTarget:
         log, port = self.file("log"), free_port()
-        with log.open("wb") as stderr:
-            proc = subprocess.Popen(
-                filled(argv, {PORT: str(port)}),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,  # as for those over stdio
-            )
+        proc = spawned(filled(argv, {PORT: str(port)}), log)
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        target = HttpTarget(
-            name, children(servers), prefix(servers), log, proc, port, headers, bool(key)
-        )
+        known = name, children(servers), prefix(servers), log
+        return self.kept(HttpTarget(*known, proc, port, headers, bool(key), argv))
+
+    def kept(self, target: HttpTarget) -> HttpTarget:
+        """A target that is ended with the case."""
         self.push_async_callback(target.close)
         self.targets.append(target)
         return target
 
-    def new_key(self, data_dir: str) -> str:
-        words = ["keys", "create", "--role", "agent", "--agent", "bench", "--data-dir", data_dir]
+    def new_key(self, data_dir: str, role: str) -> str:
+        words = ["keys", "create", "--role", role, "--agent", "bench", "--data-dir", data_dir]
         done = subprocess.run(
             [self.our_http[0], *words], capture_output=True, text=True, timeout=30, check=False
         )
@@ -331,6 +336,18 @@ async def succeeds(attempt: Callable[[], Awaitable[object]]) -> bool:
     except (OSError, McpError):
         return False
     return True
+
+
+def spawned(argv: list[str], log: Path) -> subprocess.Popen:
+    """A program that listens; what it says on stderr is in `log`."""
+    with log.open("wb") as stderr:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,  # as for those over stdio
+        )
 
 
 def filled(command: list[str], values: dict[str, str]) -> list[str]:

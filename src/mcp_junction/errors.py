@@ -119,6 +119,11 @@ class ServerError(JunctionError):
         self.stderr_tail = stderr_tail
         super().__init__(f"server {server!r} failed during {phase}: {message}")
 
+    def retold(self, message: str, stderr_tail: str) -> ServerError:
+        """The same failure in other words."""
+        told = {"exit_code": self.exit_code, "stderr_tail": stderr_tail}
+        return type(self)(self.server, self.phase, message, **told)  # type: ignore[arg-type]
+
     @property
     def account(self) -> str:
         """What it says, with the end of what the server wrote to stderr."""

@@ -6,6 +6,8 @@ import json
 import httpx
 from tests.plugin_rest import SERVERS, registration
 
+from mcp_junction.policy.principal import Role
+
 EVENTS = "/api/v1/events"
 
 
@@ -97,6 +99,52 @@ async def test_a_stream_ends_with_the_key_it_was_opened_with(served):
         await served.ring.revoke(key_id, "test")
         assert await reader.ended()
     assert (await served.client("viewer").get(SERVERS)).status_code == 401
+
+
+async def test_a_stream_does_not_outlive_its_key_when_the_agent_has_another(served):
+    await served.ring.create(Role.VIEWER, "the-viewer", "test")
+    async with reading(served, "viewer") as response:
+        reader = Reader(response)
+        await served.ring.revoke(served.keys["viewer"].split("_")[1], "test")
+        assert await reader.ended()
+
+
+async def test_a_key_that_is_revoked_while_its_stream_is_opened_reads_nothing(served, monkeypatch):
+    events = served.registry._ground.store.events
+    real = events.bounds
+
+    async def slow():
+        found = await real()
+        await served.ring.revoke(served.keys["viewer"].split("_")[1], "test")
+        await asyncio.sleep(0.7)  # whoever looks for what is to be ended has looked
+        return found
+
+    await served.client("viewer").get(SERVERS)
+    monkeypatch.setattr(events, "bounds", slow)
+    async with reading(served, "viewer") as response:
+        assert await Reader(response).ended()
+    assert len(served.room.streams) == 0
+
+
+async def test_who_comes_back_too_late_is_told_how_much_is_gone(served, monkeypatch):
+    for name in ("one", "two", "three"):
+        await served.client().post(SERVERS, json=registration(name, auto_connect=False))
+    await served.bus.flush()
+    store = served.registry._ground.store
+    first, last = await store.events.bounds()
+    assert first == 1
+
+    async def shortened():
+        return 3, last
+
+    monkeypatch.setattr(store.events, "bounds", shortened)
+    late = {"last-event-id": "0"}
+    answer = await served.client().get(EVENTS, params={"follow": "false"}, headers=late)
+    assert "event: stream.gap" in answer.text
+    assert '"missed":2' in answer.text
+    async with reading(served, headers=late) as response:
+        told = await Reader(response).next()
+    assert (told["event"], told["data"]["data"]) == ("stream.gap", {"missed": 2})
 
 
 async def test_a_number_that_is_none_is_refused(served):

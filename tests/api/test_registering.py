@@ -95,6 +95,7 @@ BAD = {
     "a name with a control character": (registration("a\x07b"), "$.name"),
     "a name that looks like another": (registration("pеer"), "$.name"),  # a Cyrillic е
     "a name in capitals": (registration("Peer"), "$.name"),
+    "a name like an id": (registration("a1b2c3d4-0000-4000-8000-000000000000"), "$.name"),
     "a long name": (registration("a" * 64), "$.name"),
     "a command that goes up": (
         registration("x", connection_config={"command": "../../bin/sh"}),
@@ -151,6 +152,20 @@ async def test_a_body_that_is_no_json_is_refused(gateway, body):
 async def test_a_body_of_ten_megabytes_is_refused_and_changes_nothing(served):
     body = registration(description="x" * 10_000_000)
     answer = await served.client().post(SERVERS, json=body)
+    assert (answer.status_code, answer.json()["error_code"]) == (413, "PAYLOAD_TOO_LARGE")
+    assert (await served.client().get(SERVERS)).json()["total"] == 0
+
+
+async def test_a_body_without_an_end_is_refused_where_the_limit_is(gateway):
+    served = await gateway(max_body_bytes=100_000)
+
+    async def endless():
+        yield b'{"name": "'
+        for _ in range(1_000):
+            yield b"x" * 1_000
+
+    kind = {"content-type": "application/json"}
+    answer = await served.client().post(SERVERS, content=endless(), headers=kind)
     assert (answer.status_code, answer.json()["error_code"]) == (413, "PAYLOAD_TOO_LARGE")
     assert (await served.client().get(SERVERS)).json()["total"] == 0
 

@@ -8,7 +8,7 @@ from tests.registry.toolbox import until
 
 from mcp_junction.bus import bus as buses
 from mcp_junction.bus.bus import GAP, Bus
-from mcp_junction.errors import StoreUnavailable
+from mcp_junction.errors import StoreError, StoreUnavailable
 
 
 async def take(stream, count: int) -> list:
@@ -131,3 +131,22 @@ async def test_many_readers_each_get_everything(store, readers):
             if n % 20 == 0:
                 await asyncio.sleep(0.005)
         assert {tuple(await one) for one in reading} == {tuple(range(1, 201))}
+
+
+async def test_an_event_that_no_store_takes_is_lost_alone(store, monkeypatch, caplog):
+    real = store.events.append
+
+    async def choosy(events):
+        if any(event.type == "poison" for event in events):
+            raise StoreError("takes no such value")
+        return await real(events)
+
+    monkeypatch.setattr(store.events, "append", choosy)
+    async with Bus(store.events) as bus:
+        bus.publish("poison", {})
+        await bus.flush()
+        bus.publish("good", {})
+        await bus.flush()
+        assert [event.type for event in await store.events.after(0)] == ["good"]
+        assert bus.lost == 1
+    assert "events cannot be stored" in caplog.text

@@ -62,7 +62,28 @@ async def shaken(run, servers: dict, seconds: float) -> list[float]:
     return took
 
 
+class Standing:
+    """Looks at servers' states, again and again: how much of the time they were connected."""
+
+    def __init__(self, run, names) -> None:
+        self._run = run
+        self._names = list(names)
+        self._looks = self._connected = 0
+
+    @property
+    def share(self) -> float:
+        return self._connected / self._looks
+
+    async def look(self, until: float) -> None:
+        while time.monotonic() < until:
+            for name in self._names:
+                self._looks += 1
+                self._connected += self._run.registry.find(name).status == "CONNECTED"
+            await asyncio.sleep(0.02)
+
+
 async def ordeal(platform, toolbox, seconds: float) -> None:
+    """Prints what it saw: `pytest -rP` shows it."""
     run = await platform()
     steady = {f"steady{n}": await toolbox() for n in range(STEADY)}
     shaky = {f"shaky{n}": await toolbox() for n in range(SHAKY)}
@@ -71,9 +92,12 @@ async def ordeal(platform, toolbox, seconds: float) -> None:
     rate = RATE / (STEADY + SHAKY)
     traffic = {name: Traffic(run, name, rate) for name in steady | shaky}
     end = time.monotonic() + seconds
+    standing = Standing(run, steady)
     flows = [asyncio.ensure_future(one.flow(end)) for one in traffic.values()]
+    flows.append(asyncio.ensure_future(standing.look(end)))
     took = await shaken(run, shaky, seconds)
     await asyncio.gather(*flows)
+    assert standing.share > 0.999
     for name in steady:
         assert traffic[name].outcomes == {"result": traffic[name].started}, name
     for name in shaky:
@@ -82,14 +106,22 @@ async def ordeal(platform, toolbox, seconds: float) -> None:
         assert set(seen) <= {"result", "errornot_sent", "errorunknown"}, seen
     assert len(took) >= seconds / 3
     assert sorted(took)[int(len(took) * 0.95) - 1] < 2.0
+    lost = back = 0
     for name in shaky:
         await run.until(name, "CONNECTED")
         rows = await run.registry.history(name, limit=1000)
-        lost = sum(row.event_type == "ERROR" for row in rows)
-        back = sum(row.event_type == "RECONNECT" for row in rows)
-        assert back >= 0.95 * lost
+        lost += sum(row.event_type == "ERROR" for row in rows)
+        back += sum(row.event_type == "RECONNECT" for row in rows)
+    assert back >= 0.95 * lost
     calls = await run.rows(kind="call")
-    assert len(calls) >= sum(one.started for one in traffic.values()), "all are in the audit"
+    made = sum(one.started for one in traffic.values())
+    assert len(calls) >= made, "all are in the audit"
+    failed = sum(traffic[name].started - traffic[name].outcomes["result"] for name in steady)
+    print(f"{made} calls in {seconds:g} s, {failed} of {STEADY} steady servers failed")
+    print(f"steady servers connected {standing.share:.4%} of the time")
+    print(f"{len(took)} restarts, {lost} losses seen, {back} came back")
+    print(f"answered again after {max(took):.2f} s at most, p50 {sorted(took)[len(took) // 2]:.2f}")
+    print("shaky:", {name: dict(traffic[name].outcomes) for name in shaky})
 
 
 @pytest.mark.req("NFR-R1", "NFR-R2", "NFR-R3", "NFR-R4", "NFR-S4")

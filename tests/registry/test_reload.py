@@ -5,10 +5,11 @@ import json
 
 import pytest
 from tests.plugin_registry import ADMIN
+from tests.registry.test_faults import Away
 from tests.registry.toolbox import tool, until
 
 from mcp_junction.config.load import load
-from mcp_junction.errors import ConfigError
+from mcp_junction.errors import AlreadyExists, ConfigError
 from mcp_junction.registry.reload import FileWatch
 from mcp_junction.upstream.outcome import Kind
 
@@ -133,3 +134,52 @@ async def test_operators_may_disconnect_and_connect_what_is_the_files(single, to
     await run.until("box", "CONNECTED")
     assert (await run.registry.disconnect("box", ADMIN))[0] == "DISCONNECTED"
     assert (await run.registry.connect("box", ADMIN))[0] == "CONNECTED"
+
+
+async def test_a_good_file_is_tried_again_while_the_store_is_away(
+    platform, toolbox, tmp_path, monkeypatch
+):
+    server = await toolbox()
+    run = await platform({"box": {"url": server.url}})
+    await run.until("box", "CONNECTED")
+    away = Away(monkeypatch, run.store)
+    file = Followed(run, tmp_path / "mcp.json", every=0.02)
+    try:
+        away.is_away = True
+        two = {"mcpServers": {"box": {"url": server.url}, "two": {"url": server.url}}}
+        file.write(json.dumps(two))
+        file.watch.now()
+        await asyncio.sleep(0.3)
+        assert [record.name for record in run.registry.all()] == ["box"]
+        away.is_away = False
+        await run.until("box", "CONNECTED")
+        async with asyncio.timeout(5):
+            await until(lambda: len(run.registry.all()) == 2)
+        await run.until("two", "CONNECTED")
+        assert len(await run.events("config.rejected")) == 1, "said once, however often tried"
+        assert server.openings == 2
+    finally:
+        file.task.cancel()
+
+
+async def test_no_error_ends_the_watching(single, toolbox, tmp_path, monkeypatch):
+    server = await toolbox()
+    run = await single({"box": {"url": server.url}})
+    file = Followed(run, tmp_path / "mcp.json", every=0.02)
+    real, failures = run.registry.reload, [AlreadyExists("taken"), RuntimeError("a fault")]
+
+    async def failing(config):
+        if failures:
+            raise failures.pop(0)
+        return await real(config)
+
+    monkeypatch.setattr(run.registry, "reload", failing)
+    try:
+        for left in (1, 0):
+            file.watch.now()
+            await until(lambda left=left: len(failures) == left)
+        assert len(await run.events("config.rejected")) == 2
+        file.write(json.dumps({"mcpServers": {"new": {"url": server.url}}}))
+        await until(lambda: [record.name for record in run.registry.all()] == ["new"])
+    finally:
+        file.task.cancel()

@@ -6,39 +6,14 @@ import time
 
 import pytest
 from tests.plugin_registry import ADMIN, registration
+from tests.pulse import BLOCKED, Pulse
 from tests.registry.toolbox import Toolbox, tool, until
 
 from mcp_junction.upstream.outcome import Kind
 
-BLOCKED = 0.25
 TRACED = sys.gettrace() is not None
 """Whether coverage counts every line: that holds the loop up for two to three times as long.
 `make test` runs this file once more without it."""
-PAUSE = 0.005
-
-
-class Pulse:
-    """Measures how long the loop was held up: no longer than its own thread worked meanwhile, so
-    that what else runs on the machine does not count."""
-
-    def __init__(self) -> None:
-        self.worst = 0.0
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "Pulse":
-        self._task = asyncio.ensure_future(self._beat())
-        return self
-
-    async def __aexit__(self, *_) -> None:
-        assert self._task is not None
-        self._task.cancel()
-
-    async def _beat(self) -> None:
-        while True:
-            wall, worked = time.monotonic(), time.thread_time()
-            await asyncio.sleep(PAUSE)
-            late = time.monotonic() - wall - PAUSE
-            self.worst = max(self.worst, min(late, time.thread_time() - worked))
 
 
 def many(server: int, count: int) -> list[dict]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
+from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 from mcp_junction.upstream.state import SERVING, ServerState
 
@@ -56,7 +58,7 @@ class _Told(msgspec.Struct):
 
 
 class Done(NamedTuple):
-    """A call that was answered: by whom, and how long each part took."""
+    """A call that was answered: by whom, how long until it was sent there, and how long then."""
 
     payload: bytes
     server: ServerRecord
@@ -64,13 +66,33 @@ class Done(NamedTuple):
     execution: float
 
 
+class _Timed(Call):
+    """A call that knows when it was put on its way to the server."""
+
+    __slots__ = ("boarded",)
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.boarded: float | None = None
+
+    def board(self, flight: Flight) -> bool:
+        self.boarded = perf_counter()
+        return super().board(flight)
+
+
 class Calling:
     """The calls of REST clients."""
 
-    def __init__(self, junction: Junction, registry: Registry, timeout: float) -> None:
+    def __init__(
+        self,
+        junction: Junction,
+        registry: Registry,
+        is_allowed: Callable[[Principal], bool],
+    ) -> None:
         self._junction = junction
         self._registry = registry
-        self._timeout = timeout
+        self._is_allowed = is_allowed
+        self._timeout = junction.settings.invocation_timeout_ms / 1000
         self._sessions: dict[Principal, Session] = {}
         self._running: dict[Call, Principal] = {}
 
@@ -99,8 +121,7 @@ class Calling:
         watch: Callable[[Callable[[], None]], None],
     ) -> Done:
         """Call a tool. ``watch`` is given what to do when the client leaves before the end."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = perf_counter()  # a loop may count in milliseconds
         session = self._session(principal)
         try:
             spelled, record = await self._resolved(session, name, server)
@@ -109,20 +130,30 @@ class Calling:
                 raise
             spelled, record = await self._resolved(session, name, server)
         params = {"name": Raw(b'""'), "arguments": arguments}
-        call = Call(session, self._junction.snapshot, "tools/call", spelled, params)
-        late = loop.call_later(self._timeout, call.expire, self._timeout) if self._timeout else None
+        call = _Timed(session, self._junction.snapshot, "tools/call", spelled, params)
+        outcome = await self._handled(call, principal, watch)
+        if outcome.kind is not Kind.RESULT:
+            raise self._failure(outcome, record)
+        ended = perf_counter()
+        sent = call.boarded or ended
+        return Done(bytes(outcome.payload), record, sent - began, ended - sent)
+
+    async def _handled(
+        self, call: Call, principal: Principal, watch: Callable[[Callable[[], None]], None]
+    ) -> Outcome:
+        """The outcome of a call, in the time it is given."""
+        if not self._is_allowed(principal):  # while it waited for its server
+            raise RequestError("UNAUTHENTICATED", "the key was revoked")
+        loop, limit = asyncio.get_running_loop(), self._timeout
+        late = loop.call_later(limit, call.expire, limit) if limit else None
         self._running[call] = principal
         watch(lambda: call.cancel("the client has left"))
-        sent = loop.time()
         try:
-            outcome = await call.snapshot.handle(call)
+            return await call.snapshot.handle(call)
         finally:
             del self._running[call]
             if late is not None:
                 late.cancel()
-        if outcome.kind is not Kind.RESULT:
-            raise self._failure(outcome, record)
-        return Done(bytes(outcome.payload), record, sent - began, loop.time() - sent)
 
     def _session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)
@@ -135,16 +166,19 @@ class Calling:
     # -- which tool is meant
 
     async def _came(self, name: str, server: str | None) -> bool:
-        """Wait for the server that seems to be meant, if it is just being connected."""
+        """Wait for the server that seems to be meant, if it is just being connected; whether it
+        was. Raises RequestError when it takes too long."""
         meant = None if server is None else self._registry.find(server).name
         for key, upstream in self._junction.servers.items():
             if upstream.settled.is_set() or upstream.is_shut:
                 continue
             if key == meant or (meant is None and name.startswith(_beginnings(key))):
+                limit = min(_ARRIVAL, self._timeout or _ARRIVAL)
                 try:
-                    await asyncio.wait_for(upstream.settled.wait(), _ARRIVAL)
+                    await asyncio.wait_for(upstream.settled.wait(), limit)
                 except TimeoutError:
-                    return False
+                    words = f"it is not connected after {limit:g} s"
+                    raise unavailable(self._registry.find(key), words) from None
                 return True
         return False
 

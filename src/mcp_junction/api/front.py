@@ -31,6 +31,11 @@ class Keys(Protocol):
 
     def principal(self, authorization: bytes) -> Principal | None: ...
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether no key can be checked now."""
+        ...
+
 
 class Front:
     """What stands before the routes."""
@@ -41,12 +46,14 @@ class Front:
         self.app: App | None = None
         """What stands behind it, once that is loaded."""
         self._loading: asyncio.Task[App] | None = None
+        self._begun = asyncio.Event()
         self._draining = False
 
     def load(self, tasks: TaskScope) -> None:
         """Begin to load what stands behind; not on the loop, which has better things to do."""
         if self._loading is None:
             self._loading = tasks.spawn(asyncio.to_thread(self._make))
+            self._begun.set()
 
     def drain(self) -> None:
         """Take no more requests."""
@@ -70,6 +77,8 @@ class Front:
         """Whom a request is from; None for anyone, who is let in where anyone is."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         principal = self._keys.principal(given[0]) if len(given) == 1 else None
+        if principal is None and given and self._keys.is_blind:
+            raise RequestError("STORE_UNAVAILABLE", "keys cannot be checked now: the store is away")
         if principal is None and (given or scope["path"].rstrip("/") not in PUBLIC):
             raise RequestError("UNAUTHENTICATED", "a key is needed: Authorization: Bearer …")
         if self._draining:
@@ -86,8 +95,9 @@ class Front:
         return principal
 
     async def _loaded(self) -> App:
-        if self._loading is None:
-            raise RequestError("SERVER_UNAVAILABLE", "Junction is starting")
+        if self._loading is None:  # we are listening since a moment ago
+            await self._begun.wait()
+        assert self._loading is not None, "it has begun"
         try:
             self.app = await asyncio.shield(self._loading)
         except Exception:  # a fault of ours must still be answered

@@ -68,7 +68,7 @@ async def list_server_tools(
     tools = sorted(await room.registry.tools(whose.id), key=by_position)
     found = page(tools, by_position, limit, cursor)
     shown = [shown_tool(tool, whose, with_schema=include_schemas) for tool in found.items]
-    return ToolPage(shown, found.total, found.next_cursor)
+    return ToolPage(found.total, found.next_cursor, shown)
 
 
 @post(

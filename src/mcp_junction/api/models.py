@@ -6,13 +6,24 @@ Times are RFC 3339 in UTC. A connection is shown masked (``vault/masking.py``).
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcp_junction.store.records import HistoryRecord, ServerRecord, ToolRecord
 from mcp_junction.vault.masking import masked
+
+_OTHERWISE: Final = {
+    "connection_config",
+    "health_check_url",
+    "last_health_check",
+    "timeout_ms",
+    "registered_at",
+    "connected_at",
+    "updated_at",
+}
+"""What of a server is shown otherwise than it is kept: masked, or as a time that can be read."""
 
 
 class SourceServer(msgspec.Struct):
@@ -43,25 +54,30 @@ class Tool(msgspec.Struct):
     input_schema: dict[str, Any] | UnsetType = UNSET
 
 
-class Server(msgspec.Struct):
-    """A server: its definition, with secrets masked, and how it stands."""
+class ServerHealth(msgspec.Struct):
+    """How one server stands: four facts that may each be so or not, or not be known."""
 
     id: str
     name: str
-    description: str
-    transport_type: str
-    connection_config: dict[str, Any]
     status: str
     enabled: bool
     reachable: bool | None
     authenticated: bool | None
     healthy: bool | None
-    health_check_url: str | None
     last_health_check: str | None
     response_time_ms: float | None
     error_rate: float | None
-    tool_count: int
     error_message: str | None
+
+
+class Server(ServerHealth):
+    """A server: its definition, with secrets masked, and how it stands."""
+
+    description: str
+    transport_type: str
+    connection_config: dict[str, Any]
+    health_check_url: str | None
+    tool_count: int
     origin: str
     isolation: str
     pin: str
@@ -76,21 +92,24 @@ class Server(msgspec.Struct):
     tools: list[Tool] | UnsetType = UNSET
 
 
-class ServerPage(msgspec.Struct):
+class Paged(msgspec.Struct):
+    """Part of a list: how many there are in all, and what to ask for the next part."""
+
+    total: int
+    next_cursor: str | None
+
+
+class ServerPage(Paged):
     """Servers, by name. ``servers`` is the same array as ``items``."""
 
     items: list[Server]
     servers: list[Server]
-    total: int
-    next_cursor: str | None
 
 
-class ToolPage(msgspec.Struct):
+class ToolPage(Paged):
     """Tools of one server."""
 
     items: list[Tool]
-    total: int
-    next_cursor: str | None
 
 
 class ToolGroup(msgspec.Struct):
@@ -100,12 +119,10 @@ class ToolGroup(msgspec.Struct):
     tools: list[Tool]
 
 
-class ToolGroupPage(msgspec.Struct):
+class ToolGroupPage(Paged):
     """Tools, grouped by server. ``total`` counts tools."""
 
     items: list[ToolGroup]
-    total: int
-    next_cursor: str | None
 
 
 class HistoryEntry(msgspec.Struct):
@@ -117,12 +134,10 @@ class HistoryEntry(msgspec.Struct):
     at: str | None
 
 
-class HistoryPage(msgspec.Struct):
+class HistoryPage(Paged):
     """The connection history of a server, newest first. ``total`` counts this page."""
 
     items: list[HistoryEntry]
-    total: int
-    next_cursor: str | None
 
 
 class Connecting(msgspec.Struct):
@@ -148,42 +163,6 @@ class Refreshed(msgspec.Struct):
     unchanged: int
 
 
-class State(msgspec.Struct):
-    """How the whole stands."""
-
-    total_servers: int
-    connected_servers: int
-    degraded_servers: int
-    disconnected_servers: int
-    error_servers: int
-    connecting_servers: int
-    total_tools: int
-    indexed_tools: int
-    unindexed_tools: int
-    classified_tools: int
-    unclassified_tools: int
-    tokens_saved: int
-    last_sync: str | None
-    health_check_interval_seconds: float
-    uptime_seconds: float
-
-
-class ServerHealth(msgspec.Struct):
-    """How one server stands: four facts that may each be so or not, or not be known."""
-
-    id: str
-    name: str
-    status: str
-    enabled: bool
-    reachable: bool | None
-    authenticated: bool | None
-    healthy: bool | None
-    last_health_check: str | None
-    response_time_ms: float | None
-    error_rate: float | None
-    error_message: str | None
-
-
 class Health(msgspec.Struct):
     """``healthy`` when every enabled server is connected, else ``degraded``."""
 
@@ -199,30 +178,11 @@ def moment(at: float | None) -> str | None:
 
 def shown_server(record: ServerRecord, tools: list[Tool] | UnsetType = UNSET) -> Server:
     return Server(
-        id=record.id,
-        name=record.name,
-        description=record.description,
-        transport_type=record.transport_type,
+        **_same(record, Server),
         connection_config=masked(record.connection_config),
-        status=record.status,
-        enabled=record.enabled,
-        reachable=record.reachable,
-        authenticated=record.authenticated,
-        healthy=record.healthy,
         health_check_url=_shown_url(record.health_check_url),
         last_health_check=moment(record.last_health_check),
-        response_time_ms=record.response_time_ms,
-        error_rate=record.error_rate,
-        tool_count=record.tool_count,
-        error_message=record.error_message,
-        origin=record.origin,
-        isolation=record.isolation,
-        pin=record.pin,
-        trust_annotations=record.trust_annotations,
-        allow_private=record.allow_private,
-        allow_http=record.allow_http,
         timeout_ms=record.timeout_ms or 0,
-        version=record.version,
         registered_at=moment(record.registered_at),
         connected_at=moment(record.connected_at),
         updated_at=moment(record.updated_at),
@@ -232,18 +192,14 @@ def shown_server(record: ServerRecord, tools: list[Tool] | UnsetType = UNSET) ->
 
 def shown_health(record: ServerRecord) -> ServerHealth:
     return ServerHealth(
-        id=record.id,
-        name=record.name,
-        status=record.status,
-        enabled=record.enabled,
-        reachable=record.reachable,
-        authenticated=record.authenticated,
-        healthy=record.healthy,
-        last_health_check=moment(record.last_health_check),
-        response_time_ms=record.response_time_ms,
-        error_rate=record.error_rate,
-        error_message=record.error_message,
+        **_same(record, ServerHealth), last_health_check=moment(record.last_health_check)
     )
+
+
+def _same(record: ServerRecord, shown: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields that are shown as they are kept."""
+    kept = set(shown.__struct_fields__) & set(record.__struct_fields__) - _OTHERWISE
+    return {name: getattr(record, name) for name in kept}
 
 
 def source(record: ServerRecord) -> SourceServer:

@@ -23,10 +23,9 @@ class Room:
         self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
     ) -> None:
         self.registry = registry
-        timeout = junction.settings.invocation_timeout_ms / 1000
-        self.calling = Calling(junction, registry, timeout)
+        self.calling = Calling(junction, registry, keys.is_in_force)
         self._tasks = TaskScope("REST")
-        self.streams = Streams(bus, store.events, self._tasks)
+        self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force)
         self.front = Front(keys, self._make)
 
     def open(self) -> None:

@@ -23,7 +23,7 @@ from mcp_junction.api.paging import USUAL, Cursor, Limit, page, read_cursor, wri
 from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.shapes import ServerChange, ServerRegistration
 from mcp_junction.config.registration import read_registration
-from mcp_junction.errors import CursorError, VersionConflict
+from mcp_junction.errors import CursorError
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 
@@ -81,7 +81,7 @@ async def list_servers(
     found = page(records, _by_name, limit, cursor)
     shown = [await _with_tools(room, one) if include_tools else shown_server(one)
              for one in found.items]  # fmt: skip
-    return ServerPage(shown, shown, found.total, found.next_cursor)
+    return ServerPage(found.total, found.next_cursor, shown, shown)
 
 
 @get(
@@ -130,11 +130,7 @@ async def change_server(
 async def remove_server(
     request: AnyRequest, room: InRoom, server_id: Ref, if_match: IfMatch = None
 ) -> None:
-    version = _version(if_match)
-    record = room.registry.find(server_id)
-    if version is not None and version != record.version:
-        raise VersionConflict("the server", record.version)
-    await room.registry.remove(server_id, caller(request))
+    await room.registry.remove(server_id, caller(request), _version(if_match))
 
 
 @get(
@@ -150,7 +146,7 @@ async def show_history(
     found = await room.registry.history(server_id, limit + 1, before)
     items = [shown_history(record) for record in found[:limit]]
     more = write_cursor((items[-1].id,)) if len(found) > limit else None
-    return HistoryPage(items, len(items), more)
+    return HistoryPage(len(items), more, items)
 
 
 def _tagged(

@@ -1,65 +1,66 @@
 """Shapes: the bodies of requests, for the API's documentation and for reading the small ones.
 
-A server's body is read by ``config/registration.py``, which says more about what is wrong with it.
+A server's body is read by ``config/registration.py``, which says more about what is wrong with it;
+its fields are taken from there.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from mcp_junction.config.registration import (
+    CHANGEABLE,
+    LONGEST_TIMEOUT,
+    TRANSPORTS,
+    ConnectionConfig,
+    Registration,
+)
+from mcp_junction.config.servers import ISOLATIONS, PINS
 
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
-Isolation = Literal["shared", "per-session"]
-Pin = Literal["off", "warn", "strict"]
-Milliseconds = Annotated[int, Meta(ge=0, le=24 * 3600 * 1000)]
+_TYPES: Final[dict[str, Any]] = {
+    "name": Name,
+    "transport_type": Literal[TRANSPORTS],
+    "isolation": Literal[ISOLATIONS],
+    "pin": Literal[PINS],
+    "timeout_ms": Annotated[int, Meta(ge=0, le=LONGEST_TIMEOUT)],
+}
+"""What is true of a field beyond its type."""
 
 
-class Connection(msgspec.Struct, forbid_unknown_fields=True):
-    """How to reach a server. STDIO needs ``command``; SSE and HTTP need ``url``."""
-
-    command: str | UnsetType = UNSET
-    args: list[str] | UnsetType = UNSET
-    env: dict[str, str] | UnsetType = UNSET
-    cwd: str | UnsetType | None = UNSET
-    url: str | UnsetType = UNSET
-    base_url: str | UnsetType = UNSET
-    headers: dict[str, str] | UnsetType = UNSET
-
-
-class ServerRegistration(msgspec.Struct, forbid_unknown_fields=True):
-    """A server to register."""
-
-    name: Name
-    transport_type: Literal["STDIO", "SSE", "HTTP"]
-    connection_config: Connection
-    description: str = ""
-    auto_connect: bool = True
-    health_check_url: str | None = None
-    enabled: bool = True
-    isolation: Isolation = "shared"
-    pin: Pin = "warn"
-    trust_annotations: bool = False
-    allow_private: bool = False
-    allow_http: bool = False
-    timeout_ms: Milliseconds = 0
+def _documented(name: str, words: str, like: type[Struct], only: Sequence[str] = ()) -> Any:
+    """A shape with the fields of ``like``; of some of them, each of which may be left out."""
+    fields: list[Any] = []
+    for field in msgspec.structs.fields(like):
+        kind = _TYPES.get(field.name, field.type)
+        if only and field.name in only:
+            fields.append((field.name, kind | UnsetType, UNSET))
+        elif not only and field.required:
+            fields.append((field.name, kind))
+        elif not only:
+            fields.append((field.name, kind, _default(field)))
+    return msgspec.defstruct(
+        name, fields, namespace={"__doc__": words}, module=__name__, forbid_unknown_fields=True
+    )
 
 
-class ServerChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What to change in a server."""
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else msgspec.field(default_factory=made)
 
-    name: Name | UnsetType = UNSET
-    description: str | UnsetType = UNSET
-    connection_config: Connection | UnsetType = UNSET
-    health_check_url: str | UnsetType | None = UNSET
-    enabled: bool | UnsetType = UNSET
-    isolation: Isolation | UnsetType = UNSET
-    pin: Pin | UnsetType = UNSET
-    trust_annotations: bool | UnsetType = UNSET
-    allow_private: bool | UnsetType = UNSET
-    allow_http: bool | UnsetType = UNSET
-    timeout_ms: Milliseconds | UnsetType = UNSET
+
+_TYPES["connection_config"] = _documented(
+    "Connection",
+    "How to reach a server. STDIO needs ``command``; SSE and HTTP need ``url``.",
+    ConnectionConfig,
+    ConnectionConfig.__struct_fields__,
+)
+ServerRegistration = _documented("ServerRegistration", "A server to register.", Registration)
+ServerChange = _documented("ServerChange", "What to change in a server.", Registration, CHANGEABLE)
 
 
 class Disconnection(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from litestar import Router, get
 
 from mcp_junction.api.access import Right, needs
-from mcp_junction.api.models import Health, State, moment, shown_health
+from mcp_junction.api.models import Health, shown_health
 from mcp_junction.api.routes import InRoom, outcomes
+from mcp_junction.registry.state import State
 
 
 @get(
@@ -17,8 +17,7 @@ from mcp_junction.api.routes import InRoom, outcomes
     summary="Show how many servers and tools there are, and how they stand",
 )
 async def show_state(room: InRoom) -> State:
-    found = room.registry.state()
-    return State(**{**msgspec.structs.asdict(found), "last_sync": moment(found.last_sync)})
+    return room.registry.state()
 
 
 @get(

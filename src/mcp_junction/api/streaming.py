@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from mcp_junction.api.models import moment
-from mcp_junction.bus.bus import Bus
+from mcp_junction.bus.bus import Bus, missed
 from mcp_junction.policy.principal import Principal
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord
@@ -30,10 +30,17 @@ _STILL: Final = b": still here\n\n"
 class Streams:
     """The streams that are open."""
 
-    def __init__(self, bus: Bus, events: Events, tasks: TaskScope) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        events: Events,
+        tasks: TaskScope,
+        is_allowed: Callable[[Principal], bool],
+    ) -> None:
         self._bus = bus
         self._events = events
         self._tasks = tasks
+        self._is_allowed = is_allowed
         self._open: dict[asyncio.Queue[bytes | None], Principal] = {}
 
     def __len__(self) -> int:
@@ -43,22 +50,24 @@ class Streams:
         self, principal: Principal, after: int | None, types: frozenset[str], *, follow: bool
     ) -> AsyncIterator[bytes]:
         """The bytes of a stream. Raises StoreUnavailable."""
-        _, last = await self._events.bounds()
+        first, last = await self._events.bounds()
         if not follow:
-            return self._kept(last if after is None else after, last, types)
+            return self._kept(last if after is None else after, first, last, types)
         return self._followed(principal, last if after is None else after, types)
 
     def end(self, is_allowed: Callable[[Principal], bool]) -> None:
         """End the streams of those who may not read any more."""
         for queue, principal in list(self._open.items()):
             if not is_allowed(principal):
-                while not queue.empty():
-                    queue.get_nowait()
-                queue.put_nowait(None)
+                _end(queue)
 
-    async def _kept(self, after: int, last: int, types: frozenset[str]) -> AsyncIterator[bytes]:
+    async def _kept(
+        self, after: int, first: int, last: int, types: frozenset[str]
+    ) -> AsyncIterator[bytes]:
         """What is there now, to its end."""
         yield _OPENING
+        if after + 1 < first:
+            yield _event(missed(after, first))
         while after < last:
             found = await self._events.after(after, limit=_PAGE, types=types)
             for record in found:
@@ -74,6 +83,7 @@ class Streams:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED)
         pump = self._tasks.spawn(self._pump(queue, after, types))
         self._open[queue] = principal
+        self.end(self._is_allowed)  # a key may have been revoked while we asked the store
         try:
             yield _OPENING
             while (data := await _soon(queue)) is not None:
@@ -89,8 +99,14 @@ class Streams:
             async for record in self._bus.subscribe(after, types):
                 await queue.put(_event(record))
         finally:
-            if not queue.full():
-                queue.put_nowait(None)
+            _end(queue)  # it can be taken up where it was
+
+
+def _end(queue: asyncio.Queue[bytes | None]) -> None:
+    """Let whoever reads a queue go, whatever is in it."""
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(None)
 
 
 async def _soon(queue: asyncio.Queue[bytes | None]) -> bytes | None:

@@ -59,7 +59,7 @@ async def list_tools(
         _group(sources[server_id], list(each), include_schemas)
         for server_id, each in groupby(found.items, lambda tool: tool.server_id)
     ]
-    return ToolGroupPage(groups, found.total, found.next_cursor)
+    return ToolGroupPage(found.total, found.next_cursor, groups)
 
 
 def by_position(tool: ToolRecord) -> tuple[Any, ...]:

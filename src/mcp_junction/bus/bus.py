@@ -92,8 +92,7 @@ class Bus:
         self._readers.add(reader)
         try:
             if at + 1 < first:
-                missed = {"missed": first - 1 - at}
-                yield EventRecord(first - 1, time.time(), self._origin, GAP, None, missed)
+                yield missed(at, first)
                 at = first - 1
             while True:
                 for event in await self._following(at):
@@ -170,6 +169,10 @@ class Bus:
                 log.warning("events cannot be stored now: %s", error)
                 await asyncio.sleep(_RETRY)
                 continue
+            except Exception:  # what follows must be told all the same
+                log.exception("events cannot be stored")
+                self._lose(len(batch))
+                stored = []
             del self._pending[: len(batch)]
             self._remember(stored)
 
@@ -186,6 +189,11 @@ class Bus:
         if count and not self._lost:
             log.error("events are being lost: the store does not take them")
         self._lost += count
+
+
+def missed(after: int, first: int) -> EventRecord:
+    """What one is told who comes back after a number, when the first that is kept is later."""
+    return EventRecord(first - 1, time.time(), "", GAP, None, {"missed": first - 1 - after})
 
 
 class _Reader:

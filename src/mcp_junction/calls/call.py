@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
@@ -60,6 +61,7 @@ class Call:
 
     __slots__ = (
         "_ended_by",
+        "_ending",
         "address",
         "asking",
         "caller",
@@ -102,6 +104,7 @@ class Call:
         self.spoke = False
         self.asking = 0
         self._ended_by: Outcome | None = None
+        self._ending: asyncio.Event | None = None
 
     @property
     def name(self) -> str:
@@ -145,12 +148,23 @@ class Call:
         return self._ended_by
 
     @property
+    def ending(self) -> asyncio.Event:
+        """Set when it is ended from our side; for what is waited for before it is sent."""
+        if self._ending is None:
+            self._ending = asyncio.Event()
+            if self._ended_by is not None:
+                self._ending.set()
+        return self._ending
+
+    @property
     def _delivery(self) -> Delivery:
         return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         if self._ended_by is None:
             self._ended_by = outcome
+            if self._ending is not None:
+                self._ending.set()
             if self.flight is not None:
                 self.flight.abandon(outcome, reason)
 

@@ -30,6 +30,7 @@ from mcp_junction.protocol.versions import (
     RESOURCE_NOT_FOUND,
     Era,
 )
+from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Link
@@ -70,6 +71,13 @@ def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
     return encode.dumps(params)
 
 
+async def _link_for(call: Call, upstream: Upstream, limit: float) -> Link | None:
+    """The link of a server, waited for where that makes sense and no longer than the call lasts."""
+    if upstream.link is None:
+        await unless(call.ending, upstream.link_in_time(limit))
+    return upstream.link if call.ended_by is None else None
+
+
 class Crossing:
     """The ways that are not the plain one."""
 
@@ -90,7 +98,7 @@ class Crossing:
         link: Link | None = upstream.link
         if link is None or not _is_decided(upstream, era):
             upstream = await self._upstream(call, upstream)
-            link = await upstream.link_in_time(route.timeout)
+            link = await _link_for(call, upstream, route.timeout)
             if link is None:
                 return call.ended_by or upstream.unavailable()
         if era is Era.HANDSHAKE:

@@ -12,6 +12,7 @@ from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.server import Upstream
 
 log = logging.getLogger("mcp_junction.catalog")
@@ -74,8 +75,8 @@ def _read_page(
         headers = _headers(upstream, name, members) if is_marked else ()
         if headers is None:
             continue
-        if not name:
-            words = "lists something in %s without a %s; it is left out"
+        if not name or "\0" in name:  # which no store takes, and no program as an argument
+            words = "lists something in %s without a %s that can be used; it is left out"
             log.warning(f"server %r {words}", upstream.key, kind.name, kind.key)
         elif name in offers:
             log.warning("server %r lists %r twice; the first one stands", upstream.key, name)
@@ -102,4 +103,5 @@ def _headers(
 
 
 def _failed(upstream: Upstream, kind: Kind, message: str) -> ServerError:
-    return ServerError(upstream.key, Phase.INITIALIZATION, f"{kind.list_method} failed: {message}")
+    words = f"{kind.list_method} failed: {message}"
+    return discreet(ServerError(upstream.key, Phase.INITIALIZATION, words), upstream.definition)

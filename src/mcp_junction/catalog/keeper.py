@@ -44,7 +44,7 @@ class Keeper:
         self._timeout = timeout
         self._changed = changed
         self._again: dict[Upstream, bool] = {}
-        self._reading: dict[Upstream, asyncio.Task[None]] = {}
+        self._reading: dict[Upstream, asyncio.Task[ServerError | None]] = {}
         self._said: dict[Upstream, set[str]] = {}
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -70,9 +70,11 @@ class Keeper:
             self._reading[upstream] = self._tasks.spawn(self._reread(upstream))
 
     async def reread(self, upstream: Upstream) -> None:
-        """Read its lists again, and wait until they are read."""
+        """Read its lists again, and wait until they are read. Raises ServerError."""
         self.announce(upstream)
-        await asyncio.wait({self._reading[upstream]})
+        error = await asyncio.shield(self._reading[upstream])
+        if error is not None:
+            raise error
 
     def remove(self, upstream: Upstream) -> None:
         """Its offers are not to be had now; their names stay its own."""
@@ -138,15 +140,17 @@ class Keeper:
         selection = upstream.definition.tools
         return _selected(offers, selection) if kind is TOOLS and selection is not None else offers
 
-    async def _reread(self, upstream: Upstream) -> None:
+    async def _reread(self, upstream: Upstream) -> ServerError | None:
+        """What kept us from it, if something did."""
         try:
             while True:
                 self._again[upstream] = False
                 await self.discover(upstream)
                 if not self._again[upstream]:
-                    return
+                    return None
         except ServerError as error:
             log.warning("%s; its lists stay as they were", error)
+            return error
         finally:
             del self._again[upstream], self._reading[upstream]
 

@@ -119,6 +119,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         await enter(registry)
         await _first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)
+        _forget(config.settings.audit_days, storage, audit, junction)
         if given.demo:
             service.when_listening = _demo_words
         await service.serve(given.host, given.port, stop)
@@ -142,6 +143,15 @@ async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
         file=sys.stderr,
         flush=True,
     )
+
+
+def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
+    """Have what is too old leave the audit; 0 is never."""
+    from mcp_junction.audit.schedule import retire_daily
+
+    if days:
+        trail, points = storage.store.audit, storage.checkpoints
+        junction.tasks.spawn(retire_daily(days, trail, audit, points, junction.clock))
 
 
 def _demo_words(url: str) -> None:

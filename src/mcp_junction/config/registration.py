@@ -33,12 +33,14 @@ CHANGEABLE: Final = (
     "trust_annotations", "allow_private", "allow_http", "timeout_ms",
 )  # fmt: skip
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OUR_SECRETS: Final = re.compile(r"\$\{?(env:)?(JUNCTION_|MCP_CREDENTIAL_KEY|MCP_JUNCTION_)")
+_HALF: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _REFERENCE: Final = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*"
 _MANY: Final = 1_000
 _LONG: Final = 32_768
-_LONGEST_TIMEOUT: Final = 24 * 3600 * 1000
+LONGEST_TIMEOUT: Final = 24 * 3600 * 1000
 
 
 class ConnectionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -87,12 +89,15 @@ def parse_body(body: bytes) -> tuple[Any, list[Problem]]:
         raise ValueError("a number makes no sense")
 
     try:
-        return json.loads(body, object_pairs_hook=once, parse_constant=never), []
+        value = json.loads(body, object_pairs_hook=once, parse_constant=never)
+        if _HALF.search(body) is not None:
+            json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be said
     except (ValueError, RecursionError) as error:
         words = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        if isinstance(error, UnicodeDecodeError):
+        if isinstance(error, UnicodeError):
             words = "it is not UTF-8"
         return None, [Problem(ProblemCode.INVALID_JSON, "$", f"is not usable JSON: {words}")]
+    return value, []
 
 
 def read_registration(body: Any) -> tuple[Registration | None, list[Problem]]:
@@ -187,13 +192,15 @@ class _Checked:
         if not _NAME.fullmatch(made.name):
             words = "must be a lower-case letter, then at most 62 of a-z, 0-9, '_' and '-'"
             self._wrong("$.name", words)
+        elif _UUID.fullmatch(made.name):
+            self._wrong("$.name", "must not look like an id")
         if made.transport_type not in TRANSPORTS:
             self._wrong("$.transport_type", f"must be one of {', '.join(TRANSPORTS)}")
         if made.isolation not in ISOLATIONS:
             self._wrong("$.isolation", f"must be one of {', '.join(ISOLATIONS)}")
         if made.pin not in PINS:
             self._wrong("$.pin", f"must be one of {', '.join(PINS)}")
-        if not 0 <= made.timeout_ms <= _LONGEST_TIMEOUT:
+        if not 0 <= made.timeout_ms <= LONGEST_TIMEOUT:
             self._wrong("$.timeout_ms", "must be milliseconds: 0 (none) up to a day")
         if made.health_check_url is not None:
             self._url(made.health_check_url, "$.health_check_url", filled=True)

@@ -59,6 +59,7 @@ class Settings(msgspec.Struct, frozen=True):
     store: str = ""
     invocation_timeout_ms: int = 30_000
     audit: str = "normal"
+    audit_days: int = 90
     watch_config: bool = True
 
 

@@ -92,8 +92,13 @@ class KeyRing:
         return any(known.principal.role is Role.ADMIN for known in self._in_force.values())
 
     def is_in_force(self, principal: Principal) -> bool:
-        """Whether any key still speaks for someone."""
-        return any(known.principal == principal for known in self._in_force.values())
+        """Whether the key that someone has shown is still good; any key of theirs, where it is
+        not known which that was."""
+        if principal.key:
+            found = self._in_force.get(principal.key.encode())
+            return found is not None and found.principal == principal
+        whose = principal.id, principal.role
+        return any((k.principal.id, k.principal.role) == whose for k in self._in_force.values())
 
     @property
     def is_blind(self) -> bool:
@@ -176,7 +181,9 @@ class KeyRing:
         if generation == self._generation:
             return
         self._in_force = {
-            key.id.encode(): _Known(bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role)))
+            key.id.encode(): _Known(
+                bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role), key.id)
+            )
             for key in await self._store.keys.all()
             if key.revoked_at is None
         }

@@ -21,6 +21,8 @@ class Principal(msgspec.Struct, frozen=True):
 
     id: str
     role: Role
+    key: str = ""
+    """The id of the key that was shown: what was opened with one key ends with it."""
 
 
 LOCAL_OWNER: Final = Principal("local-owner", Role.OWNER)

@@ -72,8 +72,12 @@ class Chronicle:
             server_id, event, details = self._history[0]
             try:
                 await self._store.history.add(server_id, event, details)
+            except StoreUnavailable:
+                raise
             except NotFound:
                 pass  # the server has been removed meanwhile, and its history with it
+            except Exception:  # one row that cannot be written must not keep back the others
+                log.exception("a row of history is lost")
             self._history.popleft()
         standing, self._standing = self._standing, {}
         if standing:
@@ -82,3 +86,5 @@ class Chronicle:
             except StoreUnavailable:
                 self._standing = standing | self._standing
                 raise
+            except Exception:  # it is noted again when it changes
+                log.exception("how servers stand cannot be stored")

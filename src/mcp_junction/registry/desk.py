@@ -68,12 +68,15 @@ class ToolDesk:
         upstream = member.upstream
         if upstream.link is None:
             raise ServerError(member.name, Phase.RUNTIME, "it is not connected")
-        async with self._ground.act(actor, "tools.refresh", member.record):
+        async with self._ground.act(actor, "tools.refresh", member.record), member.refreshing:
             unchanged = len(member.offering.tools) if member.offering is not None else 0
             self._last[member.id] = ToolChanges(unchanged=unchanged)
-            await self._ground.junction.keeper.reread(upstream)
-            await self._shelving.settled(member)
-            return self._last.pop(member.id)
+            try:
+                await self._ground.junction.keeper.reread(upstream)
+                await self._shelving.settled(member)
+            finally:
+                changes = self._last.pop(member.id)
+            return changes
 
     async def change(
         self, member: Member, name: str, changes: Mapping[str, Any], actor: Principal

@@ -7,6 +7,7 @@ for each attempt in it; DISCONNECTED when the operator wanted that.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 
 _NOTE_EVERY: Final = 5.0
+_REFUSAL: Final = re.compile(r"\b40[13]\b")
 _NOTED: Final = (
     "status",
     "reachable",
@@ -195,4 +197,4 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _is_refusal(message: str) -> bool:
-    return "401" in message or "403" in message
+    return _REFUSAL.search(message) is not None

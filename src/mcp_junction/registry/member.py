@@ -43,6 +43,9 @@ class Member:
         self.written: ServerDefinition | None = None
         """What the config file says of it, if it is the file's."""
         self.lock = asyncio.Lock()
+        """Held while it is changed."""
+        self.refreshing = asyncio.Lock()
+        """Held while somebody has its lists read again."""
         self.status = ServerState.DISCONNECTED
         self.connected_at: float | None = None
         self.down_since: float | None = None
@@ -70,6 +73,19 @@ class Member:
         if upstream.state is ServerState.CONNECTING and upstream.error is not None:
             return ServerState.ERROR
         return upstream.state
+
+    async def settled(self) -> tuple[str, str]:
+        """How an attempt to connect to it has ended: its status, and words."""
+        upstream = self.upstream
+        limit = upstream.terms.start_timeout * 2
+        try:
+            await asyncio.wait_for(upstream.settled.wait(), limit)
+        except TimeoutError:
+            return self.status.value, f"it is not connected after {limit:g} s"
+        if self.status is ServerState.DISCONNECTED:
+            return self.status.value, "it was disconnected meanwhile"
+        error = upstream.error
+        return self.status.value, "connected" if error is None else error.message
 
     def live(self, facts: Facts, now: float) -> ServerRecord:
         """Its record, with how it stands now. ``now`` is by the clock the facts are by."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -23,7 +24,7 @@ from mcp_junction.catalog.catalog import Offering
 from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.errors import AlreadyExists, FileOwned, VersionConflict
+from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.health.verdict import Facts
 from mcp_junction.policy.principal import Principal
 from mcp_junction.registry.definitions import (
@@ -41,7 +42,7 @@ from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.inspection import STRICT, shown
 from mcp_junction.registry.life import Life
 from mcp_junction.registry.member import Member
-from mcp_junction.registry.rules import change_of, check
+from mcp_junction.registry.rules import change_of, check, check_version
 from mcp_junction.registry.shelving import stored_offers
 from mcp_junction.registry.state import State, state_of
 from mcp_junction.store.records import (
@@ -235,11 +236,9 @@ class Registry:
 
         Raises NotFound, FileOwned, InvalidChange, AlreadyExists, VersionConflict.
         """
-        member = self._owned(ref)
-        async with member.lock:
+        async with self._held(self._owned(ref)) as member:
             before = member.record
-            if if_match is not None and if_match != before.version:
-                raise VersionConflict("the server", before.version)
+            check_version(before, if_match)
             made = change_of(before, body)
             check(made, self._junction.environ, self._junction.settings)
             fields = fields_of(made)
@@ -257,10 +256,8 @@ class Registry:
 
     async def connect(self, ref: str, actor: Principal) -> tuple[str, str]:
         """Connect a server, and wait for how that ends: its status, and words. Raises NotFound."""
-        member = self._roster.get(ref)
-        async with member.lock:
-            upstream = member.upstream
-            if upstream.link is not None:
+        async with self._held(self._roster.get(ref)) as member:
+            if member.upstream.link is not None:
                 return member.status.value, "it is connected already"
             if not member.record.enabled:
                 return member.status.value, "it is disabled; enable it first"
@@ -270,14 +267,8 @@ class Registry:
                     self._start(member)
                     await self._life.written()
                 else:
-                    upstream.hurry()
-                limit = upstream.terms.start_timeout * 2
-                try:
-                    await asyncio.wait_for(member.upstream.settled.wait(), limit)
-                except TimeoutError:
-                    return member.status.value, f"it is not connected after {limit:g} s"
-            error = member.upstream.error
-            return member.status.value, "connected" if error is None else error.message
+                    member.upstream.hurry()
+        return await member.settled()
 
     async def disconnect(
         self, ref: str, actor: Principal, *, force: bool = False
@@ -286,19 +277,21 @@ class Registry:
 
         Its status, and how many calls were under way when it was told. Raises NotFound.
         """
-        member = self._roster.get(ref)
-        async with (
-            member.lock,
-            self._ground.act(actor, "server.disconnect", member.record, detail={"force": force}),
-        ):
-            pending = await self._stop(member, 0.0 if force else DRAIN)
-            await self._life.written()  # it stays so, whatever happens to us
-            return member.status.value, pending
+        found = self._roster.get(ref)
+        detail = {"force": force}
+        async with self._ground.act(actor, "server.disconnect", found.record, detail=detail):
+            pending = found.upstream.calls
+            if force:
+                found.upstream.stop()  # who waits for its calls to end need not any more
+            async with self._held(found) as member:
+                pending = max(pending, await self._stop(member, 0.0 if force else DRAIN))
+                await self._life.written()  # it stays so, whatever happens to us
+                return member.status.value, pending
 
-    async def remove(self, ref: str, actor: Principal) -> None:
-        """Remove a server; calls under way may end. Raises NotFound, FileOwned."""
-        member = self._owned(ref)
-        async with member.lock:
+    async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
+        """Remove a server; calls under way may end. Raises NotFound, FileOwned, VersionConflict."""
+        async with self._held(self._owned(ref)) as member:
+            check_version(member.record, if_match)
             async with self._ground.act(actor, "server.remove", member.record):
                 await self._ground.store.servers.remove(member.id)
                 self._drop(member)
@@ -334,6 +327,15 @@ class Registry:
             record = await self._ground.store.servers.add(file_record(definition))
             self._admit(record, definition)
             self._ground.tell("server.registered", record, transport_type=record.transport_type)
+
+    @asynccontextmanager
+    async def _held(self, member: Member) -> AsyncIterator[Member]:
+        """A member that nobody else changes meanwhile. Raises NotFound: it may have been removed
+        while we waited for our turn."""
+        async with member.lock:
+            if self._roster.find(member.id) is not member:
+                raise NotFound(f"there is no server {member.name!r} any more")
+            yield member
 
     def _owned(self, ref: str) -> Member:
         member = self._roster.get(ref)

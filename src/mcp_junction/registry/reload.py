@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_junction.bus.bus import Bus
 from mcp_junction.config.load import Config
-from mcp_junction.errors import ConfigError, StoreUnavailable, UsageError
+from mcp_junction.errors import ConfigError, JunctionError, StoreUnavailable
 from mcp_junction.registry.registry import Registry
 
 log = logging.getLogger("mcp_junction.registry")
@@ -47,6 +47,8 @@ class FileWatch:
         self._looks = looks
         self._every = every
         self._told = asyncio.Event()
+        self._is_away = False
+        """Whether it was the store that did not let us take it over."""
 
     def now(self) -> None:
         """Read it again, changed or not."""
@@ -62,23 +64,39 @@ class FileWatch:
             if not told and sign != await self._later():
                 continue  # it is still being written
             seen = sign
-            await self._reload()
+            if not await self._reload():
+                self._told.set()
+                await asyncio.sleep(self._every)
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> bool:
+        """Take it over, or say why not; whether that is the end of it."""
+        was_away, self._is_away = self._is_away, False
         try:
             config = await asyncio.to_thread(self._read)
             done = await self._registry.reload(config)
+        except StoreUnavailable as error:
+            self._is_away = True
+            if not was_away:
+                self._rejected(f"{error}; it is tried again")
+            return False
         except ConfigError as error:
             log.error("%s\nnothing was changed", error)
             problems = [
                 {"path": p.path, "code": p.code.value, "message": p.message} for p in error.problems
             ]
             self._bus.publish("config.rejected", {"problems": problems})
-        except (UsageError, StoreUnavailable) as error:
-            log.error("the config file was not taken over: %s", error)
-            self._bus.publish("config.rejected", {"problems": [{"message": str(error)}]})
+        except JunctionError as error:
+            self._rejected(str(error))
+        except Exception:  # whatever it was: the next file may be a better one
+            log.exception("the config file met a fault of Junction's own")
+            self._rejected("an internal error of Junction")
         else:
             log.warning("the config file was taken over: %s", msgspec.json.encode(done).decode())
+        return True
+
+    def _rejected(self, why: str) -> None:
+        log.error("the config file was not taken over: %s", why)
+        self._bus.publish("config.rejected", {"problems": [{"message": why}]})
 
     async def _wait(self) -> bool:
         """Until it is time to look; whether we were told to."""

@@ -13,7 +13,7 @@ from typing import Any
 from mcp_junction.config.registration import Registration, read_change
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
-from mcp_junction.errors import InvalidChange, Problem, ProblemCode, VaultError
+from mcp_junction.errors import InvalidChange, Problem, ProblemCode, VaultError, VersionConflict
 from mcp_junction.policy.outgoing import Permissions, url_refusal
 from mcp_junction.policy.programs import allow_list, refusal
 from mcp_junction.registry.definitions import definition_for, record_of, registration_of
@@ -41,6 +41,12 @@ def change_of(record: ServerRecord, body: Any) -> Registration:
     if made is None:
         raise InvalidChange(problems)
     return made
+
+
+def check_version(record: ServerRecord, wanted: int | None) -> None:
+    """Raises VersionConflict unless a server is still the one that was read; None is any."""
+    if wanted is not None and wanted != record.version:
+        raise VersionConflict("the server", record.version)
 
 
 def _refusals(

@@ -19,7 +19,7 @@ from mcp_junction.catalog import pins
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.kinds import ALL, TOOLS, Kind
-from mcp_junction.errors import NotFound, StoreUnavailable
+from mcp_junction.errors import NotFound, StoreError, StoreUnavailable
 from mcp_junction.protocol import encode, param_headers
 from mcp_junction.registry.member import Member
 from mcp_junction.store.records import Definition, OfferRecord, ToolChanges, ToolRecord
@@ -107,6 +107,9 @@ class Shelving:
                     await asyncio.sleep(_RETRY)
         except NotFound:
             self._newest.pop(member.id, None)  # it has been removed meanwhile
+        except StoreError as error:
+            self._newest.pop(member.id, None)
+            log.error("server %r: its lists are not stored: %s", member.name, error)
         finally:
             del self._writing[member.id]
 

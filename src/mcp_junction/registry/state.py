@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -25,7 +26,7 @@ class State(msgspec.Struct, frozen=True):
     classified_tools: int
     unclassified_tools: int
     tokens_saved: int
-    last_sync: float | None
+    last_sync: datetime | None
     health_check_interval_seconds: float
     uptime_seconds: float
 
@@ -49,7 +50,7 @@ def state_of(
         classified_tools=0,
         unclassified_tools=tools,
         tokens_saved=0,
-        last_sync=last_sync,
+        last_sync=None if last_sync is None else datetime.fromtimestamp(last_sync, UTC),
         health_check_interval_seconds=interval,
         uptime_seconds=uptime,
     )

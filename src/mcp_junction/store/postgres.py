@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from mcp_junction.errors import AlreadyExists, StoreUnavailable, UsageError
+from mcp_junction.errors import AlreadyExists, StoreError, StoreUnavailable, UsageError
 from mcp_junction.store.database import Batch, Compute, Dialect, Load, Query, Rows, Script
 
 T = TypeVar("T")
@@ -104,6 +104,8 @@ class PostgresDatabase:
         except asyncpg.IntegrityConstraintViolationError as error:
             what = f"{error.table_name}: {error.constraint_name}"
             raise AlreadyExists(f"{what} is taken or refers to nothing") from None
+        except asyncpg.DataError as error:
+            raise StoreError(f"PostgreSQL takes no such value: {type(error).__name__}") from None
         except _GONE as error:
             raise _unavailable(error) from None
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mcp_junction.errors import AlreadyExists, StoreUnavailable, UsageError
+from mcp_junction.errors import AlreadyExists, StoreError, StoreUnavailable, UsageError
 from mcp_junction.store.database import Batch, Compute, Dialect, Load, Query, Rows, Script, insert
 
 log = logging.getLogger("mcp_junction.store")
@@ -199,6 +199,8 @@ class SqliteDatabase:
                 job.result = _drive(connection, job.script)
             except sqlite3.IntegrityError as error:
                 job.failure = AlreadyExists(_constraint(error))
+            except UnicodeError as error:
+                job.failure = StoreError(f"SQLite takes no such value: {type(error).__name__}")
             except sqlite3.OperationalError:
                 raise  # the disk, the lock or the file: nobody in this batch can be served
             except Exception as error:  # noqa: BLE001 - it belongs to the one who asked

@@ -28,6 +28,7 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.attempt import Attempts, Opener
+from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
 from mcp_junction.upstream.inquiry import inquire
@@ -385,6 +386,7 @@ class Upstream:
         if not isinstance(error, ServerError):
             log.exception("server %r: a fault of Junction's own", self.key, exc_info=error)
             error = ServerError(self.key, Phase.RUNTIME, "an internal error of Junction")
+        error = discreet(error, self.definition)
         repeated = self.error is not None and str(self.error) == str(error)
         self.error = error
         level = logging.DEBUG if repeated or isinstance(error, EraError) else logging.ERROR

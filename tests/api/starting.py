@@ -1,0 +1,58 @@
+"""A program of its own: a gateway starts, and is asked at once for something of the REST API.
+
+Prints as JSON what was answered, whether the routes had been loaded before, and the longest that
+the event loop was held up from the beginning on, by whatever thread.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import uvloop
+from tests.plugin_rest import CALL, SERVERS, _SqliteOpener, registration, serve_api
+from tests.pulse import Pulse
+
+from mcp_junction.vault.vault import Vault
+
+BOUND = 60
+
+
+async def asked(port: int, key: str, method: str, path: str, body: object = None) -> int:
+    """The status of one answer. By hand: a client's own start-up would hold up the loop, too."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    content = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n"
+        "connection: close\r\n\r\n"
+    )
+    writer.write(head.encode() + content)
+    answer = await asyncio.wait_for(reader.read(), BOUND)
+    writer.close()
+    return int(answer.split(b" ", 2)[1])
+
+
+async def main(folder: Path) -> None:
+    before = "litestar" in sys.modules
+    async with AsyncExitStack() as stack, Pulse(time.process_time) as pulse:
+        opener = _SqliteOpener(stack, folder, Vault([bytes(range(32))]))
+        served = await serve_api(stack, opener, only=("admin",))
+        key = served.keys["admin"]
+        loaded = served.room.front.app is not None
+        requests = [
+            ("GET", SERVERS, None),
+            ("POST", SERVERS, registration(auto_connect=False)),
+            ("GET", "/api/v1/openapi.json", None),
+            ("GET", "/api/v1/docs", None),
+            ("POST", CALL, {"name": "peer.echo"}),
+        ]
+        statuses = [await asked(served.port, key, *request) for request in requests]
+        report = {"statuses": statuses, "loaded": before or loaded}
+        print(json.dumps({**report, "worst": pulse.worst, "beats": pulse.beats}))
+
+
+if __name__ == "__main__":
+    uvloop.run(main(Path(sys.argv[1])))
