@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
@@ -26,6 +27,7 @@ _MAX_RESUMES = 20
 _OPENINGS = ("initialize", "server/discover")
 _OF_HANDSHAKE = (b"session", b"protocol version", b"%d" % UNSUPPORTED_VERSION)
 _UNSUPPORTED = b"%d" % UNSUPPORTED_VERSION
+_NONE: Mapping[bytes, bytes] = {}
 
 
 class Posted:
@@ -46,7 +48,7 @@ class Posted:
         self._session = link.session
         self._again = again
         self._status = 0
-        self._headers: dict[bytes, bytes] = {}
+        self._headers = _NONE
         self._body: list[bytes] = []
         self._size = 0
         self._events: EventReader | None = None
@@ -63,6 +65,9 @@ class Posted:
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
         self._body, self._size, self._events = [], 0, None
+        if status == 200:  # it was taken: what it was is not needed again, however long it lasts
+            self.payload = self.frame = b""
+            self._headers = _NONE
         if self.flight.method == "initialize" and b"mcp-session-id" in headers:
             self._link.session_given(headers[b"mcp-session-id"])
         if status == 200 and headers.get(b"content-type", b"").startswith(b"text/event-stream"):

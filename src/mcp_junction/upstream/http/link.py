@@ -148,6 +148,7 @@ class HttpLink:
         flight.link = self
         self.exchange.register(flight)
         frame = encode.request(flight.wire_id, flight.method, flight.params)
+        flight.params = b""  # a large call is not to be held twice while it runs
         if flight.method == "initialize":
             self._opening = frame
         if self._reopening is not None and not self._reopening.done():
