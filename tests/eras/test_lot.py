@@ -123,3 +123,20 @@ async def test_the_state_of_a_stateless_server_is_kept_by_the_client_alone():
     assert place.lot.seal.open(state, ANN).inner == "theirs"
     with pytest.raises(StateError):
         place.lot.take(state, ANN)
+
+
+async def test_however_many_are_late_one_sweep_ends_them_all_and_no_other():
+    place = Place()
+    place.lot = Lot(place.clock, Seal(), 60.0, 1000)
+    sweeping = TaskScope("sweep")
+    sweeping.spawn(place.lot.run())
+    for _ in range(350):
+        place.park(place.ride())
+    await place.clock.advance(30)
+    early = place.ride(BOB)
+    state = place.park(early)
+    await place.clock.advance(31)
+    assert len(place.lot) == 1
+    assert len(place.link.cancelled) == 350
+    assert place.lot.take(state, BOB) is early
+    await sweeping.close()

@@ -24,6 +24,7 @@ class Asking:
         self.statuses: list[int] = []
         self.body = b""
         self.is_over = False
+        self.is_parked = False
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def written(self) -> None:
@@ -124,6 +125,56 @@ async def test_a_place_that_nobody_waits_at_any_more_is_taken_back(monkeypatch):
         doors.at["/next"].set()
         asking = send(pool, "/next")
         assert await asking.end() == ""
+
+
+async def test_a_call_that_begins_to_wait_for_its_client_makes_room_for_another(monkeypatch):
+    monkeypatch.setattr(pools, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(pools, "CONNECT_AGAIN", 0.01)
+    async with pooled(doors := Doors()) as (origin, pool):
+        first = send(pool, "/first")
+        await visits(origin, 1)
+        doors.at["/second"].set()
+        second = send(pool, "/second")
+        first.is_parked = True  # nothing else happens that the pool could hear of
+        assert await second.end() == ""
+        assert first.told == ["written"]
+
+
+async def test_one_that_waited_for_its_client_and_is_given_up_leaves_no_room_behind(monkeypatch):
+    monkeypatch.setattr(pools, "MAX_CONNECTIONS", 1)
+    async with pooled(doors := Doors()) as (origin, pool):
+        parked = send(pool, "/parked")
+        await visits(origin, 1)
+        parked.is_parked = True
+        running = send(pool, "/running")
+        await visits(origin, 2)
+        pool.drop(parked)
+        await asyncio.wait_for(origin.visits[0].gone.wait(), BOUND)
+        late = send(pool, "/late")
+        doors.at["/running"].set()
+        doors.at["/late"].set()
+        assert await running.end() == ""
+        assert await late.end() == ""
+        assert origin.connections == 2
+
+
+async def test_nothing_is_kept_of_what_has_ended_however_it_did():
+    async def variously(visit: Visit) -> None:
+        if visit.path == "/cut":
+            visit.hang_up()
+        elif visit.path != "/held":
+            visit.answer(200, b"x")
+
+    async with pooled(variously) as (origin, pool):
+        askings = [send(pool, path) for path in ("/plain", "/cut", "/held")]
+        await visits(origin, 3)
+        pool.drop(askings[2])
+        for asking in askings[:2]:
+            await asking.end()
+        held = next(visit for visit in origin.visits if visit.path == "/held")
+        await asyncio.wait_for(held.gone.wait(), BOUND)
+        assert not pool._carriers
+        assert len(pool._all) == len(pool._idle) == 1
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from mcp_junction.eras.ride import Ride
@@ -17,6 +18,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 SWEEP_EVERY: Final = 1.0
+_SOME: Final = 100
 
 
 class Lot:
@@ -73,19 +75,22 @@ class Lot:
                 del self._rides[ride.id]
                 ride.abandon(_ended(reason), reason)
 
-    def sweep(self) -> None:
+    def sweep(self) -> bool:
+        """End some of those that have waited too long; whether there may be more."""
         now = self._clock.now()
-        late = [ride for ride in self._rides.values() if ride.expires <= now]
+        late = list(islice((ride for ride in self._rides.values() if ride.expires <= now), _SOME))
         for ride in late:
             del self._rides[ride.id]
             ride.abandon(_ended("the client did not come back"), "the client did not come back")
+        return len(late) == _SOME
 
     async def run(self) -> None:
         """Sweep while there is anything to sweep."""
         while True:
             await self._some.wait()
             await self._clock.sleep(SWEEP_EVERY)
-            self.sweep()
+            while self.sweep():  # noqa: ASYNC110 - nothing is waited for
+                await asyncio.sleep(0)  # ending thousands must not hold others up
             if not self._rides:
                 self._some.clear()
 

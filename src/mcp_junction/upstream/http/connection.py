@@ -45,6 +45,11 @@ class Exchange(Protocol):
 class Connection(asyncio.Protocol):
     """Parses responses and hands them to the exchange under way."""
 
+    __slots__ = (
+        "_closed", "_exchange", "_header_bytes", "_headers", "_idle", "_parser", "_transport",
+        "_until_close", "carried", "idle_since",
+    )  # fmt: skip
+
     def __init__(
         self, idle: Callable[[Connection], None], closed: Callable[[Connection], None]
     ) -> None:
@@ -57,6 +62,8 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._transport: asyncio.Transport | None = None
         self.idle_since = 0.0
+        self.carried: Exchange | None = None
+        """The last exchange it was given; its pool forgets it when the connection comes free."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -67,7 +74,7 @@ class Connection(asyncio.Protocol):
 
     def start(self, exchange: Exchange) -> None:
         assert self._transport is not None
-        self._exchange = exchange
+        self._exchange = self.carried = exchange
         exchange.written()
         self._transport.write(exchange.payload)
 
@@ -134,8 +141,9 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         sized = b"content-length" in self._headers or b"transfer-encoding" in self._headers
         self._until_close = not sized
+        headers, self._headers = self._headers, {}
         if self._exchange is not None:
-            self._exchange.head(self._parser.get_status_code(), self._headers)
+            self._exchange.head(self._parser.get_status_code(), headers)
 
     def on_body(self, body: bytes) -> None:
         if self._exchange is not None:

@@ -8,7 +8,7 @@ the other side is just closing may or may not have run, and nobody could tell.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from typing import Final
 
 from mcp_junction.config.limits import GENEROUS, Limits
@@ -22,7 +22,7 @@ MAX_CONNECTIONS: Final = 256
 CONNECT_TIMEOUT: Final = 5.0
 CONNECT_AGAIN: Final = 0.25
 STALE_AFTER: Final = 3.0
-COUNT_EVERY: Final = 0.05
+LOOK_EVERY: Final = 0.05
 
 
 class Target(Place, frozen=True):
@@ -54,13 +54,14 @@ class Pool:
         self._where = where
         self._dialer = dialer or Dialer()
         self._tasks = tasks
-        self._idle: list[Connection] = []
+        self._idle: dict[Connection, None] = {}  # the newest last
         self._all: set[Connection] = set()
         self._opening = 0
-        self._parked = 0
-        self._counted_at = 0.0
-        self._counts_later = False
-        self._waiting: deque[Exchange] = deque()
+        self._parked: set[Connection] = set()
+        self._looked_at = 0.0
+        self._tries_later = False
+        self._waiting: OrderedDict[Exchange, None] = OrderedDict()  # in the order they came
+        self._carriers: dict[Exchange, Connection] = {}
         self._waiting_bytes = 0
         self._limits = limits
         self._closed = False
@@ -76,41 +77,41 @@ class Pool:
         """Start an exchange now, or as soon as there is a connection for it."""
         connection = self._fresh()
         if connection is not None:
-            connection.start(exchange)
+            self._start(connection, exchange)
         elif self._closed:
             exchange.lost("the link is closed")
         else:
-            self._waiting.append(exchange)
+            self._waiting[exchange] = None
             self._waiting_bytes += len(exchange.payload)
             self._grow()
 
     def drop(self, exchange: Exchange) -> None:
         """Give an exchange up: it is not told anything more."""
         if exchange in self._waiting:
-            self._waiting.remove(exchange)
+            del self._waiting[exchange]
             self._waiting_bytes -= len(exchange.payload)
             return
-        for connection in self._all:
-            if connection.carries(exchange):
-                connection.abort()
-                self._all.discard(connection)  # its place is free at once
-                self._parked = min(self._parked, len(self._all))
-                return
+        connection = self._carriers.pop(exchange, None)
+        if connection is not None and connection.carries(exchange):
+            connection.abort()
+            self._leave(connection)  # its place is free at once
+            if self._waiting:
+                self._grow()
 
     def close(self) -> None:
         self._closed = True
-        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
-        for exchange in waiting:
-            exchange.lost("the link is closed")
+        self._lose_waiting("the link is closed")
         for connection in list(self._all):
             connection.abort()
         self._all.clear()
+        self._parked.clear()
         self._idle.clear()
+        self._carriers.clear()
 
     def _fresh(self) -> Connection | None:
         oldest = self._loop.time() - STALE_AFTER
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.popitem()
             if connection.usable and connection.idle_since > oldest:
                 return connection
             connection.abort()
@@ -120,36 +121,38 @@ class Pool:
         if self._closed or self._opening >= len(self._waiting):
             return
         if not self._has_room():
-            self._count_parked()
+            self._look_around()
         if self._has_room():
             self._opening += 1
             self._tasks.spawn(self._open())
         else:
-            self._reclaim()
-
-    def _count_parked(self) -> None:
-        """See how many wait for their clients now; not all the time, since they may be many."""
-        now = self._loop.time()
-        if now - self._counted_at >= COUNT_EVERY:
-            self._counted_at = now
-            self._parked = sum(connection.is_parked for connection in self._all)
-        elif not self._counts_later:
-            self._counts_later = True
-            self._tasks.spawn(self._grow_later())
+            self._try_later()
 
     def _has_room(self) -> bool:
         """Connections of calls that wait for their clients are over and above the others."""
-        return len(self._all) - self._parked + self._opening < MAX_CONNECTIONS
+        return len(self._all) - len(self._parked) + self._opening < MAX_CONNECTIONS
 
-    def _reclaim(self) -> None:
-        """Drop what only holds a place: a server need not end a stream after the answer."""
+    def _look_around(self) -> None:
+        """Find room: see which wait for their clients, and drop those that only hold a place, since
+        a server need not end a stream after the answer. Not each time: they may be thousands."""
+        now = self._loop.time()
+        if now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at = now
+        self._parked = {connection for connection in self._all if connection.is_parked}
         for connection in self._all:
             if connection.is_over:
                 connection.abort()
 
+    def _try_later(self) -> None:
+        """Nobody says so when a call begins to wait for its client: look again while any waits."""
+        if not self._tries_later:
+            self._tries_later = True
+            self._tasks.spawn(self._grow_later())
+
     async def _grow_later(self) -> None:
         await asyncio.sleep(CONNECT_AGAIN)
-        self._counts_later = False
+        self._tries_later = False
         self._grow()
 
     async def _open(self) -> None:
@@ -173,35 +176,55 @@ class Pool:
         if self._opening:
             return
         if self._all and self._loop.time() - self._failing_since < CONNECT_TIMEOUT:
-            self._tasks.spawn(self._grow_later())
+            self._try_later()
             return
         self._failing_since = None
         words = "no connection within 5 s" if isinstance(error, TimeoutError) else _words(error)
-        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        self._lose_waiting(words)
+
+    def _lose_waiting(self, why: str) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, OrderedDict(), 0
         for exchange in waiting:
-            exchange.lost(words)
+            exchange.lost(why)
+
+    # -- what becomes of a connection
 
     def _freed(self, connection: Connection) -> None:
         self._failing_since = None
+        self._forget(connection)
         if self._closed:
             connection.abort()
         elif self._waiting:
-            waiting = self._waiting.popleft()
+            waiting, _ = self._waiting.popitem(last=False)
             self._waiting_bytes -= len(waiting.payload)
-            connection.start(waiting)
+            self._start(connection, waiting)
             if self._waiting:
                 self._grow()
         else:
             connection.idle_since = self._loop.time()
-            self._idle.append(connection)
+            self._idle[connection] = None
+
+    def _start(self, connection: Connection, exchange: Exchange) -> None:
+        self._carriers[exchange] = connection
+        connection.start(exchange)
+
+    def _forget(self, connection: Connection) -> None:
+        """It carries nothing any more."""
+        self._parked.discard(connection)
+        carried, connection.carried = connection.carried, None
+        if carried is not None and self._carriers.get(carried) is connection:
+            del self._carriers[carried]
 
     def _gone(self, connection: Connection) -> None:
-        self._all.discard(connection)
-        self._parked = min(self._parked, len(self._all))
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._forget(connection)
+        self._leave(connection)
+        self._idle.pop(connection, None)
         if self._waiting:
             self._grow()
+
+    def _leave(self, connection: Connection) -> None:
+        self._all.discard(connection)
+        self._parked.discard(connection)
 
 
 def _words(error: OSError | RefusedError) -> str:
