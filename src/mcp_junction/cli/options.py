@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mcp_junction.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_junction.config.load import Config
 
 PREFIX_MODES = ("always", "auto", "never")
@@ -116,6 +116,8 @@ def _demo_servers() -> dict[str, Any]:
 
 def set_up_logging(given: argparse.Namespace) -> None:
     """Errors and warnings on stderr; everything with --debug; also to a file if asked."""
+    import logging  # asking for help needs none
+
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if given.log_file:
         try:
@@ -145,6 +147,8 @@ def add_store_options(options: argparse.ArgumentParser) -> None:
 
 
 def data_dir(given: argparse.Namespace) -> Path:
+    from pathlib import Path  # nothing that the stdio mode loads before its servers run
+
     return Path(given.data_dir or os.environ.get("JUNCTION_DATA_DIR") or default_data_dir())
 
 

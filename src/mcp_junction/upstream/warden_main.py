@@ -5,31 +5,33 @@ request it starts a program on the three file descriptors it is handed, so no by
 traffic passes through here. It is a subreaper: whatever a server leaves behind becomes its child.
 When the socket closes, however that came about, it ends everything below it and exits.
 
-Runs isolated (``python -I -S``) and imports nothing of ours; messages are length-prefixed JSON.
+Runs isolated (``python -I -S``), imports nothing of ours, and little else: the servers cannot start
+before it has. So programs are started by hand, and messages, length-prefixed, are in the form of
+``marshal``, which is part of the interpreter; it is the same one at both ends.
 """
 
 from __future__ import annotations
 
 import array
 import ctypes
-import json
+import marshal
 import os
 import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would double the time this takes to start
-    from typing import Any
+    from typing import Any, NoReturn
 
 MARK = "MCP_JUNCTION_CHILD"
 GRACE_AT_END = 0.5
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by every Python
 _LINUX = sys.platform.startswith("linux")
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if _LINUX else None
 
@@ -64,6 +66,8 @@ class Warden:
                 handed = array.array("i")
                 handed.frombytes(payload)
                 self.fds += handed
+                for fd in handed:
+                    os.set_inheritable(fd, False)
         if not data:
             return False
         self.buffer += data
@@ -71,7 +75,7 @@ class Warden:
             (size,) = struct.unpack("!I", self.buffer[:4])
             if len(self.buffer) < 4 + size:
                 break
-            message = json.loads(self.buffer[4 : 4 + size])
+            message = marshal.loads(self.buffer[4 : 4 + size])
             self.buffer = self.buffer[4 + size :]
             self.handle(message)
         return True
@@ -90,27 +94,57 @@ class Warden:
 
     def start(self, number: int, message: dict[str, Any]) -> None:
         fds, self.fds = self.fds[:3], self.fds[3:]
+        env = {**message["env"], MARK: self.mark(number)}
         try:
-            process = subprocess.Popen(
-                message["argv"],
-                stdin=fds[0],
-                stdout=fds[1],
-                stderr=fds[2],
-                env={**message["env"], MARK: self.mark(number)},
-                cwd=message["cwd"],
-                start_new_session=True,
-                preexec_fn=self.prepare_child,
-            )
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            words = getattr(error, "strerror", None) or str(error)
-            self.say(child=number, errno=getattr(error, "errno", None) or 0, error=words)
+            pid = self.run_program(message["argv"], env, message["cwd"], fds)
+        except OSError as error:
+            self.say(child=number, errno=error.errno or 0, error=error.strerror or str(error))
             return
         finally:
             for fd in fds:
                 os.close(fd)
-        process.returncode = 0  # reaped here, not by the Popen object
-        self.children[process.pid] = number
-        self.say(child=number, pid=process.pid)
+        self.children[pid] = number
+        self.say(child=number, pid=pid)
+
+    def run_program(
+        self, argv: list[str], env: dict[str, str], cwd: str | None, fds: list[int]
+    ) -> int:
+        """The pid of a new program on these three descriptors. Raises OSError.
+
+        All other descriptors here close when a program is run.
+        """
+        told, telling = os.pipe()  # ends when the program runs; before that it says why it cannot
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self.become(argv, env, cwd, fds, telling)
+        finally:
+            os.close(telling)
+            with os.fdopen(told, "rb") as file:
+                words = file.read()
+        if words:
+            os.waitpid(pid, 0)
+            raise OSError(*marshal.loads(words))
+        return pid
+
+    def become(
+        self, argv: list[str], env: dict[str, str], cwd: str | None, fds: list[int], telling: int
+    ) -> NoReturn:
+        """In the child: turn into the program, or tell why that is not possible."""
+        try:
+            os.setsid()
+            self.settle()
+            for number, fd in enumerate(fds):
+                os.dup2(fd, number)
+            if cwd is not None:
+                os.chdir(cwd)
+            os.execve(argv[0], argv, env)
+        except OSError as error:
+            os.write(telling, marshal.dumps((error.errno, error.strerror)))
+        except ValueError as error:
+            os.write(telling, marshal.dumps((0, str(error))))
+        finally:  # whatever happens, there must not be two wardens
+            os._exit(1)
 
     def reap(self) -> None:
         while True:
@@ -129,7 +163,7 @@ class Warden:
                 self.say(child=number, exit=os.waitstatus_to_exitcode(status))
 
     def say(self, **message: object) -> None:
-        data = json.dumps(message).encode()
+        data = marshal.dumps(message)
         try:
             self.sock.sendall(struct.pack("!I", len(data)) + data)
         except OSError:
@@ -138,9 +172,9 @@ class Warden:
     def mark(self, number: int) -> str:
         return f"{self.token}.{number}"
 
-    def prepare_child(self) -> None:
+    def settle(self) -> None:
         """In the child, before exec: ordinary signals, and an end even if the warden is killed."""
-        for number in (*_IGNORED, signal.SIGCHLD):
+        for number in (*_IGNORED, *_PYTHONS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         if _prctl is not None:
             _prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -263,6 +297,7 @@ def main() -> None:
     os.set_blocking(readable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    os.set_inheritable(int(sys.argv[1]), False)
     Warden(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]).run(readable)
 
 
