@@ -36,12 +36,24 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}\ntry: {self.prog} --help")
 
 
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal; finds that out itself, for a parser makes one before it parses."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            # Not by shutil, whose imports would take longer than parsing.
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+        except (OSError, ValueError):
+            columns = 80
+        super().__init__(prog, width=max(columns, 40) - 2)
+
+
 def parser(prog: str, description: str, epilog: str = "") -> Parser:
     return Parser(
         prog=prog,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
         allow_abbrev=False,
     )
 
