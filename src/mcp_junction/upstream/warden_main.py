@@ -44,14 +44,23 @@ class Warden:
         self.buffer = b""
         self.fds: list[int] = []
         self.children: dict[int, int] = {}  # pid -> the number the gateway knows it by
+        self.starting: dict[int, int] = {}  # pid -> the pipe that says when its program runs
+        self.poll = select.poll()
 
     def run(self, wakeup: int) -> None:
+        for fd in (self.sock.fileno(), wakeup):
+            self.poll.register(fd, select.POLLIN)
         while True:
-            ready, _, _ = select.select([self.sock.fileno(), wakeup], [], [])
+            ready = dict(self.poll.poll())
+            for pid in [pid for pid, told in self.starting.items() if told in ready]:
+                self.started(pid)
             if wakeup in ready:
                 os.read(wakeup, 4096)
                 self.reap()
-            if self.sock.fileno() in ready and not self.receive():
+            gateway = ready.get(self.sock.fileno(), 0)
+            if gateway & select.POLLHUP:  # gone: what it still wanted started is not started
+                break
+            if gateway and not self.receive():
                 break
         end_everything(GRACE_AT_END, list(self.children))
 
@@ -85,47 +94,49 @@ class Warden:
         if message["do"] == "start":
             self.start(number, message)
             return
-        for pid, known in self.children.items():
-            if known == number:
-                if message["do"] == "kill":
-                    kill_tree(pid, self.mark(number))
-                else:
-                    signal_group(pid, message["signal"])
+        for pid in [pid for pid, known in self.children.items() if known == number]:
+            self.started(pid)  # before that it has no group and no mark
+            if message["do"] == "kill":
+                kill_tree(pid, self.mark(number))
+            else:
+                signal_group(pid, message["signal"])
 
     def start(self, number: int, message: dict[str, Any]) -> None:
+        """Begin to run a program: until it does others can begin, too, so nobody waits for it.
+
+        Every descriptor of ours closes when it does; that is how we learn of it.
+        """
         fds, self.fds = self.fds[:3], self.fds[3:]
         env = {**message["env"], MARK: self.mark(number)}
-        try:
-            pid = self.run_program(message["argv"], env, message["cwd"], fds)
-        except OSError as error:
-            self.say(child=number, errno=error.errno or 0, error=error.strerror or str(error))
-            return
-        finally:
-            for fd in fds:
-                os.close(fd)
-        self.children[pid] = number
-        self.say(child=number, pid=pid)
-
-    def run_program(
-        self, argv: list[str], env: dict[str, str], cwd: str | None, fds: list[int]
-    ) -> int:
-        """The pid of a new program on these three descriptors. Raises OSError.
-
-        All other descriptors here close when a program is run.
-        """
-        told, telling = os.pipe()  # ends when the program runs; before that it says why it cannot
+        told, telling = os.pipe()
         try:
             pid = os.fork()
             if pid == 0:
-                self.become(argv, env, cwd, fds, telling)
+                self.become(message["argv"], env, message["cwd"], fds, telling)
+        except OSError as error:
+            os.close(told)
+            self.say(child=number, errno=error.errno, error=error.strerror)
+            return
         finally:
-            os.close(telling)
-            with os.fdopen(told, "rb") as file:
-                words = file.read()
+            for fd in (*fds, telling):
+                os.close(fd)
+        self.children[pid] = number
+        self.starting[pid] = told
+        self.poll.register(told, select.POLLIN)
+
+    def started(self, pid: int) -> None:
+        """Say what became of a start, unless that is said already."""
+        told = self.starting.pop(pid, None)
+        if told is None:
+            return
+        self.poll.unregister(told)
+        with os.fdopen(told, "rb") as file:
+            words = file.read()
         if words:
-            os.waitpid(pid, 0)
-            raise OSError(*marshal.loads(words))
-        return pid
+            number, error = self.children.pop(pid), marshal.loads(words)
+            self.say(child=number, errno=error[0], error=error[1])
+        else:
+            self.say(child=self.children[pid], pid=pid)
 
     def become(
         self, argv: list[str], env: dict[str, str], cwd: str | None, fds: list[int], telling: int
@@ -154,6 +165,7 @@ class Warden:
                 return
             if ended is None:
                 return
+            self.started(ended.si_pid)
             number = self.children.pop(ended.si_pid, None)
             if number is not None:
                 # Before its pid is free again: what it left behind would hold its pipes open.
