@@ -114,7 +114,7 @@ class Rig:
 def warden_of(client: LineClient) -> int:
     """The warden process of a gateway."""
     for process in processes.below(client.pid):
-        if b"warden_main.py" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        if b"warden_main" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
             return process.pid
     raise LookupError("the gateway has no warden")
 

@@ -113,6 +113,59 @@ def test_stdio_mode_does_not_load_what_only_the_service_keeps(room):
     assert not packages(loaded) & {"sqlite3", "asyncpg", "cryptography", "rich"}
 
 
+def test_servers_are_started_before_anything_heavy_is_loaded(tmp_path):
+    """What stands between the command line and the first child is the start-up time of all."""
+    config = tmp_path / "mcp.json"
+    config.write_text('{"mcpServers": {"one": {"command": "true", "junction": {"tools": {}}}}}')
+    program = (
+        "import sys, mcp_junction.upstream.headstart as early\n"
+        "def started(config, environ, warden):\n"
+        "    warden.dismiss()\n"
+        "    assert [server.key for server in config.servers] == ['one']\n"
+        "    sys.exit(3)\n"
+        "early.head_start = started\n"
+        "from mcp_junction.cli.main import main\n"
+        f"try: main(['--config', {str(config)!r}])\n"
+        "except SystemExit as end: assert end.code == 3"
+    )
+    loaded = imported_by(program)
+    heavy = {"asyncio", "inspect", "msgspec", "pathlib", "shutil", "ssl", "typing_extensions"}
+    assert not packages(loaded) & heavy
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("mcp_junction.")}
+    assert rooms == {"cli", "config", "errors", "listener", "protocol", "upstream"}
+    assert not [name for name in loaded if name.startswith("mcp_junction.listener.")][1:]
+
+
+def test_the_warden_loads_only_what_it_cannot_do_without():
+    """No server can start before it has. Ours is nothing of it, nor what could be done by hand."""
+    isolated = [sys.executable, "-I", "-S", "-X", "importtime", "-c"]
+    path = str(SOURCE / "upstream")
+    program = f"import sys; sys.path.append({path!r}); import warden_main"
+    done = subprocess.run([*isolated, program], capture_output=True, check=True, timeout=60)
+    loaded = {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
+    assert "warden_main" in loaded
+    assert not loaded & {"json", "mcp_junction", "re", "subprocess", "threading", "typing"}
+
+
+STDIO_MODE = (
+    "import mcp_junction.cli.stdio, mcp_junction.upstream.headstart, mcp_junction.cli.runner\n"
+    "import mcp_junction.app, mcp_junction.listener.pipe, mcp_junction.listener.stdio"
+)
+
+
+def test_stdio_mode_loads_no_more_than_it_needs_to_serve():
+    loaded = imported_by(STDIO_MODE)
+    service = {"api", "audit", "bus", "health", "identity", "registry", "service", "store", "vault"}
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("mcp_junction.")}
+    assert not rooms & service
+    assert not {name for name in loaded if name.startswith("mcp_junction.listener.http")}
+    assert not {name for name in loaded if name.startswith("mcp_junction.upstream.http")}
+    others = {"cryptography", "httptools", "litestar", "rich", "sqlite3", "uvicorn"}
+    stdlib = {"dataclasses", "email", "http", "pathlib", "shutil", "tempfile", "urllib", "zipfile"}
+    assert not packages(loaded) & (others | stdlib)
+    assert "importlib.metadata" not in loaded
+
+
 def test_a_sqlite_store_does_not_load_the_other_database_or_any_cipher():
     loaded = imported_by("import mcp_junction.cli.storage, mcp_junction.store.sqlite")
     assert not packages(loaded) & {"asyncpg", "cryptography", "uvicorn", "rich"}

@@ -33,7 +33,7 @@ from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
 from mcp_junction.listener.capabilities import stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
-from mcp_junction.protocol import encode, frames, names
+from mcp_junction.protocol import encode, frames, levels, names
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
@@ -277,9 +277,9 @@ class Junction:
     async def _tell_log_level(self, upstream: Upstream) -> None:
         """A shared server is told the most curious client's level; each client gets its own."""
         sessions = self.sessions if upstream.session is None else {_session(upstream)}
-        levels = [session.log_level or 0 for session in sessions if session.is_open]
-        if levels:
-            await upstream.at_level(LOG_LEVELS[min(levels)], exactly=True)
+        wanted = [session.log_level or 0 for session in sessions if session.is_open]
+        if wanted:
+            await upstream.at_level(LOG_LEVELS[min(wanted)], exactly=True)
 
     # -- the Observer of servers
 
@@ -351,10 +351,12 @@ class Junction:
         if upstream.session is not None:
             _session(upstream).log(frame.params)
             return
-        principals = {session.principal for session in self.sessions}
-        if len(principals) == 1:
+        first = next(iter(self.sessions)).principal if self.sessions else None
+        if all(session.principal == first for session in self.sessions):
+            rank = levels.rank(frame.params)
+            message = encode.notification(frame.method, frame.params)
             for session in self.sessions:
-                session.log(frame.params)
+                session.overhear(rank, message)
 
     async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
         """A question that names no call can be put only when there is one client to put it to."""

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
 from mcp_junction.catalog.catalog import Catalog
@@ -189,9 +188,7 @@ async def test_tools_are_shown_as_the_operator_selects_and_names_them():
     shelf, server = Shelf(), Server()
     server.lists = {"tools": ["read", "write", "drop"], "prompts": ["drop"]}
     selection = ToolSelection(deny=("drop",), rename={"read": "look"})
-    server.upstream.definition = msgspec.structs.replace(
-        server.upstream.definition, tools=selection
-    )
+    server.upstream.definition = server.upstream.definition._replace(tools=selection)
     await shelf.keeper.discover(server.upstream)
     assert shelf.names() == ["s:look", "s:write"]
     route = shelf.keeper.catalog.view(STDIO).find("s:look")

@@ -11,7 +11,7 @@ from tests.http.origin import BOUND, Handler, Origin, Visit
 from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.lines import DEFAULT_LIMIT
+from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello

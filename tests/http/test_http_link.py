@@ -20,7 +20,7 @@ from tests.http.links import (
 from tests.http.origin import BOUND, Origin, Visit
 
 from mcp_junction.config.limits import Limits
-from mcp_junction.protocol.lines import DEFAULT_LIMIT
+from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.outcome import Delivery

@@ -8,7 +8,7 @@ from tests.http.links import Ears, Rider, call, definition, failure, fly, landed
 from tests.http.origin import BOUND, Origin, Visit
 
 from mcp_junction.errors import ServerError
-from mcp_junction.protocol.lines import DEFAULT_LIMIT
+from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.http.sse_link import SseLink
 from mcp_junction.upstream.outcome import Delivery

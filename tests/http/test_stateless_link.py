@@ -10,7 +10,7 @@ import pytest
 from tests.http.links import Ears, Rider, call, definition, failure, fly, landed
 from tests.http.origin import BOUND, Handler, Origin, Visit
 
-from mcp_junction.protocol.lines import DEFAULT_LIMIT
+from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight

@@ -10,7 +10,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol import frames, names
+from mcp_junction.protocol import encode, frames, levels, names
 from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
@@ -162,6 +162,19 @@ def test_a_client_gets_the_log_levels_it_asked_for_and_above(chosen):
     passed = [notice["params"]["level"] for notice in client.offered]
     assert passed == list(LOG_LEVELS[LOG_LEVELS.index(chosen) :])
     assert {notice["method"] for notice in client.offered} == {"notifications/message"}
+
+
+def test_a_log_message_that_is_everyones_is_read_once_and_filtered_for_each():
+    clients = [Client() for _ in LOG_LEVELS]
+    message = Raw(b'{"level":"warning","data":"x"}')
+    line = encode.notification("notifications/message", message)
+    for least, client in enumerate(clients):
+        client.session.log_level = least
+        client.session.overhear(levels.rank(message), line)
+    told = [len(client.offered) for client in clients]
+    warning = LOG_LEVELS.index("warning")
+    assert told == [1] * (warning + 1) + [0] * (len(LOG_LEVELS) - warning - 1)
+    assert clients[0].offered == [json.loads(line)]
 
 
 def test_a_level_we_do_not_know_is_passed_on():

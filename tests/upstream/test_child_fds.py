@@ -11,7 +11,7 @@ from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import DEFAULTS
 from mcp_junction.upstream.child_env import CHAIN, child_env
-from mcp_junction.upstream.headstart import head_start
+from mcp_junction.upstream.headstart import head_start, start_warden
 from mcp_junction.upstream.warden import Warden
 from mcp_junction.upstream.warden_main import MARK
 
@@ -56,7 +56,7 @@ async def test_a_child_sees_its_three_pipes_and_what_it_was_given(tmp_path, earl
     os.set_inheritable(leaky, True)
     env = child_env(definition, os.environ, "identity", inherit=False)
     config = Config("x", (definition,), DEFAULTS, "identity", {})
-    warden = Warden(head_start(config, os.environ) if early else None)
+    warden = Warden(head_start(config, os.environ, start_warden()) if early else None)
     try:
         child = await seen(warden, definition, env)
         again = await seen(warden, looking(tmp_path, "t"), env)

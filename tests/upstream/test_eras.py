@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.conformance.processes import FIXTURE, fixture
 
@@ -113,7 +112,7 @@ async def test_a_server_that_exits_whatever_it_is_asked_is_started_twice_and_sai
 
 
 async def test_a_server_that_is_silent_is_greeted_with_the_handshake_and_first_so_next_time():
-    entry = msgspec.structs.replace(python(str(ODD), "silent"), restart=True)
+    entry = python(str(ODD), "silent")._replace(restart=True)
     async with behind(entry, Hello()) as upstream:
         assert (upstream.link.era, upstream.starts) == (OLD, 1)
         slow = upstream.start_seconds

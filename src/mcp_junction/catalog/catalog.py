@@ -18,8 +18,8 @@ from mcp_junction.catalog.kinds import TOOLS, Kind
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.view import Offered, View
 from mcp_junction.protocol import names
-from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
 from mcp_junction.protocol.names import Pair, Spelling
+from mcp_junction.protocol.sizes import DEFAULT_PAGE_SIZE
 from mcp_junction.upstream.server import Upstream
 
 

@@ -103,7 +103,7 @@ class Fleet:
         self.servers.clear()
         self.servers.update(kept)
         upstream = self.servers[new]
-        upstream.redefined(msgspec.structs.replace(upstream.definition, key=new))
+        upstream.redefined(upstream.definition._replace(key=new))
         self._followers.rename(old, new)
         self._keeper.rename(old, new)
 

@@ -5,6 +5,7 @@ Without a command the program is the stdio mode, as the clients' config files ex
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -24,9 +25,15 @@ COMMANDS = {
     "demo": "run one of the small servers that come with the program",
 }
 
+# Starting makes much that lives as long as we do, and the path of a call little that only the
+# collector can free; looking for it every 700 allocations costs more than the rest of what either
+# does with memory.
+_THRESHOLDS = (50_000, 20, 50)
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command that ``argv`` names; the exit code."""
+    gc.set_threshold(*_THRESHOLDS)
     words = sys.argv[1:] if argv is None else argv
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("stdio", words)
     command = import_module(f"mcp_junction.cli.{name}")

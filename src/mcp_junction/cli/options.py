@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mcp_junction.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_junction.config.load import Config
 
 PREFIX_MODES = ("always", "auto", "never")
@@ -36,12 +36,24 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}\ntry: {self.prog} --help")
 
 
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal; finds that out itself, for a parser makes one before it parses."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            # Not by shutil, whose imports would take longer than parsing.
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+        except (OSError, ValueError):
+            columns = 80
+        super().__init__(prog, width=max(columns, 40) - 2)
+
+
 def parser(prog: str, description: str, epilog: str = "") -> Parser:
     return Parser(
         prog=prog,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
         allow_abbrev=False,
     )
 
@@ -116,6 +128,8 @@ def _demo_servers() -> dict[str, Any]:
 
 def set_up_logging(given: argparse.Namespace) -> None:
     """Errors and warnings on stderr; everything with --debug; also to a file if asked."""
+    import logging  # asking for help needs none
+
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if given.log_file:
         try:
@@ -145,6 +159,8 @@ def add_store_options(options: argparse.ArgumentParser) -> None:
 
 
 def data_dir(given: argparse.Namespace) -> Path:
+    from pathlib import Path  # nothing that the stdio mode loads before its servers run
+
     return Path(given.data_dir or os.environ.get("JUNCTION_DATA_DIR") or default_data_dir())
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
 from typing import TYPE_CHECKING
 
 from mcp_junction import __version__
 from mcp_junction.cli import main as program
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
+from mcp_junction.errors import JunctionError
 
 if TYPE_CHECKING:
     from mcp_junction.config.load import Config
     from mcp_junction.upstream.headstart import Headstart
-
-log = logging.getLogger("mcp_junction")
 
 _OWN = "\0own"
 
@@ -41,14 +38,21 @@ def run(argv: list[str]) -> int:
     if given.version == _OWN:
         print(f"mcp-junction {__version__}")
         return 0
-    set_up_logging(given)
-    config = read_config(given)
-    from mcp_junction.listener.stdout import take_stdout
-    from mcp_junction.upstream.headstart import head_start
+    # What is imported here and below runs beside what was started before it: first the warden, then
+    # the servers.
+    from mcp_junction.listener.stdout import give_back, take_stdout
+    from mcp_junction.upstream.headstart import head_start, start_warden
 
     stdout = take_stdout()
-    headstart = head_start(config, os.environ)
-    # From here on the servers start beside us.
+    warden = start_warden()
+    try:
+        set_up_logging(given)
+        config = read_config(given)
+    except JunctionError:
+        warden.dismiss()
+        give_back(stdout)
+        raise
+    headstart = head_start(config, os.environ, warden)
     from mcp_junction.cli.runner import run_async
 
     return run_async(_serve(config, stdout, headstart))
@@ -66,6 +70,8 @@ def _epilog() -> str:
 
 async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> int:
     import asyncio
+    import logging
+    import signal
 
     from mcp_junction.app import Junction
     from mcp_junction.catalog.endpoints import EVERYTHING
@@ -77,7 +83,9 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
     from mcp_junction.tasks import TaskScope
 
     if not config.servers:
-        log.warning("%s has no enabled servers: there is nothing to serve", config.source)
+        logging.getLogger("mcp_junction").warning(
+            "%s has no enabled servers: there is nothing to serve", config.source
+        )
     async with Junction(config, headstart=headstart) as junction:
         calls = TaskScope("calls")
         stateless = StatelessDispatcher(junction, calls)

@@ -7,9 +7,9 @@ raised, so that a report can name all of them at once.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 log = logging.getLogger("mcp_junction.config")
 
@@ -39,11 +39,12 @@ def expand(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
     return _REFERENCE.sub(value, text), missing
 
 
-def read_dotenv(path: Path) -> dict[str, str]:
+def read_dotenv(path: str | os.PathLike[str]) -> dict[str, str]:
     """The assignments of a ``.env`` file; an absent file has none."""
     try:
         # What is not UTF-8 is kept as the environment itself keeps it.
-        lines = path.read_bytes().decode("utf-8-sig", "surrogateescape").splitlines()
+        with open(path, "rb") as file:
+            lines = file.read().decode("utf-8-sig", "surrogateescape").splitlines()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return {}
     except OSError as error:

@@ -6,14 +6,12 @@ They are compared on every call, so they are plain numbers: no limit is a very l
 from __future__ import annotations
 
 import sys
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from mcp_junction.config.settings import Settings
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Limits(NamedTuple):
     """What one link to a server may hold at once."""
 
     calls: int = 10_000

@@ -6,12 +6,10 @@ All problems come in one report. This is the only module of the room that reads 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from mcp_junction.config.document import child_path, parse
 from mcp_junction.config.expand import read_dotenv
@@ -25,14 +23,14 @@ _EXTRAS = "$.junction.servers"
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
-class EndpointSet(msgspec.Struct, frozen=True):
+class EndpointSet(NamedTuple):
     """A named set of servers and tools: patterns, and how names are written there."""
 
     entries: tuple[str, ...]
     names: str | None = None
 
 
-class Config(msgspec.Struct, frozen=True):
+class Config(NamedTuple):
     """Everything the user said, checked."""
 
     source: str
@@ -69,7 +67,7 @@ def load(
     ``lenient``: a server whose variables are not set is in it, with its fault; the others can run.
     """
     document = parse(_read(path), path)
-    variables = {**read_dotenv(Path(path).parent / ".env"), **environ}
+    variables = {**read_dotenv(os.path.join(os.path.dirname(path), ".env")), **environ}
     if not isinstance(document, dict):
         raise ConfigError(path, [_wrong("$", "must be an object with a member mcpServers")])
     own = document.get("junction") or {}
@@ -90,7 +88,8 @@ def load(
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        with open(path, "rb") as file:
+            return file.read().decode("utf-8")
     except FileNotFoundError:
         message = "there is no such file; check the path given with --config"
     except IsADirectoryError:
@@ -175,7 +174,7 @@ def _endpoints(
 
 
 def _identity(path: str) -> str:
-    return hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
 
 
 def _wrong(path: str, message: str) -> Problem:

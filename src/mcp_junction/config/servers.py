@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
 from mcp_junction.config.document import child_path
 from mcp_junction.config.expand import expand
 from mcp_junction.config.limits import GENEROUS, Limits, limits_of
-from mcp_junction.config.selection import ToolSelection
+from mcp_junction.config.selection import ToolSelection, read_selection
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Problem, ProblemCode
 
@@ -32,7 +30,7 @@ _TRANSPORTS = {
 }
 
 
-class ServerDefinition(msgspec.Struct, frozen=True):
+class ServerDefinition(NamedTuple):
     """How to reach one server, and what the operator says about it."""
 
     key: str
@@ -116,7 +114,7 @@ class EntryReader:
         missing = [p for p in self.problems if p.code is ProblemCode.MISSING_ENV_VAR]
         if lenient and missing == self.problems:
             fault = "; ".join(f"{problem.path}: {problem.message}" for problem in missing)
-            return msgspec.structs.replace(definition, fault=fault)
+            return definition._replace(fault=fault)
         return None if self.problems else definition
 
     def _transport(self, entry: dict[str, Any], *, stdio_only: bool) -> str:
@@ -221,7 +219,7 @@ class EntryReader:
 
     def _limits(self, options: Options, settings: Settings) -> Limits:
         values = options.values.get("limits") or {}
-        known = Limits.__struct_fields__
+        known = Limits._fields
         if not isinstance(values, dict) or not all(
             name in known and type(value) is int and value >= 0 for name, value in values.items()
         ):
@@ -238,11 +236,10 @@ class EntryReader:
         if not isinstance(value, dict):
             self._wrong(path, "must be an object with allow, deny or rename")
             return None
-        try:
-            return msgspec.convert(value, ToolSelection)
-        except msgspec.ValidationError:
+        selection = read_selection(value)
+        if selection is None:
             self._wrong(path, "allow and deny are arrays of names, rename an object of names")
-            return None
+        return selection
 
     def _flag(self, options: Options, name: str, default: bool = False) -> bool:
         value = options.values.get(name, default)

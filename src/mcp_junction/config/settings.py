@@ -6,14 +6,11 @@ Static for the life of the process; what can change at run time is not here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from mcp_junction import __version__
 from mcp_junction.errors import Problem, ProblemCode
-from mcp_junction.protocol.lines import DEFAULT_LIMIT
-from mcp_junction.protocol.merge import DEFAULT_PAGE_SIZE
+from mcp_junction.protocol.sizes import DEFAULT_LIMIT, DEFAULT_PAGE_SIZE
 
 PREFIX_MODES = ("always", "auto", "never")
 SEED_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
@@ -23,7 +20,7 @@ AUDIT_MODES = ("normal", "strict", "off")
 _CHOICES = {"prefix": PREFIX_MODES, "names": NAMINGS, "audit": AUDIT_MODES}
 
 
-class Settings(msgspec.Struct, frozen=True):
+class Settings(NamedTuple):
     """Every setting, with its default. The names are those of the ``"junction"`` object."""
 
     name: str = "mcp-junction"
@@ -69,7 +66,7 @@ def layered(
     """The settings from all three layers, and what is wrong in them."""
     problems: list[Problem] = []
     chosen: dict[str, Any] = {}
-    for field in Settings.__struct_fields__:
+    for field in Settings._fields:
         variable = SEED_NAMES.get(field, f"JUNCTION_{field.upper()}")
         default = getattr(DEFAULTS, field)
         if field in file:
@@ -81,7 +78,7 @@ def layered(
         if options.get(field) is not None:
             place = f"--{field.replace('_', '-')}"
             _take(chosen, problems, field, place, options[field], default)
-    return msgspec.structs.replace(DEFAULTS, **chosen), problems
+    return DEFAULTS._replace(**chosen), problems
 
 
 def _take(

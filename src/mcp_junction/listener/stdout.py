@@ -12,3 +12,9 @@ def take_stdout() -> int:
     real = os.dup(1)
     os.dup2(2, 1)
     return real
+
+
+def give_back(real: int) -> None:
+    """Nothing will be served: fd 1 is the real stdout again."""
+    os.dup2(real, 1)
+    os.close(real)

@@ -18,8 +18,14 @@ def is_enough(known: str | None, wanted: str, *, exactly: bool) -> bool:
 
 def passes(params: Raw, least: int) -> bool:
     """Whether a log message is of the level ``least`` or above; one of no known level is."""
+    return rank(params) >= least
+
+
+def rank(params: Raw) -> int:
+    """The number of a log message's level: above all when it is not known, below when there is no
+    message."""
     try:
         level = frames.text(frames.members(params).get("level"))
     except FrameError:
-        return False
-    return level not in LOG_LEVELS or LOG_LEVELS.index(level) >= least
+        return -1
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)

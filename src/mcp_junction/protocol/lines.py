@@ -7,16 +7,15 @@ it belonged to can be found and failed. It knows nothing of JSON.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgspec
+from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 
-DEFAULT_LIMIT: Final = 16 * 1024 * 1024
 _KEPT: Final = 4096
 BOM: Final = b"\xef\xbb\xbf"
 
 
-class Overlong(msgspec.Struct, frozen=True):
+class Overlong(NamedTuple):
     """What is left of a line that was longer than the limit."""
 
     head: bytes

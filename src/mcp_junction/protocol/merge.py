@@ -10,14 +10,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
 from mcp_junction.errors import CursorError
 from mcp_junction.protocol.encode import one_line
-
-DEFAULT_PAGE_SIZE: Final = 10_000
+from mcp_junction.protocol.sizes import DEFAULT_PAGE_SIZE
 
 
 class MergedList:

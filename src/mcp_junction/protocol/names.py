@@ -8,9 +8,9 @@ get one name are told apart by a stable hash of the pair, which the later one ca
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -109,7 +109,8 @@ _strict_clients: list[StrictClient] = []
 def strict_clients() -> Sequence[StrictClient]:
     """The table ``clients.json``, read once."""
     if not _strict_clients:
-        data = Path(__file__).with_name("clients.json").read_bytes()
+        with open(os.path.join(os.path.dirname(__file__), "clients.json"), "rb") as file:
+            data = file.read()
         _strict_clients.extend(msgspec.json.decode(data, type=list[StrictClient]))
     return _strict_clients
 

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.lines import DEFAULT_LIMIT
+from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.protocol.versions import INVALID_REQUEST
 
 _BREAK = re.compile(rb"\r\n|\n|\r")

@@ -73,7 +73,7 @@ def definition_for(
         found, _ = definition_of(made, _AsWritten(), settings)
         assert found is not None, "nothing is missing where every variable stands for itself"
     fault = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
-    return msgspec.structs.replace(found, id=record.id, fault=fault)
+    return found._replace(id=record.id, fault=fault)
 
 
 def file_fields(definition: ServerDefinition) -> dict[str, Any]:

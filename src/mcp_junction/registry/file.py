@@ -120,7 +120,7 @@ def is_soft(old: ServerDefinition | None, new: ServerDefinition) -> bool:
     """Whether a link can stay while its definition changes so."""
     if old is None:
         return False
-    names = set(new.__struct_fields__) - _SOFT
+    names = set(new._fields) - _SOFT
     return all(getattr(old, name) == getattr(new, name) for name in names)
 
 

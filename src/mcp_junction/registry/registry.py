@@ -149,7 +149,7 @@ class Registry:
         self, record: ServerRecord, written: ServerDefinition | None
     ) -> ServerDefinition:
         if written is not None:
-            return msgspec.structs.replace(written, id=record.id)
+            return written._replace(id=record.id)
         return definition_for(record, self._junction.environ, self._junction.settings)
 
     # -- reading

@@ -125,6 +125,11 @@ class Session:
         if self.wants_log(params):
             self.notify("notifications/message", params)
 
+    def overhear(self, rank: int, message: bytes) -> None:
+        """The same for what is everyone's: its level was read and it was encoded once for all."""
+        if rank >= (self.log_level or 0):
+            self.offer(message)
+
     # -- from the client
 
     def answered(self, frame: Frame) -> None:

@@ -250,7 +250,7 @@ class Exchange:
             passenger = flight.passenger
             if passenger is None:
                 continue
-            if isinstance(passenger, Parker) and passenger.is_asked:
+            if getattr(passenger, "is_asked", False):  # a Parker's; asked of every line of a flood
                 waiting.append(passenger)
             elif found is not None and found.session is not passenger.session:
                 return None, False

@@ -1,34 +1,36 @@
 """Headstart: the warden and the servers, started before there is an event loop.
 
-What a server needs to start is known once the config is read; what we need to serve takes as long
-again to import. So the programs are started first, on pipes that the links take over later. Nothing
-here may import asyncio, or the head start would be gone.
+What a server needs to start is known once the config is read; what we need to serve takes longer
+to import than that. So the programs are started first, on pipes that the links take over later, and
+the warden before them, so that it is ready when the config is. Neither this nor what reads a config
+may import asyncio or msgspec, or the head start would be gone: a test says so.
 """
 
 from __future__ import annotations
 
 import array
+import marshal
 import os
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from mcp_junction.config.load import Config
-from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ServerError
-from mcp_junction.upstream.child_env import child_env, find_command
 
-_PROGRAM = str(Path(__file__).with_name("warden_main.py"))
+if TYPE_CHECKING:
+    from mcp_junction.config.load import Config
+    from mcp_junction.config.servers import ServerDefinition
+
+# Imported, not run as a script: a script is compiled anew each time.
+_PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); import warden_main; warden_main.main()"
+_HERE = os.path.dirname(__file__)
 _SEND_TIMEOUT = 5.0
 
 
-class Orders(msgspec.Struct, frozen=True):
+class Orders(NamedTuple):
     """What to start, and on which file descriptors."""
 
     argv: Sequence[str]
@@ -73,11 +75,17 @@ class WardenProcess(NamedTuple):
 
     def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Raises OSError when it does not listen any more."""
-        data = msgspec.json.encode(message)
+        data = marshal.dumps(message)
         data = struct.pack("!I", len(data)) + data
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         sent = self.sock.sendmsg([data], rights)
         self.sock.sendall(data[sent:])
+
+    def dismiss(self) -> None:
+        """End it when it has nothing to look after; nobody has to wait until it hears of it."""
+        self.sock.close()
+        self.process.kill()
+        self.process.wait()
 
 
 class Headstart(NamedTuple):
@@ -91,7 +99,7 @@ def start_warden() -> WardenProcess:
     ours, theirs = socket.socketpair()
     token = os.urandom(8).hex()
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", _PROGRAM, str(theirs.fileno()), token],
+        [sys.executable, "-I", "-S", "-c", _PROGRAM, _HERE, str(theirs.fileno()), token],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
@@ -105,6 +113,8 @@ def start_warden() -> WardenProcess:
 
 def prepare(definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Orders, Pipes]:
     """The orders to start a server, and our ends of its pipes. Raises ServerError."""
+    from mcp_junction.upstream.child_env import find_command  # as below
+
     argv = (find_command(definition, env), *definition.args)
     child_in, our_in = os.pipe()
     our_out, child_out = os.pipe()
@@ -113,12 +123,20 @@ def prepare(definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Order
     return orders, Pipes(our_in, our_out, our_err)
 
 
-def head_start(config: Config, environ: Mapping[str, str]) -> Headstart | None:
-    """Start every stdio server of a config; one that cannot be found is left for its own report."""
+def head_start(
+    config: Config, environ: Mapping[str, str], warden: WardenProcess
+) -> Headstart | None:
+    """Start every stdio server of a config; one that cannot be found is left for its own report.
+
+    A warden that has nothing to do is dismissed.
+    """
+    # Not above: the warden is started first, and what reads a config is imported while it starts.
+    from mcp_junction.upstream.child_env import child_env
+
     servers = [server for server in config.servers if server.transport == "stdio"]
     if not servers:
+        warden.dismiss()
         return None
-    warden = start_warden()
     started: dict[str, tuple[int, Pipes]] = {}
     for number, definition in enumerate(servers, 1):
         inherit = config.settings.inherit_env

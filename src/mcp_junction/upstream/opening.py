@@ -11,6 +11,7 @@ from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.stdio import StdioLink
+from mcp_junction.upstream.turns import Turns
 from mcp_junction.upstream.warden import Warden
 
 
@@ -24,6 +25,7 @@ class Opening:
         self._environ = environ
         self._identity = identity
         self._warden = warden
+        self._turns = Turns()
 
     async def __call__(self, upstream: Upstream) -> OwnedLink:
         definition = upstream.definition
@@ -36,7 +38,7 @@ class Opening:
             self._admit(definition)
         inherit = self._settings.inherit_env and not definition.is_registered
         env = child_env(definition, self._environ, self._identity, inherit=inherit)
-        link = StdioLink(definition.key, upstream, limit)
+        link = StdioLink(definition.key, upstream, limit, self._turns)
         await link.start(definition, env, self._warden)
         return link
 

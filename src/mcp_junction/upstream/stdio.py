@@ -7,13 +7,13 @@ and ends it. When to start, what an exit means and whether to try again is the U
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Raw
@@ -28,6 +28,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Ear, LastWords
+from mcp_junction.upstream.turns import LONG, Turns
 from mcp_junction.upstream.warden import Ward, Warden
 
 if sys.platform == "linux":
@@ -35,8 +36,8 @@ if sys.platform == "linux":
 
 _PIPE_BYTES = 256 * 1024
 _STDERR_TAIL = 8 * 1024
-_LINES_A_TURN = 128
-_LONG_TURN = 0.002
+_FEW = 8
+_WORTH_COUNTING = 0.0002
 _DRAIN = 1.0
 _KILL_WAIT = 5.0
 
@@ -44,8 +45,9 @@ _KILL_WAIT = 5.0
 class StdioLink:
     """One connection to one child process."""
 
-    def __init__(self, server: str, ear: Ear, line_limit: int) -> None:
+    def __init__(self, server: str, ear: Ear, line_limit: int, turns: Turns | None = None) -> None:
         self.server = server
+        self._turns = turns or Turns()
         self.era = Era.HANDSHAKE
         self.exchange = Exchange(server, self._write, ear)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -188,37 +190,42 @@ class StdioLink:
 
     def _stdout_data(self, data: bytes) -> None:
         began = time.monotonic()
-        lines = self._reader.feed(data)
-        if len(lines) <= _LINES_A_TURN:
-            self._take(lines)
-            if time.monotonic() - began > _LONG_TURN:
-                self._pause()
-        else:
-            self._backlog = iter(lines)
-            self._pause()
+        self._backlog = iter(lines := self._reader.feed(data))
+        stdout = self._stdout
+        if stdout is None or stdout.is_closing():  # it cannot be kept waiting
+            self._take()
+            return
+        has_more = len(lines) > _FEW and self._turns.is_over
+        if not has_more:
+            has_more = self._take(began + LONG)
+            took = time.monotonic() - began
+            if took > _WORTH_COUNTING:
+                self._turns.spend(took)
+                has_more = has_more or took > LONG
+        if has_more:
+            # Read no more from it until all this is taken; else a flood could fill the loop alone.
+            stdout.pause_reading()
+            self._turns.wait(self._go_on)
 
-    def _pause(self) -> None:
-        """Read no more from it in this turn of the loop; else a flood could fill it alone."""
-        if self._stdout is not None and not self._stdout.is_closing():
-            self._stdout.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
+    def _go_on(self, until: float) -> bool:
         """Take the next portion of a flood: between two of them all others have their turn."""
-        portion = list(islice(self._backlog, _LINES_A_TURN))
-        self._take(portion)
-        if len(portion) == _LINES_A_TURN:
-            asyncio.get_running_loop().call_soon(self._go_on)
-        elif self._stdout is not None and not self._stdout.is_closing():
+        if self._take(until):
+            return True
+        if self._stdout is not None and not self._stdout.is_closing():
             self._stdout.resume_reading()
+        return False
 
-    def _take(self, lines: Iterable[bytes | Overlong]) -> None:
-        for line in lines:
+    def _take(self, until: float = math.inf) -> bool:
+        """Take what came, until a moment by the clock; whether there is more."""
+        for line in self._backlog:
             self.exchange.receive(line)
+            if time.monotonic() > until:
+                return True
+        return False
 
     def _stdout_end(self) -> None:
         if not self.closed.done():
-            self._take(self._backlog)
+            self._take()
             last = self._reader.finish()
             if last is not None:
                 self.exchange.receive(last)

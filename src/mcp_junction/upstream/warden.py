@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import marshal
 import os
 import signal
 import socket
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.upstream.headstart import (
@@ -49,7 +48,7 @@ class Ward:
 
     def signal(self, number: int) -> None:
         """Send a signal to its process group."""
-        self._warden.tell({"do": "signal", "child": self._number, "signal": number})
+        self._warden.tell({"do": "signal", "child": self._number, "signal": int(number)})
 
     def kill(self) -> None:
         """End it and everything it started."""
@@ -154,7 +153,7 @@ class Warden:
             (size,) = struct.unpack("!I", self._buffer[:4])
             if len(self._buffer) < 4 + size:
                 break
-            message = msgspec.json.decode(self._buffer[4 : 4 + size])
+            message = marshal.loads(self._buffer[4 : 4 + size])
             self._buffer = self._buffer[4 + size :]
             self._told(message)
 

@@ -5,31 +5,33 @@ request it starts a program on the three file descriptors it is handed, so no by
 traffic passes through here. It is a subreaper: whatever a server leaves behind becomes its child.
 When the socket closes, however that came about, it ends everything below it and exits.
 
-Runs isolated (``python -I -S``) and imports nothing of ours; messages are length-prefixed JSON.
+Runs isolated (``python -I -S``), imports nothing of ours, and little else: the servers cannot start
+before it has. So programs are started by hand, and messages, length-prefixed, are in the form of
+``marshal``, which is part of the interpreter; it is the same one at both ends.
 """
 
 from __future__ import annotations
 
 import array
 import ctypes
-import json
+import marshal
 import os
 import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would double the time this takes to start
-    from typing import Any
+    from typing import Any, NoReturn
 
 MARK = "MCP_JUNCTION_CHILD"
 GRACE_AT_END = 0.5
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by every Python
 _LINUX = sys.platform.startswith("linux")
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if _LINUX else None
 
@@ -42,14 +44,23 @@ class Warden:
         self.buffer = b""
         self.fds: list[int] = []
         self.children: dict[int, int] = {}  # pid -> the number the gateway knows it by
+        self.starting: dict[int, int] = {}  # pid -> the pipe that says when its program runs
+        self.poll = select.poll()
 
     def run(self, wakeup: int) -> None:
+        for fd in (self.sock.fileno(), wakeup):
+            self.poll.register(fd, select.POLLIN)
         while True:
-            ready, _, _ = select.select([self.sock.fileno(), wakeup], [], [])
+            ready = dict(self.poll.poll())
+            for pid in [pid for pid, told in self.starting.items() if told in ready]:
+                self.started(pid)
             if wakeup in ready:
                 os.read(wakeup, 4096)
                 self.reap()
-            if self.sock.fileno() in ready and not self.receive():
+            gateway = ready.get(self.sock.fileno(), 0)
+            if gateway & select.POLLHUP:  # gone: what it still wanted started is not started
+                break
+            if gateway and not self.receive():
                 break
         end_everything(GRACE_AT_END, list(self.children))
 
@@ -64,6 +75,8 @@ class Warden:
                 handed = array.array("i")
                 handed.frombytes(payload)
                 self.fds += handed
+                for fd in handed:
+                    os.set_inheritable(fd, False)
         if not data:
             return False
         self.buffer += data
@@ -71,7 +84,7 @@ class Warden:
             (size,) = struct.unpack("!I", self.buffer[:4])
             if len(self.buffer) < 4 + size:
                 break
-            message = json.loads(self.buffer[4 : 4 + size])
+            message = marshal.loads(self.buffer[4 : 4 + size])
             self.buffer = self.buffer[4 + size :]
             self.handle(message)
         return True
@@ -81,36 +94,68 @@ class Warden:
         if message["do"] == "start":
             self.start(number, message)
             return
-        for pid, known in self.children.items():
-            if known == number:
-                if message["do"] == "kill":
-                    kill_tree(pid, self.mark(number))
-                else:
-                    signal_group(pid, message["signal"])
+        for pid in [pid for pid, known in self.children.items() if known == number]:
+            self.started(pid)  # before that it has no group and no mark
+            if message["do"] == "kill":
+                kill_tree(pid, self.mark(number))
+            else:
+                signal_group(pid, message["signal"])
 
     def start(self, number: int, message: dict[str, Any]) -> None:
+        """Begin to run a program: until it does others can begin, too, so nobody waits for it.
+
+        Every descriptor of ours closes when it does; that is how we learn of it.
+        """
         fds, self.fds = self.fds[:3], self.fds[3:]
+        env = {**message["env"], MARK: self.mark(number)}
+        told, telling = os.pipe()
         try:
-            process = subprocess.Popen(
-                message["argv"],
-                stdin=fds[0],
-                stdout=fds[1],
-                stderr=fds[2],
-                env={**message["env"], MARK: self.mark(number)},
-                cwd=message["cwd"],
-                start_new_session=True,
-                preexec_fn=self.prepare_child,
-            )
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            words = getattr(error, "strerror", None) or str(error)
-            self.say(child=number, errno=getattr(error, "errno", None) or 0, error=words)
+            pid = os.fork()
+            if pid == 0:
+                self.become(message["argv"], env, message["cwd"], fds, telling)
+        except OSError as error:
+            os.close(told)
+            self.say(child=number, errno=error.errno, error=error.strerror)
             return
         finally:
-            for fd in fds:
+            for fd in (*fds, telling):
                 os.close(fd)
-        process.returncode = 0  # reaped here, not by the Popen object
-        self.children[process.pid] = number
-        self.say(child=number, pid=process.pid)
+        self.children[pid] = number
+        self.starting[pid] = told
+        self.poll.register(told, select.POLLIN)
+
+    def started(self, pid: int) -> None:
+        """Say what became of a start, unless that is said already."""
+        told = self.starting.pop(pid, None)
+        if told is None:
+            return
+        self.poll.unregister(told)
+        with os.fdopen(told, "rb") as file:
+            words = file.read()
+        if words:
+            number, error = self.children.pop(pid), marshal.loads(words)
+            self.say(child=number, errno=error[0], error=error[1])
+        else:
+            self.say(child=self.children[pid], pid=pid)
+
+    def become(
+        self, argv: list[str], env: dict[str, str], cwd: str | None, fds: list[int], telling: int
+    ) -> NoReturn:
+        """In the child: turn into the program, or tell why that is not possible."""
+        try:
+            os.setsid()
+            self.settle()
+            for number, fd in enumerate(fds):
+                os.dup2(fd, number)
+            if cwd is not None:
+                os.chdir(cwd)
+            os.execve(argv[0], argv, env)
+        except OSError as error:
+            os.write(telling, marshal.dumps((error.errno, error.strerror)))
+        except ValueError as error:
+            os.write(telling, marshal.dumps((0, str(error))))
+        finally:  # whatever happens, there must not be two wardens
+            os._exit(1)
 
     def reap(self) -> None:
         while True:
@@ -120,6 +165,7 @@ class Warden:
                 return
             if ended is None:
                 return
+            self.started(ended.si_pid)
             number = self.children.pop(ended.si_pid, None)
             if number is not None:
                 # Before its pid is free again: what it left behind would hold its pipes open.
@@ -129,7 +175,7 @@ class Warden:
                 self.say(child=number, exit=os.waitstatus_to_exitcode(status))
 
     def say(self, **message: object) -> None:
-        data = json.dumps(message).encode()
+        data = marshal.dumps(message)
         try:
             self.sock.sendall(struct.pack("!I", len(data)) + data)
         except OSError:
@@ -138,9 +184,9 @@ class Warden:
     def mark(self, number: int) -> str:
         return f"{self.token}.{number}"
 
-    def prepare_child(self) -> None:
+    def settle(self) -> None:
         """In the child, before exec: ordinary signals, and an end even if the warden is killed."""
-        for number in (*_IGNORED, signal.SIGCHLD):
+        for number in (*_IGNORED, *_PYTHONS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         if _prctl is not None:
             _prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -263,6 +309,7 @@ def main() -> None:
     os.set_blocking(readable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    os.set_inheritable(int(sys.argv[1]), False)
     Warden(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]).run(readable)
 
 
