@@ -7,6 +7,9 @@ UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
 
+# The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup run demo test check lint types imports unit untraced requirements conformance bench soak lock peers clean
 
 help:  ## show this list
