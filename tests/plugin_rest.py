@@ -68,7 +68,7 @@ class Served:
         if role not in self._clients:
             headers = {} if role is None else {"authorization": f"Bearer {self.keys[role]}"}
             self._clients[role] = httpx.AsyncClient(
-                base_url=self.url, headers=headers, timeout=BOUND, trust_env=False
+                base_url=self.url, headers=headers, timeout=BOUND, trust_env=False, verify=False
             )
         return self._clients[role]
 
