@@ -67,6 +67,7 @@ lock: $(UV)  ## renew the lock files
 
 clean:  ## remove everything that was installed or made here
 	rm -rf .venv .uv .peers .reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(UV): requirements-uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Junction needs Python 3.11 or newer; set PYTHON=/path/to/it")'
