@@ -7,6 +7,9 @@ UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
 
+# The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup run demo test check lint types imports unit untraced requirements conformance bench soak lock peers clean
 
 help:  ## show this list
@@ -67,6 +70,7 @@ lock: $(UV)  ## renew the lock files
 
 clean:  ## remove everything that was installed or made here
 	rm -rf .venv .uv .peers .reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(UV): requirements-uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Junction needs Python 3.11 or newer; set PYTHON=/path/to/it")'

@@ -71,10 +71,8 @@ class Rig:
 
     def start(self, *options: str, opened: bool = True, reads: bool = True) -> LineClient:
         """The real program, with a client in front; its servers are up when this returns."""
-        # Measured as it will run: without the tracing that a run for coverage puts into children.
-        env = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
         argv = [PROGRAM, "--config", str(self.config()), *options]
-        client = LineClient(argv, env=env, stderr=self.stderr, reads=reads)
+        client = LineClient(argv, stderr=self.stderr, reads=reads)
         self.clients.append(client)
         if opened:
             client.open()

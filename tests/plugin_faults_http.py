@@ -4,7 +4,6 @@ It is the rig of `plugin_faults.py` with remote servers and `mcp-junction serve`
 no children of the gateway: the rig ends them itself.
 """
 
-import os
 import re
 import signal
 import socket
@@ -40,7 +39,7 @@ class Remote:
         argv = [sys.executable, "-m", "mcp_junction.testing.http_ledger", "--file", str(self.file)]
         argv += ["--port", str(self.port), *self.args]
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=clean_env())
+            self.process = subprocess.Popen(argv, stdout=out, stderr=out)
         self.port = listens(self.log, self.process)
 
     @property
@@ -108,7 +107,7 @@ class HttpRig(Rig):
         argv = [PROGRAM, "serve", "--config", str(self.config()), "--port", "0"]
         argv += ["--data-dir", str(self.folder / "data"), *options]
         with log.open("wb") as err:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=err, env=clean_env())
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=err)
         self.gateways.append(gateway := Gateway(process, 0))
         gateway.port = listens(log, process)
         return gateway
@@ -119,11 +118,6 @@ class HttpRig(Rig):
         for remote in self.remotes.values():
             remote.kill()
         return super().tear_down()
-
-
-def clean_env() -> dict[str, str]:
-    """Measured as it will run: without the tracing that a run for coverage puts into children."""
-    return {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
 
 
 def listens(log: Path, process: subprocess.Popen[bytes]) -> int:

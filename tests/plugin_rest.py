@@ -19,6 +19,7 @@ from tests.plugin_http import PEER, Said
 
 from mcp_junction.api.room import Room
 from mcp_junction.app import Junction
+from mcp_junction.audit.log import AuditLog
 from mcp_junction.bus.bus import Bus
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
@@ -55,6 +56,7 @@ class Served:
         self.keys = keys
         self.junction: Junction = parts["junction"]
         self.registry: Registry = parts["registry"]
+        self.audit: AuditLog = parts["audit"]
         self.bus: Bus = parts["bus"]
         self.ring: KeyRing = parts["ring"]
         self.service: Service = parts["service"]
@@ -66,7 +68,7 @@ class Served:
         if role not in self._clients:
             headers = {} if role is None else {"authorization": f"Bearer {self.keys[role]}"}
             self._clients[role] = httpx.AsyncClient(
-                base_url=self.url, headers=headers, timeout=BOUND, trust_env=False
+                base_url=self.url, headers=headers, timeout=BOUND, trust_env=False, verify=False
             )
         return self._clients[role]
 
@@ -134,7 +136,7 @@ async def serve_api(
         logging.getLogger("mcp_junction.service").removeHandler(said)
     if not said.port.done():
         await task
-    parts = {"junction": junction, "registry": registry, "bus": bus, "ring": ring}
+    parts = {"junction": junction, "registry": registry, "audit": audit, "bus": bus, "ring": ring}
     served = Served(said.port.result(), keys, {**parts, "service": service, "room": room})
 
     async def end() -> None:

@@ -75,6 +75,8 @@ class Server:
         """Start it, and wait until it takes connections."""
         options = ["listen_addresses=", f"unix_socket_directories={self.folder}"]
         options += ["fsync=off", "max_connections=300", "shared_buffers=32MB"]
+        # It lives for minutes, in which each test makes tables of its own and leaves them.
+        options += ["autovacuum=off", "full_page_writes=off", "jit=off"]
         command = [self._bin / "postgres", "-D", self._data]
         for option in options:
             command += ["-c", option]

@@ -229,12 +229,8 @@ async def test_a_question_to_nobody_is_answered_so_and_the_call_goes_on(gateway)
 async def test_a_call_leaves_a_row_in_the_audit_with_its_caller(served):
     await served.register("one")
     await served.call("one.echo", role="agent")
-    store = served.registry._ground.store
-    found = []
-    async with asyncio.timeout(10):
-        while not found:
-            await asyncio.sleep(0.02)
-            found = await store.audit.rows(AuditQuery(actor="the-agent"))
+    await served.audit.flush()
+    found = await served.registry._ground.store.audit.rows(AuditQuery(actor="the-agent"))
     assert found[0].target == "one.echo"
 
 

@@ -5,6 +5,7 @@ import json
 
 import httpx
 from tests.plugin_rest import SERVERS, registration
+from tests.registry.toolbox import until
 
 from mcp_junction.policy.principal import Role
 
@@ -157,6 +158,4 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(served):
     async with reading(served) as response:
         assert response.status_code == 200
         assert len(served.room.streams) == 1
-    async with asyncio.timeout(20):
-        while len(served.room.streams) or served.bus.is_read:  # noqa: ASYNC110 - it says nothing
-            await asyncio.sleep(0.02)
+    await until(lambda: not served.room.streams and not served.bus.is_read)

@@ -45,10 +45,13 @@ async def test_a_disconnect_lets_calls_end_and_says_how_many_there_were(served):
     held = asyncio.create_task(served.call("peer.hold"))
     await served.busy()
     leaving = asyncio.create_task(served.client().post(f"{SERVERS}/peer/disconnect"))
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(20):
+        while (await served.call("peer.echo")).status_code != 503:
+            pass  # it is still to come
     assert not leaving.done()
     # Nobody else gets in any more; the peer is released by its own link, as a server would be.
     assert (await served.call("peer.release")).status_code == 503
+    assert not leaving.done()
     held.cancel()
     answer = await asyncio.wait_for(leaving, 20)
     assert answer.json() == {"status": "DISCONNECTED", "pending_requests": 1}

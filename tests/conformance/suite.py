@@ -27,6 +27,8 @@ SUITE_LASTS = 150.0
 CLIENT_LASTS = 30  # seconds; the suite's own default
 LIST_LASTS = 30.0
 
+_LISTED: dict[tuple[str, str], list[str]] = {}  # starting the suite to be told takes a second
+
 
 class Suite:
     """The suite of the `.peers` installation."""
@@ -37,9 +39,12 @@ class Suite:
 
     def scenarios(self, role: str, version: str) -> list[str]:
         """The names for the gateway as a `server` or a `client`, in the suite's order."""
-        _, said = self._run(["list", f"--{role}", "--spec-version", version], LIST_LASTS)
-        # Authorization is between a client and its server; extensions carry no version.
-        return [name for name in LISTED.findall(said) if not name.startswith("auth/")]
+        if (role, version) not in _LISTED:
+            _, said = self._run(["list", f"--{role}", "--spec-version", version], LIST_LASTS)
+            # Authorization is between a client and its server; extensions carry no version.
+            names = [name for name in LISTED.findall(said) if not name.startswith("auth/")]
+            _LISTED[role, version] = names
+        return _LISTED[role, version]
 
     def against_server(self, url: str, version: str, folder: Path) -> list[Row]:
         """Every scenario of a version against the server at `url`."""

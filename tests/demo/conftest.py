@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -106,9 +107,15 @@ class Peer:
 Start = Callable[..., Peer]
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start a demo server by name, or any program by ``program=``."""
+@pytest.fixture(autouse=True, scope="module")
+def followed(traced):
+    """These servers are only ever run as programs: coverage follows them there."""
+    return traced
+
+
+@contextmanager
+def starting() -> Iterator[Start]:
+    """What starts servers; when it is over they must all end well."""
     peers: list[Peer] = []
 
     def start_one(name: str = "", *args: str, program: str = "") -> Peer:
@@ -125,3 +132,24 @@ def start() -> Iterator[Start]:
             endings.append(peer.end())
         watchdog.cancel()
     assert all(ending == (0, "") for ending in endings), endings
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a demo server by name, or any program by ``program=``."""
+    with starting() as start_one:
+        yield start_one
+
+
+@pytest.fixture(scope="module")
+def arithmetic(followed) -> Iterator[Peer]:
+    """One for all questions to it: it remembers nothing, so each is answered as if it were new."""
+    with starting() as start_one:
+        yield start_one("arithmetic")
+
+
+@pytest.fixture(scope="module")
+def clock(followed) -> Iterator[Peer]:
+    """One for all questions to it that are answered at once."""
+    with starting() as start_one:
+        yield start_one("clock")

@@ -31,8 +31,8 @@ import pytest
         ("tau / pi", 2.0),
     ],
 )
-def test_an_expression_has_a_value(start, expression, value):
-    result = start("arithmetic").call("evaluate", expression=expression)
+def test_an_expression_has_a_value(arithmetic, expression, value):
+    result = arithmetic.call("evaluate", expression=expression)
     assert result["structuredContent"] == {
         "expression": expression,
         "value": value,
@@ -54,8 +54,8 @@ def test_an_expression_has_a_value(start, expression, value):
         "(10 ** 300) ** (10 ** 300)",
     ],
 )
-def test_numbers_beyond_the_limit_are_refused_and_not_computed(start, expression):
-    assert "too large" in start("arithmetic").complaint("evaluate", expression=expression)
+def test_numbers_beyond_the_limit_are_refused_and_not_computed(arithmetic, expression):
+    assert "too large" in arithmetic.complaint("evaluate", expression=expression)
 
 
 @pytest.mark.parametrize(
@@ -92,21 +92,19 @@ def test_numbers_beyond_the_limit_are_refused_and_not_computed(start, expression
         ("", "at least 1"),
     ],
 )
-def test_what_cannot_be_computed_is_explained(start, expression, words):
-    peer = start("arithmetic")
-    assert words in peer.complaint("evaluate", expression=expression)
-    assert peer.result("ping") == {}
+def test_what_cannot_be_computed_is_explained(arithmetic, expression, words):
+    assert words in arithmetic.complaint("evaluate", expression=expression)
+    assert arithmetic.result("ping") == {}
 
 
 @pytest.mark.parametrize("expression", ["-" * 299 + "1", "1" + "+1" * 149, "(" * 149 + "1"])
-def test_depth_is_no_way_to_break_it(start, expression):
-    peer = start("arithmetic")
-    assert peer.call("evaluate", expression=expression)["content"]
-    assert peer.result("ping") == {}
+def test_depth_is_no_way_to_break_it(arithmetic, expression):
+    assert arithmetic.call("evaluate", expression=expression)["content"]
+    assert arithmetic.result("ping") == {}
 
 
-def test_statistics_describe_a_list(start):
-    told = start("arithmetic").call("statistics", numbers=[2, 4, 4, 4, 5, 5, 7, 9])
+def test_statistics_describe_a_list(arithmetic):
+    told = arithmetic.call("statistics", numbers=[2, 4, 4, 4, 5, 5, 7, 9])
     assert told["structuredContent"] == {
         "count": 8,
         "sum": 40,
@@ -118,14 +116,14 @@ def test_statistics_describe_a_list(start):
     }
 
 
-def test_statistics_of_fractions_do_not_drift(start):
-    told = start("arithmetic").call("statistics", numbers=[0.1] * 10)["structuredContent"]
+def test_statistics_of_fractions_do_not_drift(arithmetic):
+    told = arithmetic.call("statistics", numbers=[0.1] * 10)["structuredContent"]
     assert (told["sum"], told["mean"], told["standard_deviation"]) == (1.0, 0.1, 0.0)
 
 
 @pytest.mark.parametrize("numbers", [[7], [1e150, -1e150], [10**149] * 3, list(range(10_000))])
-def test_statistics_work_to_the_limits_of_what_they_take(start, numbers):
-    told = start("arithmetic").call("statistics", numbers=numbers)["structuredContent"]
+def test_statistics_work_to_the_limits_of_what_they_take(arithmetic, numbers):
+    told = arithmetic.call("statistics", numbers=numbers)["structuredContent"]
     assert told["count"] == len(numbers)
     assert math.isfinite(told["standard_deviation"])
 
@@ -142,16 +140,16 @@ def test_statistics_work_to_the_limits_of_what_they_take(start, numbers):
         ([-(10**151)], "'numbers'[0] must be at least"),
     ],
 )
-def test_what_is_not_a_list_of_numbers_is_explained(start, numbers, words):
-    assert words in start("arithmetic").complaint("statistics", numbers=numbers)
+def test_what_is_not_a_list_of_numbers_is_explained(arithmetic, numbers, words):
+    assert words in arithmetic.complaint("statistics", numbers=numbers)
 
 
-def test_a_thousand_wrong_numbers_are_a_short_complaint(start):
-    assert len(start("arithmetic").complaint("statistics", numbers=["x"] * 1000)) < 500
+def test_a_thousand_wrong_numbers_are_a_short_complaint(arithmetic):
+    assert len(arithmetic.complaint("statistics", numbers=["x"] * 1000)) < 500
 
 
-def test_both_tools_declare_what_they_give(start):
-    for tool in start("arithmetic").result("tools/list")["tools"]:
+def test_both_tools_declare_what_they_give(arithmetic):
+    for tool in arithmetic.result("tools/list")["tools"]:
         schema = tool["outputSchema"]
         assert schema["type"] == "object"
         assert schema["required"] == list(schema["properties"])

@@ -25,23 +25,23 @@ def token_of(message):
     ("zone", "offset"),
     [("UTC", 0), ("utc", 0), ("Z", 0), ("+05:30", 330), ("-0330", -210), ("UTC+9", 540)],
 )
-def test_now_is_told_in_the_zone_asked_for(start, zone, offset):
-    told = start("clock").call("now", timezone=zone)["structuredContent"]
+def test_now_is_told_in_the_zone_asked_for(clock, zone, offset):
+    told = clock.call("now", timezone=zone)["structuredContent"]
     moment = datetime.fromisoformat(told["time"])
     assert moment.utcoffset() == timedelta(minutes=offset)
     assert told["weekday"] == moment.strftime("%A")
     assert told["timezone"] == zone
 
 
-def test_now_is_utc_unless_a_zone_is_given(start):
-    told = start("clock").call("now")["structuredContent"]
+def test_now_is_utc_unless_a_zone_is_given(clock):
+    told = clock.call("now")["structuredContent"]
     assert told["timezone"] == "UTC"
     assert told["time"].endswith("+00:00")
 
 
-def test_a_time_is_converted_between_offsets(start):
+def test_a_time_is_converted_between_offsets(clock):
     arguments = {"time": "2026-01-15T23:00", "from": "UTC", "to": "+05:30"}
-    told = start("clock").call("convert", **arguments)["structuredContent"]
+    told = clock.call("convert", **arguments)["structuredContent"]
     assert told["from"]["time"] == "2026-01-15T23:00:00+00:00"
     assert told["to"] == {
         "time": "2026-01-16T04:30:00+05:30",
@@ -51,16 +51,16 @@ def test_a_time_is_converted_between_offsets(start):
 
 
 @needs_zones
-def test_a_time_is_converted_between_named_zones(start):
+def test_a_time_is_converted_between_named_zones(clock):
     arguments = {"time": "2026-07-01T09:00", "from": "Europe/Paris", "to": "Asia/Tokyo"}
-    told = start("clock").call("convert", **arguments)["structuredContent"]
+    told = clock.call("convert", **arguments)["structuredContent"]
     assert told["to"]["time"] == "2026-07-01T16:00:00+09:00"
 
 
 @pytest.mark.parametrize("time", ["9:05", "09:05", "09:05:00"])
-def test_a_time_without_a_date_is_of_today(start, time):
+def test_a_time_without_a_date_is_of_today(clock, time):
     arguments = {"time": time, "from": "UTC", "to": "+01:00"}
-    told = start("clock").call("convert", **arguments)["structuredContent"]
+    told = clock.call("convert", **arguments)["structuredContent"]
     assert told["to"]["time"].endswith("T10:05:00+01:00")
 
 
@@ -73,15 +73,15 @@ def test_a_time_without_a_date_is_of_today(start, time):
         ("0001-01-01T00:00", "calendar"),
     ],
 )
-def test_a_time_that_cannot_be_meant_is_explained(start, time, words):
+def test_a_time_that_cannot_be_meant_is_explained(clock, time, words):
     arguments = {"time": time, "from": "+14:00", "to": "-12:00"}
-    assert words in start("clock").complaint("convert", **arguments)
+    assert words in clock.complaint("convert", **arguments)
 
 
 @needs_zones
-def test_an_hour_that_the_clocks_skip_is_not_invented(start):
+def test_an_hour_that_the_clocks_skip_is_not_invented(clock):
     arguments = {"time": "2026-03-29T02:30", "from": "Europe/Berlin", "to": "UTC"}
-    assert "clocks go forward" in start("clock").complaint("convert", **arguments)
+    assert "clocks go forward" in clock.complaint("convert", **arguments)
 
 
 @needs_zones
@@ -94,13 +94,13 @@ def test_an_hour_that_the_clocks_skip_is_not_invented(start):
         ("Europe/Berln", "Europe/Berlin"),
     ],
 )
-def test_an_unknown_zone_is_answered_with_the_nearest(start, zone, near):
-    assert near in start("clock").complaint("now", timezone=zone)
+def test_an_unknown_zone_is_answered_with_the_nearest(clock, zone, near):
+    assert near in clock.complaint("now", timezone=zone)
 
 
 @pytest.mark.parametrize("zone", ["", "../../etc/passwd", "/etc/passwd", "Europe", "+99", "a\0b"])
-def test_what_is_not_a_zone_is_refused(start, zone):
-    assert "Unknown time zone" in start("clock").complaint("now", timezone=zone)
+def test_what_is_not_a_zone_is_refused(clock, zone):
+    assert "Unknown time zone" in clock.complaint("now", timezone=zone)
 
 
 @pytest.mark.parametrize("token", ["token", 7, 0])
@@ -121,8 +121,8 @@ def test_a_countdown_nobody_follows_is_silent(start):
 
 
 @pytest.mark.parametrize("seconds", [0, 31, 1.5, "3", True, None])
-def test_a_countdown_takes_one_to_thirty_whole_seconds(start, seconds):
-    assert "'seconds' must be" in start("clock").complaint("countdown", seconds=seconds)
+def test_a_countdown_takes_one_to_thirty_whole_seconds(clock, seconds):
+    assert "'seconds' must be" in clock.complaint("countdown", seconds=seconds)
 
 
 def test_other_requests_are_answered_during_a_countdown(start):

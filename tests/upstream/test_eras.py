@@ -4,8 +4,9 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,24 @@ def python(*args: str) -> ServerDefinition:
     return ServerDefinition("s", "stdio", command=sys.executable, args=args)
 
 
-@asynccontextmanager
-async def fixture_behind(transport: str, era: str, hello: Hello) -> AsyncIterator[Upstream]:
-    """The conformance fixture, as a server of this era, behind a gateway."""
-    if transport == "stdio":
-        async with behind(python(str(FIXTURE), "stdio", "--era", era), hello) as upstream:
-            yield upstream
-    else:
-        with fixture(era) as url:
-            async with behind(ServerDefinition("s", "http", url=url), hello) as upstream:
-                yield upstream
+Fixtures = Callable[..., AbstractAsyncContextManager[Upstream]]
+
+
+@pytest.fixture(scope="module")
+def fixture_behind() -> Iterator[Fixtures]:
+    """The conformance fixture, as a server of some era, behind a gateway.
+
+    Over HTTP there is one of each era: every gateway is a new client to it.
+    """
+    with ExitStack() as stack:
+        url = cache(lambda era: stack.enter_context(fixture(era)))
+
+        def started(transport: str, era: str, hello: Hello) -> Any:
+            if transport == "stdio":
+                return behind(python(str(FIXTURE), "stdio", "--era", era), hello)
+            return behind(ServerDefinition("s", "http", url=url(era)), hello)
+
+        yield started
 
 
 async def listed(upstream: Upstream) -> list[str]:
@@ -76,7 +85,7 @@ EXPECTED = [
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize(("spoken", "preferred", "found"), EXPECTED)
 async def test_a_server_is_talked_to_in_the_preferred_era_it_speaks(
-    transport, spoken, preferred, found
+    fixture_behind, transport, spoken, preferred, found
 ):
     async with fixture_behind(transport, spoken, Hello(prefers=preferred)) as upstream:
         await check(upstream, found)
@@ -150,7 +159,7 @@ async def test_a_server_that_fails_in_both_eras_says_why():
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize(("prefers", "other"), [(NEW, OLD), (OLD, NEW)])
-async def test_a_server_of_both_eras_is_there_in_both(transport, prefers, other):
+async def test_a_server_of_both_eras_is_there_in_both(fixture_behind, transport, prefers, other):
     async with fixture_behind(transport, "both", Hello(prefers=prefers)) as upstream:
         twin = await upstream.in_era(other)
         assert twin.link.era is other
@@ -159,7 +168,7 @@ async def test_a_server_of_both_eras_is_there_in_both(transport, prefers, other)
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize(("spoken", "other"), [("new", OLD), ("old", NEW)])
-async def test_a_server_of_one_era_is_there_in_that_one(transport, spoken, other):
+async def test_a_server_of_one_era_is_there_in_that_one(fixture_behind, transport, spoken, other):
     async with fixture_behind(transport, spoken, Hello(prefers=other)) as upstream:
         assert await upstream.in_era(other) is None
     era = OLD if other is NEW else NEW
@@ -169,7 +178,7 @@ async def test_a_server_of_one_era_is_there_in_that_one(transport, spoken, other
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
-async def test_changes_are_heard_and_wishes_acknowledged(transport):
+async def test_changes_are_heard_and_wishes_acknowledged(fixture_behind, transport):
     async with fixture_behind(transport, "new", Hello()) as upstream:
         heard = Heard(upstream._observer)
         upstream._observer = heard

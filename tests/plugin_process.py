@@ -1,0 +1,43 @@
+"""A pytest plugin that makes the process that runs the tests cheap to run them in.
+
+What was imported and collected stays until the end, so the collector of garbage need not look at it
+again and again: many tests call it, and a worker that knows all tests has a million objects. And
+nothing here talks to another machine: a client that reads the certificates of the authorities, as
+each does when it is made, finds a folder without any.
+
+Programs that tests start run as they will for users: coverage does not follow them, which costs
+each 0.2 s and makes it half as fast. Where the program itself is the subject, or is nowhere else
+seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
+and of those folders: what others run is not in it.
+"""
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_TRACING: dict[str, str] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("SSL_CERT_DIR", str(Path(__file__).parent))
+    runs_tests = config.getoption("dist", "no") == "no"
+    if runs_tests:  # and does not start workers, which are to be traced
+        for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
+            _TRACING[name] = os.environ.pop(name)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def traced() -> Iterator[None]:
+    """Let coverage follow the programs that a module's tests start."""
+    os.environ.update(_TRACING)
+    yield
+    for name in _TRACING:
+        os.environ.pop(name, None)
