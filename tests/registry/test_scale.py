@@ -13,7 +13,7 @@ from mcp_junction.upstream.outcome import Kind
 
 TRACED = sys.gettrace() is not None
 """Whether coverage counts every line: that holds the loop up for two to three times as long.
-`make test` runs this file once more without it."""
+`make test` runs this file without it."""
 
 
 def many(server: int, count: int) -> list[dict]:
