@@ -23,6 +23,7 @@ class Room:
         self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
     ) -> None:
         self.registry = registry
+        junction.finding.begin()  # somebody will search; until then there is time to index
         timeout = junction.settings.invocation_timeout_ms / 1000
         self.calling = Calling(junction, registry, timeout)
         self._tasks = TaskScope("REST")

@@ -19,8 +19,16 @@ PREFIX_MODES = ("always", "auto", "never")
 SEED_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
 """Settings whose variable had its name before Junction had one."""
 NAMINGS = ("canonical", "strict")
+ALL, SEARCH = "all", "search"
+EXPOSURES = (ALL, SEARCH)
+"""What is listed to clients: all tools, or the three to search, look at and call them with."""
 AUDIT_MODES = ("normal", "strict", "off")
-_CHOICES = {"prefix": PREFIX_MODES, "names": NAMINGS, "audit": AUDIT_MODES}
+_CHOICES = {
+    "prefix": PREFIX_MODES,
+    "names": NAMINGS,
+    "exposure": EXPOSURES,
+    "audit": AUDIT_MODES,
+}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -31,6 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
     separator: str | None = None
     prefix: str = "always"
     names: str = "canonical"
+    exposure: str = ALL
     stdio_only: bool = False
     restart: bool = False
     inherit_env: bool = False
