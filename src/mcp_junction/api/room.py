@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mcp_junction.api.calling import Calling
 from mcp_junction.api.front import App, Front
+from mcp_junction.api.searching import Searching
 from mcp_junction.api.streaming import Streams
 from mcp_junction.app import Junction
 from mcp_junction.bus.bus import Bus
@@ -23,6 +24,7 @@ class Room:
         self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
     ) -> None:
         self.registry = registry
+        self.searching = Searching(junction, registry)
         junction.finding.begin()  # somebody will search; until then there is time to index
         timeout = junction.settings.invocation_timeout_ms / 1000
         self.calling = Calling(junction, registry, timeout)

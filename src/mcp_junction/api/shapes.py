@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Isolation = Literal["shared", "per-session"]
 Pin = Literal["off", "warn", "strict"]
+Ref = Annotated[str, Meta(min_length=1, max_length=300)]
 Milliseconds = Annotated[int, Meta(ge=0, le=24 * 3600 * 1000)]
 
 
@@ -74,6 +75,21 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=1_000)]
     arguments: dict[str, Any] = {}
     server_id: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+
+
+class Search(msgspec.Struct, forbid_unknown_fields=True):
+    """What to search for, and among what. ``server_filter`` has ids or names of servers.
+
+    ``auto`` takes the best way there is, which is by keywords.
+    """
+
+    query: Annotated[str, Meta(min_length=1, max_length=1_000)]
+    include_external: bool = True
+    server_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    skill_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
+    strategy: Literal["auto", "keyword"] = "auto"
+    include_schemas: bool = False
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):

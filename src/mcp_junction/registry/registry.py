@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -26,6 +26,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, VersionConflict
 from mcp_junction.health.verdict import Facts
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.definitions import (
     CONNECTING,
     FILE,
@@ -170,8 +171,8 @@ class Registry:
     def state(self) -> State:
         """All servers in one look."""
         interval = self._junction.settings.health_interval_ms / 1000
-        uptime = time.time() - self._began
-        return state_of(self._roster, self._desk.synced_at, interval, uptime)
+        uptime, indexed = time.time() - self._began, self._junction.finding.indexed
+        return state_of(self._roster, self._desk.synced_at, interval, uptime, indexed)
 
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None
@@ -188,6 +189,10 @@ class Registry:
     async def tool(self, ref: str, name: str) -> ToolRecord:
         """One tool by its own name. Raises NotFound."""
         return await self._desk.get(self._roster.get(ref), name)
+
+    async def tools_named(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
+        """These tools of servers; those that are not there are left out."""
+        return await self._desk.some(pairs)
 
     # -- changing tools
 
