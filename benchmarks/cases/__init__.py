@@ -1,3 +1,3 @@
 """One file per topic; importing this package registers every case, in the order of the report."""
 
-from cases import calls, payloads, startup, lists, footprint, http, sessions, eras  # noqa: F401, I001
+from cases import calls, payloads, startup, lists, footprint, http, sessions, eras, search  # noqa: F401, I001

@@ -33,8 +33,8 @@ FIELDS: Final = {
     SERVER: Field(2.0, 3.0, 0.3),
 }
 _SATURATION: Final = 2.0
-_MOST_TERMS: Final = 32
-"""Of a query; the rarest. Everybody waits while one searches."""
+MOST_LOOKED_AT: Final = 30_000
+"""Entries of the index for one search, those of the rarest terms. Everybody waits for its end."""
 
 
 class Hit(NamedTuple):
@@ -114,13 +114,18 @@ class KeywordIndex:
         return hits
 
     def _rarity(self, query: str) -> dict[str, float]:
-        """The terms that tell most, and how much each of them does."""
+        """The terms that tell most, as many as can be looked at, and how much each tells."""
         count = len(self._pairs)
         found: dict[str, float] = {}
         for term in asked(query):
             if term not in found:
                 having = len(self._postings.get(term, ()))
                 found[term] = log(1 + (count - having + 0.5) / (having + 0.5))
-        if len(found) <= _MOST_TERMS:
-            return found
-        return dict(heapq.nlargest(_MOST_TERMS, found.items(), key=lambda item: item[1]))
+        left = MOST_LOOKED_AT
+        chosen: dict[str, float] = {}
+        for term in sorted(found, key=found.__getitem__, reverse=True):
+            left -= len(self._postings.get(term, ()))
+            if left < 0 and chosen:
+                break
+            chosen[term] = found[term]
+        return chosen
