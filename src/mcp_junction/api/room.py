@@ -25,7 +25,7 @@ class Room:
     ) -> None:
         self.registry = registry
         self.searching = Searching(junction, registry)
-        junction.finding.begin()  # somebody will search; until then there is time to index
+        self._finding = junction.finding
         timeout = junction.settings.invocation_timeout_ms / 1000
         self.calling = Calling(junction, registry, timeout)
         self._tasks = TaskScope("REST")
@@ -33,7 +33,8 @@ class Room:
         self.front = Front(keys, self._make)
 
     def open(self) -> None:
-        """Begin to load the routes; requests wait for them."""
+        """Begin to load the routes, and to index what they search; requests wait for them."""
+        self._finding.begin()
         self.front.load(self._tasks)
 
     def drain(self) -> None:
