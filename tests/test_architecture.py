@@ -106,7 +106,7 @@ def test_the_error_tree_is_drawn_in_its_docstring():
     assert drawn == raised
 
 
-@pytest.mark.parametrize("room", ["store", "vault", "audit"])
+@pytest.mark.parametrize("room", ["store", "vault", "audit", "search"])
 def test_stdio_mode_does_not_load_what_only_the_service_keeps(room):
     loaded = imported_by("import mcp_junction.app, mcp_junction.cli.stdio")
     assert not {name for name in loaded if name.startswith(f"mcp_junction.{room}")}

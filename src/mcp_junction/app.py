@@ -17,7 +17,9 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.finding import Finding
 from mcp_junction.calls.methods import TASKS
+from mcp_junction.calls.own import OwnTools, meant
 from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import Watcher
@@ -114,7 +116,9 @@ class Junction:
         )
         self.fleet = Fleet(self.keeper, self._upstream, self._subscriptions)
         self.servers: Mapping[str, Upstream] = self.fleet.servers
-        self._snapshot = Snapshot(self.keeper.catalog, self._handle)
+        self.finding = Finding(self.tasks, self.keeper.catalog)
+        self._own = OwnTools(self.finding, self.settings.name, self.settings.version)
+        self._snapshot = Snapshot(self.keeper.catalog, self._handle, self._own)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._settled = False
         self._changes = {method: self._coalescer(method) for method in _CHANGES}
@@ -161,6 +165,7 @@ class Junction:
             canonical=Spelling(self._separator),
             timeout=self.settings.timeout / 1000,
             page_size=self.settings.page_size,
+            exposure=self.settings.exposure,
         )
 
     # -- sessions (the Backend of listeners)
@@ -261,7 +266,7 @@ class Junction:
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
-        return view.find(call.name) is not None
+        return view.find(meant(call, view)) is not None
 
     def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         for shared in self.servers.values():
@@ -370,7 +375,8 @@ class Junction:
     # -- changes
 
     def _catalog_changed(self, methods: set[str]) -> None:
-        self._snapshot = Snapshot(self.keeper.catalog, self._handle)
+        self.finding.follow(self.keeper.catalog)
+        self._snapshot = Snapshot(self.keeper.catalog, self._handle, self._own)
         for method in methods:
             self._changed_at[method] = self._snapshot.generation
             self._changes[method].changed()

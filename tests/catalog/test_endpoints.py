@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, named_set, one_server
+from mcp_junction.catalog.kinds import PROMPTS
+from mcp_junction.catalog.own import OWN_NAMES
 from mcp_junction.protocol.names import STDIO, Pair, Spelling
 from mcp_junction.testing.link import FakeUpstream, catalog_of
 
@@ -46,6 +49,22 @@ def test_an_entry_of_a_set_names_servers_or_tools(entry, admitted):
     pairs = [READ, WRITE, Pair("git", "hub.push"), Pair("git.hub", "push")]
     assert [pair for pair in pairs if endpoint.admits(pair)] == admitted
     assert endpoint.prefixed
+
+
+@pytest.mark.parametrize("exposure", [None, "all", "search"])
+async def test_what_is_listed_is_as_everywhere_unless_the_set_says_otherwise(exposure):
+    endpoint = named_set("mine", ["files"], SERVERS, exposure=exposure)
+    upstream = FakeUpstream("files", ["read"])
+    for general in ("all", "search"):
+        catalog = Catalog(exposure=general).with_offering(upstream.offering(), ["files"])
+        names = [
+            tool["name"]
+            for tool in json.loads(catalog.view(STDIO, endpoint=endpoint).items.page())["tools"]
+        ]
+        searching = (exposure or general) == "search"
+        assert names == (list(OWN_NAMES) if searching else ["files:read"])
+        prompts = catalog.view(STDIO, PROMPTS, endpoint).items.page()
+        assert json.loads(prompts) == {"prompts": []}, "prompts are what they are"
 
 
 def test_a_set_shows_what_any_of_its_entries_admits():

@@ -65,6 +65,21 @@ def test_the_demo_says_what_to_do_next_and_its_key_once(demo):
         assert kept.rpartition("_")[2].encode() not in path.read_bytes()
 
 
+def test_tools_are_found_by_what_they_are_for(ask):
+    settled(ask)
+    table = ask("tools", "search", "what time is it now")
+    assert table.returncode == 0
+    assert "clock.now" in table.stdout
+    found = json.loads(ask("tools", "search", "evaluate", "--json", "--limit", "1").stdout)
+    assert [tool["name"] for tool in found["tools"]] == ["arithmetic.evaluate"]
+    assert found["metadata"]["servers_searched"] == 3
+    none = ask("tools", "search", "evaluate", "--server", "clock")
+    assert "fits; try other words" in none.stdout
+    refused = ask("tools", "search", "x", "--limit", "0")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "limit" in refused.stderr
+
+
 def test_servers_are_listed_shown_and_counted(ask):
     settled(ask)
     table = ask("servers", "list")

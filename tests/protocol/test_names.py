@@ -257,3 +257,13 @@ def test_a_strict_client_without_prefixes_gets_strict_names_without_prefixes():
 def test_a_key_stands_in_the_name_exactly_as_written(key):
     assert STDIO.spell(Pair(key, "read")) == f"{key}:read"
     assert re.fullmatch("[A-Za-z0-9_-]{1,64}", STRICT.spell(Pair(key, "read")))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_name_that_is_taken_is_given_to_nobody(spelling):
+    plain = assign(HOSTILE, spelling)
+    taken = set(list(plain)[::3])
+    table = assign(HOSTILE, spelling, taken)
+    assert not taken & set(table)
+    assert list(table.values()) == HOSTILE
+    assert {name for name in plain if name not in taken} & set(table)

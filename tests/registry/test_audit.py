@@ -48,6 +48,30 @@ async def test_every_administrative_act_is_there_with_who_did_it_and_how_it_ende
 
 
 @pytest.mark.req("NFR-SEC4")
+@pytest.mark.parametrize("mode", ["normal", "strict"])
+async def test_calls_of_own_tools_are_there_and_those_through_them_by_what_was_called(
+    platform, toolbox, mode
+):
+    run = await platform(exposure="search", audit=mode)
+    record = await run.add("box", await toolbox())
+    assert (await run.call("find_tools", query="echo")).kind is Kind.RESULT
+    await run.call("call_tool", name="box.echo", arguments={"password": CANARY})
+    await run.call("call_tool", name="box.nothing")
+    rows = [row for row in await run.rows() if row.action == "tools/call"]
+    found, reached, unknown = [row for row in rows if row.kind != "intent"]
+    assert (found.target, found.decision, found.server_id) == ("find_tools", "allowed", None)
+    assert (reached.target, reached.decision, reached.server_id) == (
+        "box.echo",
+        "allowed",
+        record.id,
+    )
+    assert (unknown.target, unknown.decision) == ("box.nothing", "unknown")
+    intents = [row.target for row in rows if row.kind == "intent"]
+    assert intents == (["box.echo"] if mode == "strict" else [])
+    assert CANARY not in repr(rows)
+
+
+@pytest.mark.req("NFR-SEC4")
 async def test_every_call_leaves_a_row_the_unknown_and_the_failed_too(platform, toolbox):
     run = await platform()
     server = await toolbox()

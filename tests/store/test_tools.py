@@ -29,6 +29,19 @@ async def test_a_list_is_kept_in_its_order_with_the_servers_own_bytes(store, fil
     assert (await store.servers.get(files)).tool_count == 2
 
 
+async def test_some_tools_are_read_by_server_and_name_without_those_that_are_gone(store, files):
+    other = (await store.servers.add(server("other"))).id
+    for server_id in (files, other):
+        await store.tools.replace(server_id, [definition(name) for name in "abc"])
+    await store.tools.replace(files, [definition("a"), definition("b")])
+    wanted = [(files, "a"), (files, "c"), (other, "c"), (other, "never"), ("nobody", "a")]
+    found = await store.tools.some(wanted)
+    assert {(tool.server_id, tool.name) for tool in found} == {(files, "a"), (other, "c")}
+    assert await store.tools.some([]) == []
+    many = [(files, f"x{number}") for number in range(99)]
+    assert len(await store.tools.some([*many, (files, "b")])) == 1
+
+
 async def test_the_same_list_again_changes_nothing(store, files):
     given = [definition("a"), definition("b")]
     await store.tools.replace(files, given)

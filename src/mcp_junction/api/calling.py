@@ -24,6 +24,7 @@ from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair
 from mcp_junction.protocol.versions import (
     CALL_TIMEOUT,
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     LATEST_HANDSHAKE,
     LINK_LOST,
     RATE_LIMITED,
@@ -58,10 +59,11 @@ class _Told(msgspec.Struct):
 
 
 class Done(NamedTuple):
-    """A call that was answered: by whom, how long until it was sent there, and how long then."""
+    """A call that was answered: by whom (None is Junction itself), and how long it took, until it was
+    sent there and then."""
 
     payload: bytes
-    server: ServerRecord
+    server: ServerRecord | None
     routing: float
     execution: float
 
@@ -132,8 +134,9 @@ class Calling:
         params = {"name": Raw(b'""'), "arguments": arguments}
         call = _Timed(session, self._junction.snapshot, "tools/call", spelled, params)
         outcome = await self._handled(call, principal, watch)
+        record = record or self._reached(call)
         if outcome.kind is not Kind.RESULT:
-            raise self._failure(outcome, record)
+            raise self._failure(outcome, record) if record is not None else _own_failure(outcome)
         ended = perf_counter()
         sent = call.boarded or ended
         return Done(bytes(outcome.payload), record, sent - began, ended - sent)
@@ -184,11 +187,13 @@ class Calling:
 
     async def _resolved(
         self, session: Session, name: str, server: str | None
-    ) -> tuple[str, ServerRecord]:
-        """The name of a tool in the session's spelling, and whose it is."""
+    ) -> tuple[str, ServerRecord | None]:
+        """The name of a tool in the session's spelling, and whose it is; None is Junction's."""
         view = self._junction.snapshot.catalog.view(session.spelling, TOOLS, session.endpoint)
         if server is not None:
             return await self._of_server(view, name, self._registry.find(server))
+        if name in view.own:
+            return name, None
         route = view.find(name) or view.former(name)
         if route is not None:
             return name, self._standing(route.pair.server)
@@ -211,6 +216,13 @@ class Calling:
         if record.status not in SERVING or await self._has(record, name):
             raise self._absent(record)
         raise _unknown(view, name)
+
+    def _reached(self, call: Call) -> ServerRecord | None:
+        """The server that a tool of Junction's own has passed a call on to, if it has."""
+        try:
+            return None if call.route is None else self._registry.find(call.route.pair.server)
+        except NotFound:  # removed meanwhile
+            return None
 
     def _standing(self, key: str) -> ServerRecord:
         """The server as it stands. Raises at once where waiting for it would be in vain."""
@@ -318,6 +330,13 @@ def _refused_by(record: ServerRecord, outcome: Outcome) -> RequestError:
         "error": Raw(bytes(outcome.payload)),
     }
     return RequestError("EXECUTION_FAILED", outcome.message, context)
+
+
+def _own_failure(outcome: Outcome) -> RequestError:
+    """The error for a call of Junction's own tools that reached no server."""
+    code = "TOOL_NOT_FOUND" if outcome.code == INVALID_PARAMS else _code_of(outcome)
+    told = outcome.delivery.value if outcome.delivery is not None else None
+    return RequestError(code, outcome.message, {"delivery": told})
 
 
 def _ambiguous(view: View, pairs: list[Pair]) -> RequestError:

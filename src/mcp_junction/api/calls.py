@@ -17,12 +17,14 @@ from mcp_junction.api.shapes import ToolCall
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.protocol import frames
 
+OURSELVES = "junction"
+
 
 class CallMetadata(msgspec.Struct):
-    """Where a call went, and how long it took."""
+    """Where a call went, and how long it took. A tool of Junction's own has no ``server_id``."""
 
     routed_to: str
-    server_id: str
+    server_id: str | None
     routing_time_ms: float
     execution_time_ms: float
 
@@ -77,8 +79,8 @@ async def call_tool(request: AnyRequest, room: InRoom) -> Response[CallResult]:
 def _with_metadata(done: Done) -> bytes:
     """The result with one more member; its other bytes stay as they are."""
     told = CallMetadata(
-        routed_to=done.server.name,
-        server_id=done.server.id,
+        routed_to=OURSELVES if done.server is None else done.server.name,
+        server_id=None if done.server is None else done.server.id,
         routing_time_ms=round(done.routing * 1000, 3),
         execution_time_ms=round(done.execution * 1000, 3),
     )

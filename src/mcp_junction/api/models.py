@@ -35,13 +35,13 @@ class SourceServer(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """A tool of a server, under its namespaced name."""
+    """A tool of a server, under its namespaced name; or one of Junction's own, of no server."""
 
     id: str
     name: str
     original_name: str
     description: str
-    source_server: SourceServer
+    source_server: SourceServer | None
     skill_ids: list[str]
     primary_skill_id: str | None
     is_classified: bool
@@ -52,6 +52,28 @@ class Tool(msgspec.Struct):
     quarantined: bool
     flags: list[str]
     input_schema: dict[str, Any] | UnsetType = UNSET
+
+
+class FoundTool(Tool, kw_only=True):
+    """A tool that a search has found."""
+
+    score: float
+
+
+class SearchMetadata(msgspec.Struct):
+    """What was searched, and how."""
+
+    servers_searched: int
+    total_tools_searched: int
+    strategy: str
+
+
+class SearchResult(msgspec.Struct):
+    """What a search has found, best first."""
+
+    query: str
+    tools: list[FoundTool]
+    metadata: SearchMetadata
 
 
 class ServerHealth(msgspec.Struct):

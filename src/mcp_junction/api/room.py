@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mcp_junction.api.calling import Calling
 from mcp_junction.api.front import App, Front
+from mcp_junction.api.searching import Searching
 from mcp_junction.api.streaming import Streams
 from mcp_junction.app import Junction
 from mcp_junction.bus.bus import Bus
@@ -23,13 +24,16 @@ class Room:
         self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
     ) -> None:
         self.registry = registry
+        self.searching = Searching(junction, registry)
+        self._finding = junction.finding
         self.calling = Calling(junction, registry, keys.is_in_force)
         self._tasks = TaskScope("REST")
         self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force)
         self.front = Front(keys, self._make)
 
     def open(self) -> None:
-        """Begin to load the routes; requests wait for them."""
+        """Begin to load the routes, and to index what they search; requests wait for them."""
+        self._finding.begin()
         self.front.load(self._tasks)
 
     def drain(self) -> None:

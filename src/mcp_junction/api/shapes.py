@@ -22,6 +22,7 @@ from mcp_junction.config.registration import (
 from mcp_junction.config.servers import ISOLATIONS, PINS
 
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+Ref = Annotated[str, Meta(min_length=1, max_length=300)]
 _TYPES: Final[dict[str, Any]] = {
     "name": Name,
     "transport_type": Literal[TRANSPORTS],
@@ -75,6 +76,21 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=1_000)]
     arguments: dict[str, Any] = {}
     server_id: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+
+
+class Search(msgspec.Struct, forbid_unknown_fields=True):
+    """What to search for, and among what. ``server_filter`` has ids or names of servers.
+
+    ``auto`` takes the best way there is, which is by keywords.
+    """
+
+    query: Annotated[str, Meta(min_length=1, max_length=1_000)]
+    include_external: bool = True
+    server_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    skill_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
+    strategy: Literal["auto", "keyword"] = "auto"
+    include_schemas: bool = False
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):

@@ -24,6 +24,9 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 TASKS: Final = Kind("tasks", "", "", "taskId", "", "")
 """Work that a stateless server goes on with after its answer. Nothing lists it."""
 
+OWN: Final = Kind("own tools", "", "", "name", "", "")
+"""What Junction itself offers to call, where it does."""
+
 _KEYS: Final = {
     "tools/call": (TOOLS, "name"),
     "prompts/get": (PROMPTS, "name"),

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.view import View
 from mcp_junction.upstream.outcome import Outcome
 
 if TYPE_CHECKING:
     from mcp_junction.calls.call import Call
 
 Handler = Callable[["Call"], Awaitable[Outcome]]
+Own = Callable[["Call", View, Handler], Awaitable[Outcome]]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -21,6 +23,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     catalog: Catalog
     handle: Handler
+    own: Own | None = None
+    """What answers the calls of Junction's own tools."""
 
     @property
     def generation(self) -> int:

@@ -7,7 +7,8 @@ call meant for it lands on another server's tool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ import msgspec
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.kinds import TOOLS, Kind
+from mcp_junction.catalog.own import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.view import Offered, View
+from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import names
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.protocol.sizes import DEFAULT_PAGE_SIZE
@@ -45,6 +48,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     canonical: Spelling = names.STDIO
     timeout: float = 0.0
     page_size: int = DEFAULT_PAGE_SIZE
+    exposure: str = ALL
+    """What is listed where an endpoint does not say: all tools, or those to search them with."""
     order: tuple[str, ...] = ()
     gone: Mapping[str, Offering] = {}
     _made: dict[Any, Any] = {}
@@ -96,6 +101,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             canonical=self.canonical,
             timeout=self.timeout,
             page_size=self.page_size,
+            exposure=self.exposure,
             order=order,
             gone=gone,
         )
@@ -105,18 +111,26 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         key = (spelling, kind, endpoint)
         found: View | None = self._made.get(key)
         if found is None:
+            offers = self._offered(kind, endpoint, self.offerings)
             found = self._made[key] = View(
                 kind=kind,
                 spelling=spelling,
                 canonical=self.canonical,
-                offers=self._offered(kind, endpoint, self.offerings),
+                offers=offers,
                 known=self._offered(kind, endpoint, self._all()),
                 gone={key: left.upstream for key, left in self.gone.items()},
                 apart=self.resources(endpoint).apart,
                 timeout=self.timeout,
                 page_size=self.page_size,
+                own=self._own(kind, endpoint, offers),
             )
         return found
+
+    def _own(self, kind: Kind, endpoint: Endpoint, offers: Iterable[Pair]) -> tuple[Offer, ...]:
+        """Junction's own tools, where they are listed instead of the servers'."""
+        if kind is not TOOLS or (endpoint.exposure or self.exposure) != SEARCH:
+            return ()
+        return own_offers(Counter(pair.server for pair in offers))
 
     @property
     def is_marked(self) -> bool:

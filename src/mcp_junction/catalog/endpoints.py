@@ -43,6 +43,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     prefixed: bool = True
     names: str | None = None
     """How names are written for clients nothing is known about; None is as everywhere."""
+    exposure: str | None = None
+    """Whether all tools are listed, or those to search them with; None is as everywhere."""
 
     def admits(self, pair: Pair) -> bool:
         return self.patterns is None or any(p.admits(pair) for p in self.patterns)
@@ -71,7 +73,11 @@ def spelling_at(endpoint: Endpoint, settings: Settings, separator: str, servers:
 
 
 def named_set(
-    name: str, entries: Sequence[str], servers: Collection[str], names: str | None = None
+    name: str,
+    entries: Sequence[str],
+    servers: Collection[str],
+    names: str | None = None,
+    exposure: str | None = None,
 ) -> Endpoint:
     """A set of the config file. Raises ValueError for an entry that names no server.
 
@@ -83,7 +89,7 @@ def named_set(
         if found is None:
             raise ValueError(f"{entry!r} names no server")
         patterns.append(found)
-    return Endpoint(f"mcp/{name}", tuple(patterns), names=names)
+    return Endpoint(f"mcp/{name}", tuple(patterns), names=names, exposure=exposure)
 
 
 def named_sets(config: Config) -> dict[str, Endpoint]:
@@ -96,7 +102,7 @@ def named_sets(config: Config) -> dict[str, Endpoint]:
         place = f"$.junction.endpoints.{name}"
         try:
             known = {*servers, *config.disabled}
-            chosen = found[name] = named_set(name, entries, known, asked.names)
+            chosen = found[name] = named_set(name, entries, known, asked.names, asked.exposure)
         except ValueError as error:
             problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
             continue

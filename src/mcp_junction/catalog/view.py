@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import heapq
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -46,7 +46,10 @@ class View:
         apart: Mapping[Pair, str],
         timeout: float,
         page_size: int,
+        own: Sequence[Offer] = (),
     ) -> None:
+        self.own = frozenset(offer.name for offer in own)
+        """The names of Junction's own tools, where they are listed instead of the others."""
         self._spelling = spelling
         self._canonical = canonical
         self._offers = offers
@@ -54,16 +57,21 @@ class View:
         self._gone = gone
         self._apart = apart
         self._timeout = timeout
-        table = names.assign(known, spelling)
+        table = names.assign(known, spelling, self.own)
         here = {name: pair for name, pair in table.items() if pair in offers}
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
-        items = [self._described(name, pair) for name, pair in here.items()]
-        self.items = MergedList(kind.member, list(here), items, page_size)
+        listed = list(here)
+        if own:
+            listed = [offer.name for offer in own]
+            items = [encode.dumps(offer.members) for offer in own]
+        else:
+            items = [self._described(name, pair) for name, pair in here.items()]
+        self.items = MergedList(kind.member, listed, items, page_size)
 
     def find(self, name: str) -> Route | None:
         """The route of a name in this view's spelling, or in any other that is not ambiguous."""
-        return self._routes.get(name) or self._others.get(name)
+        return self._routes.get(name) or (None if name in self.own else self._others.get(name))
 
     def departed(self, name: str) -> Upstream | None:
         """Whose a name was, if that server has left."""
@@ -72,6 +80,8 @@ class View:
 
     def former(self, name: str) -> Route | None:
         """Where a name led, if that server has left; it may be back in a moment."""
+        if name in self.own:
+            return None
         pair = self._departed.get(name) or self._aliases.get(name)
         return self._route(pair) if pair is not None and pair.server in self._gone else None
 
@@ -82,6 +92,14 @@ class View:
     def spelled(self, pair: Pair) -> str | None:
         """The name of a pair here, also if its server has left; None when it is not known."""
         return self._spelled.get(pair)
+
+    def lists(self, pair: Pair) -> bool:
+        """Whether a pair can be seen and called here, under whatever name."""
+        return pair in self._offers
+
+    def described(self, pair: Pair) -> bytes:
+        """A pair that can be called, as a list would describe it."""
+        return self._described(self._spelled[pair], pair)
 
     def called(self, name: str) -> list[Pair]:
         """The pairs whose server calls them so; of those that have left only if no other does."""

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from mcp_junction.config.load import Config
 
 PREFIX_MODES = ("always", "auto", "never")
+EXPOSURES = ("all", "search")
 _SETTINGS = (
     "name",
     "version",
     "separator",
     "prefix",
+    "exposure",
     "stdio_only",
     "restart",
     "inherit_env",
@@ -75,6 +77,11 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
         choices=PREFIX_MODES,
         help="put the server's key before its tools: always (default), auto (not when there is"
         " only one server) or never",
+    )
+    names.add_argument(
+        "--exposure",
+        choices=EXPOSURES,
+        help="list all tools (default), or three to search, look at and call them with",
     )
     servers = options.add_argument_group("servers")
     servers.add_argument(

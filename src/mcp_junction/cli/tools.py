@@ -1,4 +1,4 @@
-"""``mcp-junction tools list|call``: the tools of a running service."""
+"""``mcp-junction tools list|search|call``: the tools of a running service."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from mcp_junction.cli.remote import Remote, add_remote_options
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction tools",
-        "List and call the tools of a running `mcp-junction serve`.",
+        "List, find and call the tools of a running `mcp-junction serve`.",
         "examples:\n  mcp-junction tools list --server clock\n"
+        "  mcp-junction tools search 'what time is it in Tokyo'\n"
         '  mcp-junction tools call arithmetic.evaluate \'{"expression": "6 * 7"}\'\n',
     )
     actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show all tools, by server")
     listing.add_argument("--all", action="store_true", help="also those that cannot be called now")
     listing.add_argument("--schemas", action="store_true", help="with --json: what each one takes")
+    search = actions.add_parser("search", help="find tools by what they are for")
+    search.add_argument("query", metavar="QUERY", help="what you want to do, in a few words")
+    search.add_argument("--limit", type=int, default=10, metavar="N", help="at most (default: 10)")
     call = actions.add_parser(
         "call",
         help="call a tool and print its result",
@@ -31,11 +35,11 @@ def run(argv: list[str]) -> int:
     call.add_argument(
         "arguments", metavar="JSON", nargs="?", default="{}", help="its arguments; - reads stdin"
     )
-    for action in (listing, call):
+    for action in (listing, search, call):
         action.add_argument("--server", metavar="NAME", help="only this server's; its name or id")
         add_remote_options(action)
     given = options.parse_args(argv)
-    act = _list if given.action == "list" else _call
+    act = {"list": _list, "search": _search, "call": _call}[given.action]
     return act(given, Remote.of(given))
 
 
@@ -49,6 +53,23 @@ def _list(given: argparse.Namespace, remote: Remote) -> int:
         return 0
     rows = [(tool["name"], _first_line(tool["description"])) for tool in tools]
     print_table(("tool", ""), rows, "There are no tools yet; see: mcp-junction servers list")
+    return 0
+
+
+def _search(given: argparse.Namespace, remote: Remote) -> int:
+    body = {"query": given.query, "limit": given.limit}
+    found = remote.post(
+        "/api/v1/search", body | ({"server_filter": [given.server]} if given.server else {})
+    )
+    if given.json:
+        print_json(found)
+        return 0
+    rows = [
+        (tool["name"], f"{tool['score']:.2f}", _first_line(tool["description"]))
+        for tool in found["tools"]
+    ]
+    total = found["metadata"]["total_tools_searched"]
+    print_table(("tool", "score", ""), rows, f"None of {total} tools fits; try other words.")
     return 0
 
 

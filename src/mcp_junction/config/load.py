@@ -14,20 +14,22 @@ from typing import Any, NamedTuple
 from mcp_junction.config.document import child_path, parse
 from mcp_junction.config.expand import read_dotenv
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
-from mcp_junction.config.settings import NAMINGS, Settings, layered
+from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, layered
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
 _EXTRAS = "$.junction.servers"
 
 
+_OF_SETS = {"names": NAMINGS, "exposure": EXPOSURES}
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
 class EndpointSet(NamedTuple):
-    """A named set of servers and tools: patterns, and how names are written there."""
+    """A named set of servers and tools: patterns, how names are written and what is listed."""
 
     entries: tuple[str, ...]
     names: str | None = None
+    exposure: str | None = None
 
 
 class Config(NamedTuple):
@@ -159,17 +161,20 @@ def _endpoints(
             problems.append(_wrong(path, "has the name of a server, which has an address already"))
         if not _SET_NAME.match(name):
             problems.append(_wrong(path, "a name is letters, digits, '-', '_' and '.'"))
-        naming = None
+        chosen: dict[str, Any] = {}
         if isinstance(entries, dict):
-            naming, entries = entries.get("names"), entries.get("servers")
-            if naming is not None and naming not in NAMINGS:
-                words = f"must be one of {', '.join(NAMINGS)}"
-                problems.append(_wrong(child_path(path, "names"), words))
+            chosen = {member: entries.get(member) for member in _OF_SETS}
+            entries = entries.get("servers")
+            problems += [
+                _wrong(child_path(path, member), f"must be one of {', '.join(_OF_SETS[member])}")
+                for member, value in chosen.items()
+                if value is not None and value not in _OF_SETS[member]
+            ]
         if not isinstance(entries, list) or not all(isinstance(e, str) and e for e in entries):
             words = 'must be an array like ["git", "files.read_*"], or an object with it as servers'
             problems.append(_wrong(path, words))
             continue
-        sets[name] = EndpointSet(tuple(entries), naming)
+        sets[name] = EndpointSet(tuple(entries), **chosen)
     return sets, problems
 
 

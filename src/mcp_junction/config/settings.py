@@ -16,8 +16,16 @@ PREFIX_MODES = ("always", "auto", "never")
 SEED_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
 """Settings whose variable had its name before Junction had one."""
 NAMINGS = ("canonical", "strict")
+ALL, SEARCH = "all", "search"
+EXPOSURES = (ALL, SEARCH)
+"""What is listed to clients: all tools, or the three to search, look at and call them with."""
 AUDIT_MODES = ("normal", "strict", "off")
-_CHOICES = {"prefix": PREFIX_MODES, "names": NAMINGS, "audit": AUDIT_MODES}
+_CHOICES = {
+    "prefix": PREFIX_MODES,
+    "names": NAMINGS,
+    "exposure": EXPOSURES,
+    "audit": AUDIT_MODES,
+}
 
 
 class Settings(NamedTuple):
@@ -28,6 +36,7 @@ class Settings(NamedTuple):
     separator: str | None = None
     prefix: str = "always"
     names: str = "canonical"
+    exposure: str = ALL
     stdio_only: bool = False
     restart: bool = False
     inherit_env: bool = False

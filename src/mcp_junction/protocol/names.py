@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -66,13 +66,18 @@ def digest(pair: Pair, attempt: int = 0) -> str:
     return hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
 
 
-def assign(pairs: Iterable[Pair], spelling: Spelling) -> dict[str, Pair]:
-    """A name for each pair, no name twice. Earlier pairs keep the plain spelling."""
+def assign(
+    pairs: Iterable[Pair], spelling: Spelling, taken: Collection[str] = ()
+) -> dict[str, Pair]:
+    """A name for each pair, no name twice and none of those ``taken``. Earlier pairs keep the plain
+    spelling."""
     table: dict[str, Pair] = {}
     for pair in pairs:
         name = plain = spelling.spell(pair)
         attempt = 0
-        while name in table:  # a server may have taken the hashed name too, on purpose
+        while (
+            name in table or name in taken
+        ):  # a server may have taken the hashed name too, on purpose
             name = spelling.hashed(plain, pair, attempt)
             attempt += 1
         table[name] = pair

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.errors import NotFound, Phase, ServerError
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.inspection import Flags, Inspection, differences, shown
 from mcp_junction.registry.member import Decision, Member
@@ -53,6 +54,18 @@ class ToolDesk:
         if member is not None:
             await self._shelving.settled(member, _WRITTEN)  # what was just found is among them
         return await self._ground.store.tools.all(member.id if member is not None else None)
+
+    async def some(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
+        """These tools by their server's name and their own, as far as they are stored."""
+        known = [(self._ground.roster.named(server), name) for server, name in pairs]
+        members = {member.id: member for member, _ in known if member is not None}
+        ids = [(member.id, name) for member, name in known if member is not None]
+        found = await self._ground.store.tools.some(ids)
+        if len(found) < len(ids):  # what was just discovered is being written
+            for member in members.values():
+                await self._shelving.settled(member, _WRITTEN)
+            found = await self._ground.store.tools.some(ids)
+        return {Pair(members[tool.server_id].name, tool.name): tool for tool in found}
 
     async def get(self, member: Member, name: str) -> ToolRecord:
         """Raises NotFound."""

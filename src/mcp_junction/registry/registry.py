@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,6 +27,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.health.verdict import Facts
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.definitions import (
     CONNECTING,
     FILE,
@@ -171,8 +172,8 @@ class Registry:
     def state(self) -> State:
         """All servers in one look."""
         interval = self._junction.settings.health_interval_ms / 1000
-        uptime = time.time() - self._began
-        return state_of(self._roster, self._desk.synced_at, interval, uptime)
+        uptime, indexed = time.time() - self._began, self._junction.finding.indexed
+        return state_of(self._roster, self._desk.synced_at, interval, uptime, indexed)
 
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None
@@ -189,6 +190,10 @@ class Registry:
     async def tool(self, ref: str, name: str) -> ToolRecord:
         """One tool by its own name. Raises NotFound."""
         return await self._desk.get(self._roster.get(ref), name)
+
+    async def tools_named(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
+        """These tools of servers; those that are not there are left out."""
+        return await self._desk.some(pairs)
 
     # -- changing tools
 
@@ -330,8 +335,7 @@ class Registry:
 
     @asynccontextmanager
     async def _held(self, member: Member) -> AsyncIterator[Member]:
-        """A member that nobody else changes meanwhile. Raises NotFound: it may have been removed
-        while we waited for our turn."""
+        """A member that nobody else changes. Raises NotFound: it may go while we wait our turn."""
         async with member.lock:
             if self._roster.find(member.id) is not member:
                 raise NotFound(f"there is no server {member.name!r} any more")
@@ -345,8 +349,7 @@ class Registry:
 
     async def _apply(self, member: Member, record: ServerRecord, changes: frozenset[str]) -> None:
         """Make a stored change hold: names first, then the link, as little of it as can be."""
-        old = member.name
-        was_strict = member.record.pin == STRICT
+        old, was_strict = member.name, member.record.pin == STRICT
         self._roster.replace(member, record)
         if record.name != old:
             self._fleet.rename(old, record.name)

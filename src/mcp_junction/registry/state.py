@@ -12,7 +12,7 @@ from mcp_junction.upstream.state import ServerState
 
 
 class State(msgspec.Struct, frozen=True):
-    """The aggregate, as it is answered. What nobody indexes or classifies yet is counted as not."""
+    """The aggregate, as it is answered. What nobody classifies yet is counted as not."""
 
     total_servers: int
     connected_servers: int
@@ -32,7 +32,11 @@ class State(msgspec.Struct, frozen=True):
 
 
 def state_of(
-    members: Iterable[Member], last_sync: float | None, interval: float, uptime: float
+    members: Iterable[Member],
+    last_sync: float | None,
+    interval: float,
+    uptime: float,
+    indexed: int = 0,
 ) -> State:
     every = list(members)
     count = {state: sum(member.status is state for member in every) for state in ServerState}
@@ -45,8 +49,8 @@ def state_of(
         error_servers=count[ServerState.ERROR],
         connecting_servers=count[ServerState.CONNECTING],
         total_tools=tools,
-        indexed_tools=0,
-        unindexed_tools=tools,
+        indexed_tools=min(indexed, tools),
+        unindexed_tools=max(0, tools - indexed),
         classified_tools=0,
         unclassified_tools=tools,
         tokens_saved=0,

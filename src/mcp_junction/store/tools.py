@@ -9,7 +9,7 @@ its pin is quarantined in the same transaction.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -60,6 +60,15 @@ class Tools:
     async def find(self, server_id: str, name: str) -> ToolRecord | None:
         query = Query(f"{_SELECT} WHERE server_id = ? AND name = ?", (server_id, name))
         return await self._database.read(query, TABLE.first)
+
+    async def some(self, wanted: Collection[tuple[str, str]]) -> list[ToolRecord]:
+        """Those of these, each by its server's id and its name, that are listed now."""
+        if not wanted:
+            return []
+        places = ", ".join(["(?, ?)"] * len(wanted))
+        where = f"gone_at IS NULL AND (server_id, name) IN (VALUES {places})"
+        query = Query(f"{_SELECT} WHERE {where}", [part for one in wanted for part in one])
+        return await self._database.read(query, TABLE.records)
 
     async def get(self, server_id: str, name: str) -> ToolRecord:
         """Raises NotFound."""

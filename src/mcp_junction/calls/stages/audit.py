@@ -15,6 +15,7 @@ from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.audit.redact import LOOKED_AT
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import OWN
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
@@ -50,7 +51,7 @@ class CallAudit:
                 role=principal.role,
                 server_id=None if route is None else route.upstream.definition.id,
                 target=call.name if route is None else route.canonical,
-                decision="unknown" if route is None else "allowed",
+                decision="allowed" if route is not None or _is_own(call) else "unknown",
                 params=None if arguments is None else bytes(arguments),
                 outcome=_OUTCOMES[outcome.kind],
                 delivery=delivery,
@@ -85,6 +86,11 @@ class CallAudit:
             decision="allowed",
             params=None if arguments is None else bytes(arguments),
         )
+
+
+def _is_own(call: Call) -> bool:
+    """Whether it was for a tool of Junction's own."""
+    return call.address.kind is OWN
 
 
 def _beginning(payload: Raw | bytes) -> memoryview:

@@ -25,11 +25,20 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
         return _resource(call, following)
     view = call.snapshot.catalog.view(caller.spelling, kind, caller.endpoint)
     call.route = view.find(call.address.name)
-    if call.route is None:
-        call.route = view.former(call.address.name)  # its server has left, and may be back in time
     if call.route is not None:
         return following(call)
-    return _unknown(call, view)
+    if call.address.name in view.own and call.snapshot.own is not None:
+        return call.snapshot.own(call, view, following)
+    return routed(call, view, following)
+
+
+def routed(call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
+    """The rest of the way for a name that may be a server's."""
+    name = call.address.name
+    call.route = view.find(name) or view.former(
+        name
+    )  # its server has left, and may be back in time
+    return following(call) if call.route is not None else _unknown(call, view)
 
 
 async def _ended(outcome: Outcome) -> Outcome:

@@ -1,0 +1,131 @@
+"""KeywordIndex: field BM25 over tools, kept up to date one tool at a time.
+
+What a term weighs in a tool depends on that tool alone: lengths are held against fixed ones, not
+against the average of the moment, so that nothing has to be computed again when another tool comes
+or goes. Only how rare a term is changes with the rest, and that is looked up at each search. It
+knows no principals: ``search`` is told what it may answer with.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from math import log
+from typing import Final, NamedTuple
+
+from mcp_junction.protocol.names import Pair
+from mcp_junction.search.documents import DESCRIPTION, NAME, PARAMS, SERVER, Fields
+from mcp_junction.search.words import asked
+
+
+class Field(NamedTuple):
+    """What a word in a field counts, and how much less in one that is longer than usual."""
+
+    weight: float
+    usual: float
+    slope: float
+
+
+FIELDS: Final = {
+    NAME: Field(3.0, 3.0, 0.3),
+    DESCRIPTION: Field(1.0, 15.0, 0.6),
+    PARAMS: Field(0.5, 5.0, 0.6),
+    SERVER: Field(2.0, 3.0, 0.3),
+}
+_SATURATION: Final = 2.0
+MOST_LOOKED_AT: Final = 30_000
+"""Entries of the index for one search, those of the rarest terms. Everybody waits for its end."""
+
+
+class Hit(NamedTuple):
+    """A tool that was found, and how much of the query it meets: 0 to 1."""
+
+    pair: Pair
+    score: float
+
+
+def weights(fields: Fields) -> dict[str, float]:
+    """What each term of a tool weighs, from 0 to 1."""
+    found: dict[str, float] = {}
+    for name, counts in fields.items():
+        field = FIELDS[name]
+        length = counts.total()
+        unit = field.weight / (1 - field.slope + field.slope * length / field.usual)
+        for term, count in counts.items():
+            found[term] = found.get(term, 0.0) + unit * count
+    return {term: total / (_SATURATION + total) for term, total in found.items()}
+
+
+class KeywordIndex:
+    """Tools by their terms."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Pair, int] = {}
+        self._pairs: dict[int, Pair] = {}
+        self._terms: dict[int, tuple[str, ...]] = {}
+        self._postings: dict[str, dict[int, float]] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __contains__(self, pair: Pair) -> bool:
+        return pair in self._numbers
+
+    def put(self, pair: Pair, fields: Fields) -> None:
+        """A tool, new or as it is now."""
+        self.remove(pair)
+        number = self._numbers[pair] = self._next
+        self._next += 1
+        self._pairs[number] = pair
+        found = weights(fields)
+        self._terms[number] = tuple(found)
+        for term, weight in found.items():
+            self._postings.setdefault(term, {})[number] = weight
+
+    def remove(self, pair: Pair) -> None:
+        """A tool less, if it was there."""
+        number = self._numbers.pop(pair, None)
+        if number is None:
+            return
+        del self._pairs[number]
+        for term in self._terms.pop(number):
+            posting = self._postings[term]
+            del posting[number]
+            if not posting:
+                del self._postings[term]
+
+    def search(self, query: str, limit: int, admits: Callable[[Pair], bool]) -> list[Hit]:
+        """The best tools for a query among those admitted, best first; equals in their order."""
+        rarity = self._rarity(query)
+        total = sum(rarity.values())
+        scores: dict[int, float] = {}
+        for term, rare in rarity.items():
+            for number, weight in self._postings.get(term, {}).items():
+                scores[number] = scores.get(number, 0.0) + rare * weight
+        pairs = self._pairs
+        best = [(-score, pairs[number]) for number, score in scores.items()]
+        heapq.heapify(best)
+        hits: list[Hit] = []
+        while best and len(hits) < limit:
+            score, pair = heapq.heappop(best)
+            if admits(pair):
+                hits.append(Hit(pair, -score / total))
+        return hits
+
+    def _rarity(self, query: str) -> dict[str, float]:
+        """The terms that tell most, as many as can be looked at, and how much each tells."""
+        count = len(self._pairs)
+        found: dict[str, float] = {}
+        for term in asked(query):
+            if term not in found:
+                having = len(self._postings.get(term, ()))
+                found[term] = log(1 + (count - having + 0.5) / (having + 0.5))
+        left = MOST_LOOKED_AT
+        chosen: dict[str, float] = {}
+        for term in sorted(found, key=found.__getitem__, reverse=True):
+            left -= len(self._postings.get(term, ()))
+            if left < 0 and chosen:
+                break
+            chosen[term] = found[term]
+        return chosen

@@ -1,0 +1,105 @@
+"""Words: from names and sentences to the terms that are compared.
+
+``createPullRequest``, ``create_pull_request`` and "creating pull requests" come to the same terms.
+The stemming is light: endings that change no meaning go, and what is left need not be a word.
+Scripts without spaces are cut into overlapping pairs of characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+_RUN: Final = re.compile(r"[^\W_]+")
+_PART: Final = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
+_MIXED: Final = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
+_DENSE: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+")
+_VOWEL: Final = re.compile(r"[aeiouy]")
+_LONGEST: Final = 40
+_SMALL: Final = (
+    "a about all also an and any are as at be been being but by can could do does each for from had"
+    " has have he her here his how i if in into is it its just like may me more most my need needs"
+    " no not of on one only or other our out please she should so some such than that the their"
+    " them then there these they this those to too up us use used using very via want was we were"
+    " what when where which while who will with would you your"
+)
+_STOP: Final = frozenset(_SMALL.split())
+
+
+def terms(text: str) -> list[str]:
+    """The terms of a text, in its order, as often as they come; small words say nothing."""
+    return [stem(word) for word in _words(text) if word not in _STOP]
+
+
+def all_terms(text: str) -> list[str]:
+    """The same with small words: in a name each one may matter."""
+    return [stem(word) for word in _words(text)]
+
+
+def asked(query: str) -> list[str]:
+    """The terms of a query; small words count where there are no others."""
+    return terms(query) or all_terms(query)
+
+
+def _words(text: str) -> Iterator[str]:
+    for run in _RUN.findall(text):
+        if not run.isascii() and _DENSE.search(run):
+            yield from _pairs(run)
+            continue
+        if _MIXED.search(run):
+            parts = _PART.findall(run)
+            if len(parts) > 1:
+                yield from (part.lower()[:_LONGEST] for part in parts)
+        yield run.lower()[:_LONGEST]
+
+
+def _pairs(run: str) -> Iterator[str]:
+    """Overlapping pairs of characters where there are no spaces; other letters as words."""
+    at = 0
+    for dense in _DENSE.finditer(run):
+        if at < dense.start():
+            yield from _words(run[at : dense.start()])
+        text = dense.group()
+        yield from (text[i : i + 2] for i in range(max(1, len(text) - 1)))
+        at = dense.end()
+    if at < len(run):
+        yield from _words(run[at:])
+
+
+@lru_cache(65536)
+def stem(word: str) -> str:
+    """A word without the endings that make no difference."""
+    if len(word) <= 3 or not word.isascii():
+        return word
+    word = _singular(word)
+    for ending in ("ing", "ed"):
+        if word.endswith(ending) and _stands(word[: -len(ending)]):
+            word = _single(word[: -len(ending)])
+            break
+    else:
+        if word.endswith(("tion", "sion")) and len(word) > 6:
+            word = word[:-3]
+    return word[:-1] if word.endswith("e") and len(word) > 4 else word
+
+
+def _singular(word: str) -> str:
+    if not word.endswith("s") or word.endswith(("ss", "us", "is")):
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "xes", "ches", "shes", "zes")):
+        return word[:-2]
+    return word[:-1]
+
+
+def _stands(rest: str) -> bool:
+    return len(rest) >= 3 and _VOWEL.search(rest) is not None
+
+
+def _single(word: str) -> str:
+    """``runn`` is ``run``; ``call`` and ``pass`` stay."""
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
+        return word[:-1]
+    return word
