@@ -227,11 +227,12 @@ async def test_a_hundred_calls_wait_for_a_lost_server_and_no_more(single, toolbo
     server.answers.clear()
     await run.registry.disconnect("box", ADMIN, force=True)
     connecting = asyncio.ensure_future(run.registry.connect("box", ADMIN))
-    await asyncio.sleep(0.05)
+    await run.until("box", "CONNECTING")
     calls = [asyncio.ensure_future(run.call("box.echo")) for _ in range(150)]
+    await until(lambda: run.junction.servers["box"].calls >= 100)
+    await until(lambda: sum(call.done() for call in calls) >= 50)
     await asyncio.sleep(0.1)
-    refused = [call for call in calls if call.done()]
-    assert len(refused) == 50
+    assert sum(call.done() for call in calls) == 50
     assert (await run.call("other.echo")).kind is Kind.RESULT
     server.answers.set()
     assert (await connecting)[0] == "CONNECTED"

@@ -386,11 +386,9 @@ class Upstream:
         if not isinstance(error, ServerError):
             log.exception("server %r: a fault of Junction's own", self.key, exc_info=error)
             error = ServerError(self.key, Phase.RUNTIME, "an internal error of Junction")
-        error = discreet(error, self.definition)
-        repeated = self.error is not None and str(self.error) == str(error)
-        self.error = error
-        level = logging.DEBUG if repeated or isinstance(error, EraError) else logging.ERROR
-        log.log(level, "%s", error.account)
+        before, self.error = self.error, discreet(error, self.definition)
+        is_old = str(before) == str(self.error) or isinstance(error, EraError)
+        log.log(logging.DEBUG if is_old else logging.ERROR, "%s", self.error.account)
         self._to(ServerState.ERROR)
         self.settled.set()
 
