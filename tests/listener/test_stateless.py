@@ -1,6 +1,20 @@
 """StatelessDispatcher: what is remembered of clients, and what waits for the servers."""
 
+import json
+
+from msgspec import Raw
 from tests.listener.backends import FakeBackend, StatelessClient
+
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.listener import introductions
+from mcp_junction.listener.stateless import Reply
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY, Era
+from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.outcome import Outcome
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
@@ -35,4 +49,64 @@ async def test_who_says_very_much_of_itself_is_not_remembered():
         client.request("tools/list", client={"name": "n" * 10_000, "version": "0"})
     assert [len(m["result"]["tools"]) for m in client.sent] == [0, 0]
     assert len(backend.visitors) == 2
-    assert not client.dispatcher._visitors
+    assert len(client.dispatcher.introductions) == 0
+
+
+async def test_what_belongs_to_one_request_is_not_taken_for_another():
+    """Two requests whose senders say the same, but for what each of them wants to be told."""
+    said: list[bytes] = []
+
+    def heard(flight: Flight) -> Outcome:
+        said.append(flight.params)
+        return outcomes.result(b'{"content":[]}')
+
+    backend = FakeBackend(FakeUpstream("up", script=heard, era=Era.STATELESS))
+    client = StatelessClient(backend)
+    about = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}
+    for number, own in enumerate(({}, {"progressToken": "a"}, {}, {"x.y/trace": 1})):
+        params = {"name": "up:echo", "_meta": {**about, **own}}
+        client.say({"id": number, "method": "tools/call", "params": params})
+        await client.turns()
+    metas = [json.loads(params)["_meta"] for params in said]
+    assert [sorted(meta.keys() - about.keys()) for meta in metas] == [
+        [], ["progressToken"], [], ["x.y/trace"],
+    ]  # fmt: skip
+    assert len(backend.visitors) == 1
+
+
+async def test_an_envelope_that_was_seen_is_still_checked_against_the_headers():
+    client = StatelessClient(FakeBackend())
+    meta = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}
+    line = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    frame = frames.decode(json.dumps(line).encode())
+    right = {b"mcp-protocol-version": LATEST_STATELESS.encode(), b"mcp-method": b"tools/list"}
+    wrong = {**right, b"mcp-protocol-version": b"2025-11-25"}
+    found = []
+    for headers in (right, wrong, right):
+        answer = client.dispatcher.answer(
+            LOCAL_OWNER, EVERYTHING, frame, client, lambda *_: None, headers
+        )
+        assert isinstance(answer, Reply)
+        found.append(answer.status)
+    assert found == [200, 400, 200]
+
+
+async def test_principals_that_say_the_same_of_themselves_are_told_apart():
+    backend = FakeBackend()
+    client = StatelessClient(backend)
+    ann, bob = Principal("ann", Role.AGENT), Principal("bob", Role.AGENT)
+    meta = Raw(encode.dumps({VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}))
+    read = client.dispatcher.introductions.read
+    found = [read(who, EVERYTHING, meta).visitor for who in (ann, bob, ann, bob)]
+    assert [visitor.principal.id for visitor in found] == ["ann", "bob", "ann", "bob"]
+    assert found[0] is found[2]
+    assert found[1] is found[3]
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(introductions, "MAX_KNOWN", 10)
+    client = StatelessClient(FakeBackend())
+    for number in range(50):
+        client.request("tools/list", client={"name": str(number), "version": "0"}, id=number)
+        assert len(client.dispatcher.introductions) <= 10 + 1
+    assert len(client.sent) == 50

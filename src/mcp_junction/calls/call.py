@@ -66,6 +66,7 @@ class Call:
         "deadline",
         "flight",
         "intent",
+        "is_bare",
         "level",
         "method",
         "params",
@@ -99,6 +100,8 @@ class Call:
         self.progress_token: Raw | None = None
         self.level: int | None = None
         """The least level of log messages a stateless client wants of this call; None is none."""
+        self.is_bare = False
+        """Whether a stateless client says nothing in ``_meta`` but who it is."""
         self.spoke = False
         self.asking = 0
         self._ended_by: Outcome | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
@@ -25,15 +26,16 @@ from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import (
+    HANDSHAKE,
     INVALID_PARAMS,
     LOG_LEVELS,
     RESOURCE_NOT_FOUND,
-    Era,
+    STATELESS,
 )
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
 
 ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
@@ -77,31 +79,37 @@ class Crossing:
         self._lot = lot
         self.seal = lot.seal
         self._server_info = encode.dumps({"name": name, "version": version})
+        self._dress = envelope.dress(self._server_info)
         self._loop = asyncio.get_running_loop()
 
-    async def __call__(self, call: Call, route: Route) -> Outcome:
-        if route.upstream.is_shut:
-            return route.upstream.unavailable()
-        alone = route.upstream.is_isolated and call.caller.era is Era.HANDSHAKE
-        if call.method in SUBSCRIBING and not alone:
-            return await _subscribed(call, route)
-        era = call.caller.era
+    def __call__(self, call: Call, route: Route) -> Awaitable[Outcome]:
         upstream = route.upstream
         link: Link | None = upstream.link
-        if link is None or not _is_decided(upstream, era):
-            upstream = await self._upstream(call, upstream)
-            link = await upstream.link_in_time(route.timeout)
-            if link is None:
-                return call.ended_by or upstream.unavailable()
-        if era is Era.HANDSHAKE:
-            way = fly if link.era is era else self._in_rounds
-            return await way(call, link, route)
-        if link.era is era:
-            return await self.stateless(call, link, route)
-        try:
-            return await self._parked(call, upstream, link, route)
-        except StateError as error:
-            return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        if link is not None and _is_decided(upstream, call):
+            return self._way(call, upstream, link, route)
+        return self._found(call, route)
+
+    def _way(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Awaitable[Outcome]:
+        """From the era of the client to that of the server."""
+        if link.era is call.caller.era:
+            way = fly if link.era is HANDSHAKE else self.stateless
+            return way(call, link, route)
+        if link.era is STATELESS:
+            return self._in_rounds(call, link, route)
+        return self._parked(call, upstream, link, route)
+
+    async def _found(self, call: Call, route: Route) -> Outcome:
+        """By whichever link to the server this call has to take, once there is one."""
+        if route.upstream.is_shut:
+            return route.upstream.unavailable()
+        alone = route.upstream.is_isolated and call.caller.era is HANDSHAKE
+        if call.method in SUBSCRIBING and not alone:
+            return await _subscribed(call, route)
+        upstream = await self._upstream(call, route.upstream)
+        link = await upstream.link_in_time(route.timeout)
+        if link is None:
+            return call.ended_by or upstream.unavailable()
+        return await self._way(call, upstream, link, route)
 
     async def _upstream(self, call: Call, server: Upstream) -> Upstream:
         """The server as this caller reaches it: in the caller's own era, if it speaks that."""
@@ -113,9 +121,9 @@ class Crossing:
             except TimeoutError:
                 own = None
             server = own or server
-        if caller.era is Era.HANDSHAKE:
+        if caller.era is HANDSHAKE:
             return server.for_session(caller, caller.hello)
-        if server.link is not None and server.link.era is Era.STATELESS:
+        if server.link is not None and server.link.era is STATELESS:
             return server
         return self._for_stateless(call, server)
 
@@ -146,27 +154,31 @@ class Crossing:
         state = params.get("requestState")
         if state is not None:
             try:
-                ticket = self.seal.open(_text(state), _bearer(call, route))
+                params["requestState"] = self._unsealed(state, _bearer(call, route))
             except StateError as error:
                 return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
-            if ticket.inner is None:  # a ride's: the server was of the other era then
-                words = "what this requestState belongs to has ended"
-                return outcomes.failed(INVALID_PARAMS, words, Delivery.NOT_SENT)
-            params["requestState"] = Raw(encode.dumps(ticket.inner))
         flight.params = encode.dumps(params)
         flight.headers = _headers(call, route)
         if call.board(flight):
             link.send(flight)
         outcome = await flight.future
-        if outcome.kind is not Kind.RESULT:
+        if outcome.kind is not RESULT:
             return outcome
         if call.method not in ASKING:
             return _of_task(call, outcome) if call.method in OF_TASKS else outcome
-        return self._unfinished(call, route, outcome) if _may_go_on(outcome.payload) else outcome
-
-    def _unfinished(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
-        """An answer that is not the end of it: a question, or a task."""
         kind = envelope.result_type(outcome.payload)
+        return (
+            outcome if kind == envelope.COMPLETE else self._unfinished(call, route, outcome, kind)
+        )
+
+    def _unsealed(self, state: Raw, bearer: Bearer) -> Raw:
+        ticket = self.seal.open(_text(state), bearer)
+        if ticket.inner is None:  # a ride's: the server was of the other era then
+            raise StateError("what this requestState belongs to has ended")
+        return Raw(encode.dumps(ticket.inner))
+
+    def _unfinished(self, call: Call, route: Route, outcome: Outcome, kind: str) -> Outcome:
+        """An answer that is not the end of it: a question, or a task."""
         if kind == envelope.INPUT_REQUIRED:
             return self._sealed(call, route, outcome)
         return self._begun(call, route, outcome) if kind == envelope.TASK else outcome
@@ -188,42 +200,47 @@ class Crossing:
         found = frames.members(outcome.payload)
         state = found.get("requestState")
         if state is None:
-            return Outcome(Kind.SUSPENDED, outcome.payload)
+            return Outcome(SUSPENDED, outcome.payload)
         sealed = self._lot.keep(_bearer(call, route), _text(state))
         found["requestState"] = Raw(encode.dumps(sealed))
-        return Outcome(Kind.SUSPENDED, encode.dumps(found))
+        return Outcome(SUSPENDED, encode.dumps(found))
 
     # -- a stateless client before a handshake server
 
     async def _parked(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Outcome:
         if call.method in OF_TASKS:
             return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
-        params = call.params
+        params = readdressed(call.method, call.params, route.raw_name)
         state = params.pop("requestState", None)
-        responses = _responses(params.pop("inputResponses", None))
-        if state is None:
-            if call.level is not None:  # what it says below that is filtered
-                await upstream.at_level(LOG_LEVELS[call.level])
-            ride = self._boarded(call, link, route)
-        elif call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
-            return call.ended_by
-        else:
-            ride = self._lot.take(_text(state), _bearer(call, route, _digest(params)))
-            assert ride.flight is not None
-            call.flight = ride.flight
-            ride.answered(responses)
+        try:
+            responses = _responses(params.pop("inputResponses", None))
+            if state is None:
+                if call.level is not None:  # what it says below that is filtered
+                    await upstream.at_level(LOG_LEVELS[call.level])
+                ride = self._boarded(call, link)
+            elif call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
+                return call.ended_by
+            else:
+                ride = self._lot.take(_text(state), _bearer(call, route, _digest(params)))
+                call.flight = ride.flight
+                ride.answered(responses)
+        except StateError as error:
+            return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         outcome = await ride.news(call)
         if outcome is not None:
             return self._dressed(call, outcome)
         call.flight = None  # it is no longer this request's
         return self._lot.park(ride, _bearer(call, route, ride.digest or _digest(params)))
 
-    def _boarded(self, call: Call, link: Link, route: Route) -> Ride:
+    def _boarded(self, call: Call, link: Link) -> Ride:
         """The call on its flight, with its envelope taken off."""
         ride = Ride(call.caller.principal, call.caller.questions)
         ride.flight = flight = Flight(call.method, ride, self._loop)
-        params = readdressed(call.method, dict(call.params), route.raw_name)
-        envelope.opened(params)
+        params = call.params
+        if call.is_bare:
+            params.pop("_meta", None)
+        else:
+            envelope.opened(params)
         if call.progress_token is not None:
             meta = frames.members(params["_meta"])
             params["_meta"] = Raw(encode.dumps({**meta, "progressToken": Raw(flight.wire_id)}))
@@ -233,16 +250,16 @@ class Crossing:
         return ride
 
     def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
-        if outcome.kind is Kind.ERROR:
+        if outcome.kind is ERROR:
             return _renumbered(outcome)
-        if outcome.kind is not Kind.RESULT:
+        if outcome.kind is not RESULT:
             return outcome
-        cache = _KEPT if call.method == "resources/read" else b""
+        cache, dress = (_KEPT, b"") if call.method == "resources/read" else (b"", self._dress)
         try:
-            dressed = envelope.dressed(outcome.payload, self._server_info, cache)
+            dressed = envelope.dressed(outcome.payload, self._server_info, cache, dress)
         except FrameError:
             return outcome  # no object: it cannot be dressed, and is the server's own fault
-        return Outcome(Kind.RESULT, dressed)
+        return Outcome(RESULT, dressed)
 
     # -- a handshake client before a stateless server
 
@@ -262,7 +279,7 @@ class Crossing:
             if call.board(flight):
                 link.send(flight)
             outcome = await flight.future
-            if outcome.kind is not Kind.RESULT:
+            if outcome.kind is not RESULT:
                 return outcome
             found = envelope.members(outcome.payload)
             if not found:
@@ -299,16 +316,14 @@ async def _subscribed(call: Call, route: Route) -> Outcome:
     return await change(route.pair.name)
 
 
-def _may_go_on(payload: Raw | bytes) -> bool:
-    """Whether a result may be of a type that is not the end; nearly none are."""
-    text = bytes(payload)
-    return b'"input_required"' in text or b'"task"' in text
-
-
-def _is_decided(server: Upstream, era: Era) -> bool:
-    """Whether a server with a link can only be reached by that, whoever calls."""
-    shared = server.definition.transport == "stdio" or era is Era.HANDSHAKE
-    return shared and not server.is_isolated and server.speaks(era) is False
+def _is_decided(server: Upstream, call: Call) -> bool:
+    """Whether a call to a server with a link can only go by that."""
+    era = call.caller.era
+    if server.definition.transport != "stdio" and era is STATELESS:
+        return False  # it is told what this client can do
+    if call.method in SUBSCRIBING or server.is_isolated:
+        return False
+    return server.speaks(era) is False
 
 
 def _bearer(call: Call, route: Route, digest: str = "") -> Bearer:
@@ -361,4 +376,4 @@ def _renumbered(outcome: Outcome) -> Outcome:
     if bytes(members.get("code", b"")) != b"%d" % RESOURCE_NOT_FOUND:
         return outcome
     members["code"] = Raw(b"%d" % INVALID_PARAMS)
-    return Outcome(Kind.ERROR, encode.dumps(members), outcome.delivery)
+    return Outcome(ERROR, encode.dumps(members), outcome.delivery)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS, Kind
@@ -12,7 +13,7 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import INVALID_PARAMS
 
 
-class Address(NamedTuple):
+class Address(msgspec.Struct, frozen=True, gc=False):
     """What a request is for: a kind of thing and its name or address."""
 
     kind: Kind

@@ -130,7 +130,8 @@ class Ride:
             while not self.questions:
                 outcome = await self.flight.future
                 if outcome is not _ASKED:
-                    self._unanswered("the call is over")
+                    if self.questions:
+                        self._unanswered("the call is over")
                     return outcome
                 # Questions that come together are asked together; one may be taken back at once.
                 await asyncio.sleep(0)

@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import Raw
-
-from mcp_junction.protocol import frames, param_headers
-from mcp_junction.protocol.envelope import Envelope
-from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.param_headers import decode_value
 
 Headers = dict[bytes, bytes]
 
@@ -34,19 +30,23 @@ def said_twice(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
     return None
 
 
-def mismatch(headers: Headers, frame: Frame, params: dict[str, Raw], said: Envelope) -> str | None:
-    """What of a request its headers say differently, in words."""
-    version = headers.get(b"mcp-protocol-version")
-    if version is None or bytes(said.version) != b'"%b"' % version:
+def mismatch(headers: Headers, method: str, version: bytes) -> str | None:
+    """What of any request its headers say differently, in words."""
+    if headers.get(b"mcp-protocol-version") != version:
         return "the MCP-Protocol-Version header is not the version in params._meta"
-    if headers.get(b"mcp-method") != frame.method.encode("utf-8", "surrogatepass"):
+    if headers.get(b"mcp-method") != method.encode():
         return "the Mcp-Method header is not the method of the body"
-    key, value = _NAMED.get(frame.method), headers.get(b"mcp-name")
-    if key is None and value is not None and frame.method.startswith(_TASKS):
-        key = "taskId"  # an extension's: what is said must be right, but need not be said
-    if key is None:
-        return None
-    name = frames.text(params.get(key))
-    if name is not None and (value is None or param_headers.decode_value(value) != name):
-        return f"the Mcp-Name header is not params.{key}"
     return None
+
+
+def misnamed(headers: Headers, method: str, name: str) -> str | None:
+    """How headers name something else than a request that is for ``name``, in words."""
+    value = headers.get(b"mcp-name")
+    if value is not None and value == name.encode() and value[:2] != b"=?":
+        return None  # as nearly all are written
+    key = _NAMED.get(method)
+    if key is None and value is not None and method.startswith(_TASKS):
+        key = "taskId"  # an extension's: what is said must be right, but need not be said
+    if key is None or (value is not None and decode_value(value) == name):
+        return None
+    return f"the Mcp-Name header is not params.{key}"

@@ -112,7 +112,7 @@ class Dispatcher:
         if not frame.id:
             self._notified(session, frame)
             return None
-        frame_id = bytes(frame.id)
+        frame_id = frames.octets(frame.id)
         try:
             if frame.method in ROUTED and session.is_open:
                 return self._routed(session, frame_id, frame, wire)
@@ -215,7 +215,7 @@ class Dispatcher:
             outcome = await call.snapshot.handle(call)
         finally:
             del session.calls[frame_id]
-        return None if outcome.kind is outcomes.Kind.CANCELLED else outcome.frame(frame_id)
+        return None if outcome.kind is outcomes.CANCELLED else outcome.frame(frame_id)
 
     # -- logging
 

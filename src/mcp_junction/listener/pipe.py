@@ -6,7 +6,7 @@ back. What a method means is the dispatcher's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from mcp_junction.calls.call import Call, Wire
@@ -52,7 +52,7 @@ class PipeClient:
             return
         if not frame.method:
             return  # the answer to nothing: this era asks no questions that way
-        frame_id = bytes(frame.id)
+        frame_id = frames.octets(frame.id)
         if frame.method == "initialize":
             answer: Answer = unsupported(frame_id, _version(frame))
         elif frame_id in self._running:
@@ -60,18 +60,15 @@ class PipeClient:
             answer = refusal(frame_id, INVALID_REQUEST, words)
         else:
             answer = self._dispatcher.answer(
-                self._principal, self._endpoint, frame, self._wire, begun=self._begun(frame_id)
+                self._principal, self._endpoint, frame, self._wire, self._begun
             )
         if isinstance(answer, Reply):
             self._wire.send(answer.frame)
         else:
             self._tasks.spawn(self._later(frame_id, answer))
 
-    def _begun(self, frame_id: bytes) -> Callable[[Call | Listen], None]:
-        def begun(what: Call | Listen) -> None:
-            self._running[frame_id] = what
-
-        return begun
+    def _begun(self, frame_id: bytes, what: Call | Listen) -> None:
+        self._running[frame_id] = what
 
     async def _later(
         self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | bytes | None]

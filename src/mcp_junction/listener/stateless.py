@@ -15,23 +15,22 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
-from mcp_junction.calls.methods import OF_TASKS, address
+from mcp_junction.calls.methods import OF_TASKS, Address, address
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
-from mcp_junction.listener.agreement import Headers, mismatch
+from mcp_junction.listener import agreement
+from mcp_junction.listener.agreement import Headers
 from mcp_junction.listener.backend import Backend
+from mcp_junction.listener.introductions import Introduction, Introductions
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames, param_headers
-from mcp_junction.protocol.envelope import Envelope
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import MergedList
-from mcp_junction.protocol.names import spelling_for
 from mcp_junction.protocol.versions import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,
-    LOG_LEVELS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     PARSE_ERROR,
@@ -56,10 +55,6 @@ _STATUS: Final = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-_VERSIONS: Final = frozenset(encode.dumps(version) for version in STATELESS_VERSIONS)
-_MAX_VISITORS: Final = 4096
-_MAX_REMEMBERED: Final = 4096
-"""Bytes: who says more of itself is introduced anew with each request."""
 _MAX_WATCHED: Final = 1000
 
 
@@ -71,6 +66,8 @@ class Reply(NamedTuple):
 
 
 Answer = Reply | Coroutine[Any, Any, Reply | bytes | None]
+Begun = Callable[[bytes, Call | Listen], None]
+"""Is given what the client can end before it is over, and the id of the request."""
 
 
 class _Code(msgspec.Struct):
@@ -83,8 +80,7 @@ class StatelessDispatcher:
     def __init__(self, backend: Backend, tasks: TaskScope) -> None:
         self._backend = backend
         self._tasks = tasks
-        self._visitors: dict[tuple[int, int, bytes, bytes], Visitor] = {}
-        """By what they say of themselves; each holds what its key has only the identity of."""
+        self.introductions = Introductions(backend)
         self.calls: set[Call] = set()
         self.listens: dict[Listen, asyncio.Future[None]] = {}
         info = {"name": backend.settings.name, "version": backend.settings.version}
@@ -98,51 +94,28 @@ class StatelessDispatcher:
         endpoint: Endpoint,
         frame: Frame,
         wire: Wire,
+        begun: Begun,
         headers: Headers | None = None,
-        begun: Callable[[Call | Listen], None] | None = None,
     ) -> Answer:
         """The answer to a request, or the coroutine of it; whatever is wrong is answered.
 
-        ``headers`` are those that repeat it, if any; ``begun`` is given what the client can end
-        before it is over.
+        ``headers`` are those that repeat it, if any.
         """
-        frame_id = bytes(frame.id)
+        frame_id = frames.octets(frame.id)
         try:
             params = frames.members_once(frame.params)
-            said = envelope.read(params.get("_meta"))
+            said = self.introductions.read(principal, endpoint, params.get("_meta"))
             if headers is not None:
-                wrong = mismatch(headers, frame, params, said)
+                wrong = agreement.mismatch(headers, frame.method, said.version)
                 if wrong is not None:
                     return refusal(frame_id, HEADER_MISMATCH, wrong)
-            if bytes(said.version) not in _VERSIONS:
-                return _other_version(frame_id, said.version)
-            key = (id(principal), id(endpoint), bytes(said.capabilities), bytes(said.client))
-            visitor = self._visitors.get(key)
-            if visitor is None:
-                visitor = self._introduced(principal, endpoint, said)
-                if len(said.capabilities) + len(said.client) <= _MAX_REMEMBERED:
-                    self._visitors[key] = visitor
+            if said.visitor is None:
+                return _other_version(frame_id, params["_meta"])
             if frame.method in _ROUTED:
-                if headers is not None and self._backend.snapshot.catalog.is_marked:
-                    wrong = self._contradicted(visitor, frame.method, params, headers)
-                    if wrong is not None:
-                        return refusal(frame_id, HEADER_MISMATCH, wrong)
-                return self._routed(visitor, frame_id, frame, params, said, wire, begun)
-            return self._own(visitor, frame_id, frame, params, wire, begun)
+                return self._routed(said, frame_id, frame.method, params, wire, begun, headers)
+            return self._own(said.visitor, frame_id, frame, params, wire, begun)
         except FrameError as error:
             return refusal(frame_id, error.code, f"{frame.method}: {error}")
-
-    def _contradicted(
-        self, visitor: Visitor, method: str, params: dict[str, Raw], headers: Headers
-    ) -> str | None:
-        """How headers contradict the arguments of a tool that wants some repeated."""
-        if method != "tools/call":
-            return None
-        view = self._backend.snapshot.catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
-        route = view.find(frames.text(params.get("name")) or "")
-        if route is None or not route.headers:
-            return None
-        return param_headers.mismatch(route.headers, params.get("arguments") or b"{}", headers)
 
     def _own(
         self,
@@ -151,7 +124,7 @@ class StatelessDispatcher:
         frame: Frame,
         params: dict[str, Raw],
         wire: Wire,
-        begun: Callable[[Call | Listen], None] | None,
+        begun: Begun,
     ) -> Answer:
         if frame.method in _LISTS:
             return self._list(visitor, frame_id, _LISTS[frame.method], params)
@@ -160,22 +133,6 @@ class StatelessDispatcher:
         if frame.method == "subscriptions/listen":
             return self._listen(visitor, frame_id, params, wire, begun)
         return refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
-
-    def _introduced(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
-        if len(self._visitors) >= _MAX_VISITORS:
-            self._visitors.clear()  # they are only remembered, not needed
-        try:
-            capabilities = frames.members(said.capabilities)
-            info = frames.members(said.client)
-        except FrameError:
-            words = "clientCapabilities and clientInfo must be objects"
-            raise FrameError(INVALID_PARAMS, words) from None
-        spelling = self._backend.spelling(endpoint)
-        if self._backend.settings.separator is None:
-            spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
-        visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy())
-        self._backend.introduced(visitor)
-        return visitor
 
     # -- what we answer ourselves
 
@@ -232,25 +189,41 @@ class StatelessDispatcher:
 
     def _routed(
         self,
-        visitor: Visitor,
+        said: Introduction,
         frame_id: bytes,
-        frame: Frame,
+        method: str,
         params: dict[str, Raw],
-        said: Envelope,
         wire: Wire,
-        begun: Callable[[Call | Listen], None] | None,
+        begun: Begun,
+        headers: Headers | None,
     ) -> Answer:
-        target = address(frame.method, params)
-        call = Call(visitor, self._backend.snapshot, frame.method, target, params, wire)
-        if said.progress_token:
-            call.progress_token = said.progress_token
-        if said.log_level is not None:
-            if said.log_level not in LOG_LEVELS:
-                raise FrameError(INVALID_PARAMS, f"logLevel is one of {', '.join(LOG_LEVELS)}")
-            call.level = LOG_LEVELS.index(said.log_level)
-        if begun is not None:
-            begun(call)
+        visitor, snapshot = said.visitor, self._backend.snapshot
+        assert visitor is not None
+        target = address(method, params)
+        if headers is not None:
+            wrong = agreement.misnamed(headers, method, target.name)
+            if wrong is None and snapshot.catalog.is_marked:
+                wrong = self._contradicted(visitor, target, params, headers)
+            if wrong is not None:
+                return refusal(frame_id, HEADER_MISMATCH, wrong)
+        call = Call(visitor, snapshot, method, target, params, wire)
+        call.is_bare = said.is_bare
+        call.progress_token = said.progress_token
+        call.level = said.level
+        begun(frame_id, call)
         return self._run(frame_id, call)
+
+    def _contradicted(
+        self, visitor: Visitor, target: Address, params: dict[str, Raw], headers: Headers
+    ) -> str | None:
+        """How headers contradict the arguments of a tool that wants some repeated."""
+        if target.kind is not TOOLS:
+            return None
+        view = self._backend.snapshot.catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
+        route = view.find(target.name)
+        if route is None or not route.headers:
+            return None
+        return param_headers.mismatch(route.headers, params.get("arguments") or b"{}", headers)
 
     async def _run(self, frame_id: bytes, call: Call) -> Reply | bytes | None:
         self.calls.add(call)
@@ -261,9 +234,9 @@ class StatelessDispatcher:
             outcome = await call.snapshot.handle(call)
         finally:
             self.calls.discard(call)
-        if outcome.kind is outcomes.Kind.RESULT:
+        if outcome.kind is outcomes.RESULT:
             return outcome.frame(frame_id)
-        if outcome.kind is outcomes.Kind.CANCELLED:
+        if outcome.kind is outcomes.CANCELLED:
             return None
         return Reply(outcome.frame(frame_id), _status(outcome))
 
@@ -275,7 +248,7 @@ class StatelessDispatcher:
         frame_id: bytes,
         params: dict[str, Raw],
         wire: Wire,
-        begun: Callable[[Call | Listen], None] | None,
+        begun: Begun,
     ) -> Answer:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
@@ -285,8 +258,7 @@ class StatelessDispatcher:
             return refusal(frame_id, INVALID_PARAMS, f"at most {_MAX_WATCHED} resources at once")
         listen = Listen(visitor, frame_id, wanted, wire)
         ended = self.listens[listen] = asyncio.get_running_loop().create_future()
-        if begun is not None:
-            begun(listen)
+        begun(frame_id, listen)
         return self._listened(listen, wanted, ended)
 
     async def _listened(
@@ -333,8 +305,8 @@ def refusal(
     return Reply(encode.error(frame_id, payload), _STATUS.get(code, 200))
 
 
-def _other_version(frame_id: bytes, raw: Raw) -> Reply:
-    version = frames.text(raw)
+def _other_version(frame_id: bytes, meta: Raw) -> Reply:
+    version = frames.text(envelope.read(meta).version)
     if version is None:
         return refusal(frame_id, INVALID_PARAMS, "the protocol version must be a string")
     return unsupported(frame_id, version)

@@ -27,17 +27,26 @@ def dumps(value: Any) -> bytes:
 
 
 def _line(frame: bytes) -> bytes:
-    if frame.find(b"\n", 0, -1) >= 0 or b"\r" in frame:
+    if frame.find(b"\n", 0, -1) >= 0 or frame.find(b"\r") >= 0:  # ``in`` costs far more
         return msgspec.json.format(frame, indent=-1) + b"\n"
     return frame
 
 
 def request(frame_id: Payload, method: str, params: Payload = b"") -> bytes:
     """A request. ``frame_id`` and ``params`` are JSON already."""
-    head = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (bytes(frame_id), _encoder.encode(method))
+    name = _encoder.encode(method)
     if not params:
-        return _line(head + b"}\n")
-    return _line(b"".join((head, b',"params":', params, b"}\n")))
+        return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"method":', name, b"}\n")))
+    parts = (
+        b'{"jsonrpc":"2.0","id":',
+        frame_id,
+        b',"method":',
+        name,
+        b',"params":',
+        params,
+        b"}\n",
+    )
+    return _line(b"".join(parts))
 
 
 def notification(method: str, params: Payload = b"") -> bytes:

@@ -29,7 +29,6 @@ INPUT_REQUIRED: Final = "input_required"
 TASK: Final = "task"
 _RESERVED: Final = frozenset((VERSION_KEY, CLIENT_INFO_KEY, CAPABILITIES_KEY, LOG_LEVEL_KEY))
 _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope")
-_MARKS: Final = (b'"_meta"', *(b'"%b"' % name.encode() for name in _OF_RESULTS))
 _STAMP: Final = SERVER_INFO_KEY.encode()
 _NEAR: Final = 32
 
@@ -48,8 +47,18 @@ class _Typed(msgspec.Struct, gc=False):
     resultType: str = COMPLETE
 
 
+class _Dress(msgspec.Struct, gc=False):
+    """The members of a result that we write; nearly none of the handshake era has one."""
+
+    meta: Raw = msgspec.field(name="_meta", default=frames.NOTHING)
+    type: Raw = msgspec.field(name="resultType", default=frames.NOTHING)
+    ttl: Raw = msgspec.field(name="ttlMs", default=frames.NOTHING)
+    scope: Raw = msgspec.field(name="cacheScope", default=frames.NOTHING)
+
+
 _envelopes = msgspec.json.Decoder(Envelope)
 _types = msgspec.json.Decoder(_Typed)
+_dresses = msgspec.json.Decoder(_Dress)
 
 
 def read(meta: Raw | None) -> Envelope:
@@ -63,6 +72,11 @@ def read(meta: Raw | None) -> Envelope:
     parts = {VERSION_KEY: found.version, CAPABILITIES_KEY: found.capabilities}
     missing = " and ".join(key for key, raw in parts.items() if not raw)
     raise FrameError(INVALID_PARAMS, f"params._meta must have {missing}")
+
+
+def is_bare(meta: bytes) -> bool:
+    """Whether a ``_meta`` holds an envelope and nothing else."""
+    return _RESERVED.issuperset(members(meta))
 
 
 def is_enveloped(params: Raw | bytes) -> bool:
@@ -119,16 +133,19 @@ def result_type(payload: Raw | bytes) -> str:
         return COMPLETE
 
 
-def dressed(payload: Raw | bytes, server: bytes, cache: bytes = b"") -> bytes:
-    """A result of the handshake era as one of the stateless era.
+def dress(server: bytes, cache: bytes = b"") -> bytes:
+    """What a result of the stateless era begins with when we write it.
 
     ``server`` is who answers, as JSON; ``cache`` the members that say how long it keeps.
     """
-    text = bytes(payload)
-    first = text[1:_NEAR].lstrip()[:1]
-    if text[:1] == b"{" and first == b'"' and not any(name in text for name in _MARKS):
-        head = b'{"resultType":"complete",%b"_meta":{"%b":%b},' % (cache, _STAMP, server)
-        return head + text[1:]
+    return b'{"resultType":"complete",%b"_meta":{"%b":%b},' % (cache, _STAMP, server)
+
+
+def dressed(payload: Raw | bytes, server: bytes, cache: bytes = b"", ready: bytes = b"") -> bytes:
+    """A result of the handshake era as one of the stateless era; ``ready`` is their ``dress``."""
+    text = frames.octets(payload)
+    if _is_plain(text):
+        return (ready or dress(server, cache)) + text[1:]
     found = frames.members(payload)
     stamp = members(found.get("_meta"))
     stamp.setdefault(SERVER_INFO_KEY, Raw(server))
@@ -138,6 +155,17 @@ def dressed(payload: Raw | bytes, server: bytes, cache: bytes = b"") -> bytes:
     rest = encode.dumps(found)[1:]
     head = b'{"resultType":"complete",%b"_meta":%b' % (cache, encode.dumps(stamp))
     return head + (b"}" if rest == b"}" else b"," + rest)
+
+
+def _is_plain(text: bytes) -> bool:
+    """Whether members can be put before those of a result, which has some and none of ours."""
+    if text[:2] != b'{"' and (text[:1] != b"{" or text[1:_NEAR].lstrip()[:1] != b'"'):
+        return False
+    try:
+        found = _dresses.decode(text)
+    except msgspec.MsgspecError:
+        return False
+    return not (found.meta or found.type or found.ttl or found.scope)
 
 
 def undressed(found: dict[str, Raw]) -> bytes:

@@ -53,6 +53,7 @@ class Frame(msgspec.Struct, gc=False):
 _frames = msgspec.json.Decoder(Frame)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _strings = msgspec.json.Decoder(str)
+_join = b"".join
 
 # For frames that cannot be decoded: strings and brackets, and the value of an "id" behind its name.
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)
@@ -95,7 +96,7 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
             str(data, "utf-8")
         frame = _frames.decode(data)
         # Few brackets cannot be deep; asked here because that is all that most frames cost.
-        few = len(data) < _SMALL and data.count(b"{") + data.count(b"[") <= MAX_DEPTH
+        few = len(data) < _SMALL and _brackets(data) <= MAX_DEPTH
         if not few and too_deep(data, exact=exact):
             raise _refused(data, PARSE_ERROR, f"nested deeper than {MAX_DEPTH} levels")
         if len(data) - _least_size(frame) >= _LEAST_REPEAT and repeats(data):
@@ -234,7 +235,7 @@ def _without_escapes(data: bytes) -> bytes:
 def _few_brackets(data: bytes, limit: int) -> bool:
     """True when there are at most ``limit`` opening brackets, wherever they stand."""
     if len(data) < _SMALL:
-        return data.count(b"{") + data.count(b"[") <= limit
+        return _brackets(data) <= limit
     seen = 0
     for bracket in (b"{", b"["):
         at = data.find(bracket)
@@ -244,6 +245,11 @@ def _few_brackets(data: bytes, limit: int) -> bool:
                 return False
             at = data.find(bracket, at + 1)
     return True
+
+
+def _brackets(data: bytes) -> int:
+    """How many open; leaving them out is several times faster than ``count``."""
+    return len(data) - len(data.replace(b"{", b"").replace(b"[", b""))
 
 
 def _refused(data: bytes, code: int, message: str) -> FrameError:
@@ -295,6 +301,11 @@ def _own_members(head: bytes) -> Iterator[tuple[bytes, int]]:
             yield mark, token.end()
 
 
+def octets(raw: Raw | bytes) -> bytes:
+    """A raw value as bytes, for a fraction of what ``bytes`` takes to find out how."""
+    return _join((raw,))
+
+
 def members(raw: Raw | bytes) -> dict[str, Raw]:
     """The members of an object, each still raw. Raises FrameError when it is not an object."""
     if not raw:
@@ -311,7 +322,7 @@ def members_once(raw: Raw | bytes) -> dict[str, Raw]:
     size = 1
     for key, value in found.items():
         size += len(key) + 4 + len(value)
-    if len(raw) - size >= _LEAST_REPEAT and repeats(bytes(raw)):
+    if len(raw) - size >= _LEAST_REPEAT and repeats(octets(raw)):
         raise FrameError(INVALID_REQUEST, "a member of params is repeated or escaped")
     return found
 

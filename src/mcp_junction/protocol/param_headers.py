@@ -65,7 +65,7 @@ def encode_value(text: str) -> bytes:
 def decode_value(value: bytes) -> str | None:
     """The text that a header's value stands for; None when it is wrapped badly."""
     text = value.decode("latin-1")
-    found = _WRAPPED.fullmatch(text)
+    found = _WRAPPED.fullmatch(text) if text[:2] == "=?" else None
     if found is None:
         return text
     try:

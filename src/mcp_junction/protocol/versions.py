@@ -22,6 +22,11 @@ class Era(StrEnum):
     STATELESS = "stateless"
 
 
+# Before Python 3.12 finding a member of an enum runs Python code: the call path uses these.
+HANDSHAKE: Final = Era.HANDSHAKE
+STATELESS: Final = Era.STATELESS
+
+
 def era_of(version: str) -> Era:
     """The era of a version that peers have agreed on."""
     return Era.STATELESS if version in STATELESS_VERSIONS else Era.HANDSHAKE

@@ -18,9 +18,9 @@ from mcp_junction.protocol.lines import BOM, Overlong
 from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, Era
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, FlightState, Parker, Passenger, Withdrawable
+from mcp_junction.upstream.flight import WRITTEN, Flight, Parker, Passenger, Withdrawable
 from mcp_junction.upstream.link import Ear
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -70,13 +70,13 @@ class Exchange:
 
     def send(self, flight: Flight) -> None:
         self._flights[flight.wire_id] = flight
-        flight.state = FlightState.WRITTEN
+        flight.state = WRITTEN
         self._write(encode.request(flight.wire_id, flight.method, flight.params))
         flight.params = b""  # a large call is not to be held twice while it runs
 
     def cancel(self, flight: Flight, reason: str) -> None:
         known = self._flights.pop(flight.wire_id, None) is not None
-        if known and flight.state is FlightState.WRITTEN:  # else the server has not heard of it
+        if known and flight.state is WRITTEN:  # else the server has not heard of it
             params = b'{"requestId":%b,"reason":%b}' % (flight.wire_id, encode.dumps(reason))
             self._write(encode.notification("notifications/cancelled", params))
 
@@ -124,14 +124,14 @@ class Exchange:
         if frame.jsonrpc != _JSONRPC:  # a log record, say, that has an id, too
             self._noise("it does not say jsonrpc 2.0")
             return
-        flight = self._flights.pop(bytes(frame.id), None)
+        flight = self._flights.pop(frames.octets(frame.id), None)
         if flight is None:
             # Late, after a cancel or a timeout; or the answer to nothing we asked.
             log.debug("server %r answered nothing that is waited for", self._server)
         elif frame.error:
             flight.end(outcomes.refused(frame.error))
         else:
-            flight.end(Outcome(Kind.RESULT, frame.result))
+            flight.end(Outcome(RESULT, frame.result))
 
     def _overlong(self, line: Overlong) -> None:
         what = f"its answer of {line.size} bytes is over the limit on a line"
@@ -181,7 +181,7 @@ class Exchange:
     def _progressed(self, frame: Frame) -> None:
         params = frames.members(frame.params)
         token = params.get("progressToken")
-        flight = self._flights.get(bytes(token)) if token else None
+        flight = self._flights.get(frames.octets(token)) if token else None
         if flight is not None and flight.passenger is not None:
             flight.passenger.progress(params)
 

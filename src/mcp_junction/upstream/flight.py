@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from msgspec import Raw
 
@@ -28,6 +28,11 @@ class FlightState(Enum):
     QUEUED = auto()
     WRITTEN = auto()
     DONE = auto()
+
+
+QUEUED: Final = FlightState.QUEUED  # for the call path, see protocol/versions.py
+WRITTEN: Final = FlightState.WRITTEN
+DONE: Final = FlightState.DONE
 
 
 class Passenger(Protocol):
@@ -90,7 +95,7 @@ class Flight:
         self.params: bytes = b""
         self.headers: bytes = b""  # what a stateless server over HTTP wants repeated, ready-made
         self.passenger = passenger
-        self.state = FlightState.QUEUED
+        self.state: FlightState = QUEUED
         self.link: Link | None = None
         self.carrier: object = None  # what the link sent it with, for the link's own use
         loop = loop or asyncio.get_running_loop()  # a system call: the call path passes it in
@@ -99,17 +104,17 @@ class Flight:
     @property
     def delivery(self) -> Delivery:
         """What can be said about it if it failed now."""
-        return Delivery.NOT_SENT if self.state is FlightState.QUEUED else Delivery.UNKNOWN
+        return Delivery.NOT_SENT if self.state is QUEUED else Delivery.UNKNOWN
 
     def end(self, outcome: Outcome) -> None:
         """Land; only the first ending counts."""
-        self.state = FlightState.DONE
+        self.state = DONE
         self.passenger = None  # who holds us: a circle would keep large calls until the next sweep
         if not self.future.done():
             self.future.set_result(outcome)
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
         """End it from our side, and tell the server."""
-        if self.link is not None and self.state is not FlightState.DONE:
+        if self.link is not None and self.state is not DONE:
             self.link.cancel(self, reason)
         self.end(outcome)

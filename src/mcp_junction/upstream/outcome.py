@@ -7,7 +7,7 @@ sent can be made again; one that may have run cannot be repeated without thought
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -34,6 +34,12 @@ class Kind(StrEnum):
     SUSPENDED = "suspended"  # a result that asks the client something; the call goes on after it
     ERROR = "error"
     CANCELLED = "cancelled"
+
+
+RESULT: Final = Kind.RESULT  # for the call path, see protocol/versions.py
+SUSPENDED: Final = Kind.SUSPENDED
+ERROR: Final = Kind.ERROR
+CANCELLED: Final = Kind.CANCELLED
 
 
 class _Words(msgspec.Struct):
@@ -69,13 +75,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     def frame(self, frame_id: bytes) -> bytes:
         """The answer to a request, as a frame."""
-        if self.kind is Kind.RESULT or self.kind is Kind.SUSPENDED:
+        if self.kind is RESULT or self.kind is SUSPENDED:
             return encode.result(frame_id, self.payload)
         return encode.error(frame_id, self.payload)
 
 
 def result(payload: Raw | bytes) -> Outcome:
-    return Outcome(Kind.RESULT, payload)
+    return Outcome(RESULT, payload)
 
 
 def refused(payload: Raw | bytes) -> Outcome:

@@ -14,7 +14,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing, params_of
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.catalog.routes import Route
-from mcp_junction.protocol.versions import Era
+from mcp_junction.protocol.versions import STATELESS
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
@@ -44,7 +44,7 @@ class Forward:
         link: Link | None = route.upstream.link
         if link is None or link.era is not call.caller.era or route.upstream.is_isolated:
             return self._crossing(call, route)
-        if link.era is Era.STATELESS:
+        if link.era is STATELESS:
             return self._crossing.stateless(call, link, route)
         return self._fly(call, link, route)
 

@@ -57,7 +57,7 @@ class StatelessFront:
         flow = Flow(send, self._tasks, headers, self._dispatcher)
         if exchange is not None:
             exchange.when_gone = flow.gone
-        answer = self._dispatcher.answer(principal, endpoint, frame, flow, headers, flow.begun)
+        answer = self._dispatcher.answer(principal, endpoint, frame, flow, flow.begun, headers)
         reply = answer if isinstance(answer, Reply) else await answer
         if exchange is not None and flow.stream is None:
             exchange.when_gone = None  # it holds the flow, which holds it
@@ -102,7 +102,7 @@ class Flow:
         self._what: Call | Listen | None = None
         self.stream: EventStream | None = None
 
-    def begun(self, what: Call | Listen) -> None:
+    def begun(self, frame_id: bytes, what: Call | Listen) -> None:
         """From now on it ends when the client closes the stream."""
         self._what = what
 

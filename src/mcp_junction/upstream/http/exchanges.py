@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol.sse import EventReader
-from mcp_junction.protocol.versions import INTERNAL_ERROR, UNSUPPORTED_VERSION, Era
+from mcp_junction.protocol.versions import (
+    HANDSHAKE,
+    INTERNAL_ERROR,
+    STATELESS,
+    UNSUPPORTED_VERSION,
+)
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.outcome import Delivery
 
 if TYPE_CHECKING:
@@ -59,8 +64,8 @@ class Posted:
     # -- told by the connection
 
     def written(self) -> None:
-        if self.flight.state is FlightState.QUEUED:
-            self.flight.state = FlightState.WRITTEN
+        if self.flight.state is QUEUED:
+            self.flight.state = WRITTEN
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
@@ -106,7 +111,7 @@ class Posted:
         elif self._size <= self._link.limit:
             body = b"".join(self._body)
             if self._is_of_another_era(body):
-                self.flight.state = FlightState.QUEUED  # refused, so it has not run
+                self.flight.state = QUEUED  # refused, so it has not run
                 self._failed("it speaks another version of the protocol than it did")
             else:
                 self._finished(body)
@@ -134,7 +139,7 @@ class Posted:
         """Whether a refusal shows that another server is there than the one that greeted us."""
         if self._status not in (400, 404, 405) or self.flight.method in _OPENINGS:
             return False
-        if self._link.era is Era.HANDSHAKE:
+        if self._link.era is HANDSHAKE:
             return _UNSUPPORTED in body
         said = body.lower()
         return self._status == 405 or any(mark in said for mark in _OF_HANDSHAKE)
@@ -168,7 +173,7 @@ class Posted:
 
     def _resume(self, why: str) -> None:
         """The stream broke off before the answer: take it up where it was, if the server can."""
-        is_lost = self._last_id is None or self._link.era is Era.STATELESS
+        is_lost = self._last_id is None or self._link.era is STATELESS
         if is_lost or self._resumes >= _MAX_RESUMES or self._link.closed.done():
             self._failed(why)
             return
@@ -197,7 +202,7 @@ class Posted:
 
     def _failed(self, why: str) -> None:
         flight = self.flight
-        if flight.state is FlightState.QUEUED:
+        if flight.state is QUEUED:
             outcome = outcomes.unavailable(self._link.server, why)
             self._link.unreachable(why)
         else:

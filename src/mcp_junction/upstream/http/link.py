@@ -17,11 +17,11 @@ from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
-from mcp_junction.protocol.versions import Era, era_of
+from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
-from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.flight import QUEUED, Flight
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.exchanges import Posted, Request, Standing
 from mcp_junction.upstream.http.pool import Pool, target
@@ -43,7 +43,7 @@ class HttpLink:
         self, definition: ServerDefinition, ear: Ear, limit: int, dialer: Dialer | None = None
     ) -> None:
         self.server = definition.key
-        self.era = Era.HANDSHAKE
+        self.era: Era = HANDSHAKE
         self.limit = limit
         self.exchange = Exchange(definition.key, self._say, ear)
         self._ear = ear
@@ -73,7 +73,7 @@ class HttpLink:
         """Say the version from now on; in the handshake era, listen."""
         self._version = b"mcp-protocol-version: %b\r\n" % protocol_version.encode()
         self.era = self.exchange.era = era_of(protocol_version)
-        if self.era is Era.HANDSHAKE:
+        if self.era is HANDSHAKE:
             await self._say_initialized()
 
     async def _say_initialized(self) -> None:
@@ -161,7 +161,7 @@ class HttpLink:
         self.pool.send(posted)
 
     def cancel(self, flight: Flight, reason: str) -> None:
-        if flight.state is FlightState.QUEUED or self.era is Era.STATELESS:
+        if flight.state is QUEUED or self.era is STATELESS:
             self.exchange.forget(flight)  # it has not heard of it, or hears by the stream's end
         else:
             self.exchange.cancel(flight, reason)
@@ -173,7 +173,7 @@ class HttpLink:
 
     def _say(self, frame: bytes) -> None:
         """Post something that has no answer; a stateless server takes nothing of the kind."""
-        if not self.closed.done() and self.era is Era.HANDSHAKE:
+        if not self.closed.done() and self.era is HANDSHAKE:
             self.pool.send(Request(self, self.post(frame)))
 
     # -- requests
@@ -189,7 +189,7 @@ class HttpLink:
 
     def headers_of(self, flight: Flight) -> bytes:
         """What a request says in headers beside its version."""
-        if self.era is Era.HANDSHAKE:
+        if self.era is HANDSHAKE:
             return flight.headers
         return self._method_line(flight.method) + flight.headers
 
@@ -245,7 +245,7 @@ class HttpLink:
 
     def post_again(self, posted: Posted) -> None:
         """Send a refused call once more: it was refused, so it has not run."""
-        posted.flight.state = FlightState.QUEUED
+        posted.flight.state = QUEUED
         self.tasks.spawn(self._post_when_open(posted.flight, posted.frame, again=True))
 
     async def _post_when_open(self, flight: Flight, frame: bytes, *, again: bool) -> None:

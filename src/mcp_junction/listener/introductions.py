@@ -1,0 +1,116 @@
+"""Introductions: what stateless requests say of their senders, read once for all that say the same.
+
+A client repeats itself with each request, nearly always in the same bytes, and is known again by
+them. What belongs to one request only, such as a progress token, is read each time. Whether headers
+say the same, and what the request wants, is not its business.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from msgspec import Raw
+
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.errors import FrameError
+from mcp_junction.listener.backend import Backend
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.envelope import Envelope
+from mcp_junction.protocol.names import spelling_for
+from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, STATELESS_VERSIONS
+from mcp_junction.sessions.visitor import Visitor
+
+MAX_KNOWN: Final = 4096
+MAX_BYTES: Final = 2048
+"""Who says more of itself is introduced anew with each request."""
+
+_VERSIONS: Final = frozenset(encode.dumps(version) for version in STATELESS_VERSIONS)
+_LEVELS: Final = {name: level for level, name in enumerate(LOG_LEVELS)}
+
+
+class Introduction(NamedTuple):
+    """What one request says of its sender."""
+
+    visitor: Visitor | None
+    """Who it is; None when it speaks a version that we do not."""
+    version: bytes
+    """As a header says it."""
+    level: int | None
+    progress_token: Raw | None
+    is_bare: bool
+    """Whether there is nothing else in ``_meta``."""
+
+
+class Introductions:
+    """Those that were made, as many as are worth remembering."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._known: dict[tuple[int, int, bytes], Introduction] = {}
+        self._visitors: dict[tuple[int, int, bytes, bytes], Visitor] = {}
+        """By what they say of themselves; each holds what its key has only the identity of."""
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._visitors)
+
+    def read(self, principal: Principal, endpoint: Endpoint, meta: Raw | None) -> Introduction:
+        """The introduction in a request's ``_meta``. Raises FrameError when it is none."""
+        key = id(principal), id(endpoint), frames.octets(meta or b"")
+        found = self._known.get(key)
+        if found is None:
+            said = envelope.read(meta)
+            found = self._made(principal, endpoint, said, key[2])
+            if found.is_bare and found.visitor is not None and len(key[2]) <= MAX_BYTES:
+                self._make_room()
+                self._known[key] = found
+        return found
+
+    def _made(
+        self, principal: Principal, endpoint: Endpoint, said: Envelope, meta: bytes
+    ) -> Introduction:
+        level = None if said.log_level is None else _LEVELS.get(said.log_level)
+        if level is None and said.log_level is not None:
+            raise FrameError(INVALID_PARAMS, f"logLevel is one of {', '.join(LOG_LEVELS)}")
+        version = frames.octets(said.version)
+        return Introduction(
+            self._visitor(principal, endpoint, said) if version in _VERSIONS else None,
+            version[1:-1],
+            level,
+            said.progress_token or None,
+            not said.progress_token and envelope.is_bare(meta),
+        )
+
+    def _visitor(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
+        key = (
+            id(principal),
+            id(endpoint),
+            frames.octets(said.capabilities),
+            frames.octets(said.client),
+        )
+        visitor = self._visitors.get(key)
+        if visitor is None:
+            visitor = self._introduced(principal, endpoint, said)
+            if len(said.capabilities) + len(said.client) <= MAX_BYTES:
+                self._make_room()
+                self._visitors[key] = visitor
+        return visitor
+
+    def _make_room(self) -> None:
+        if len(self) >= MAX_KNOWN:  # they are only remembered, not needed
+            self._known.clear()
+            self._visitors.clear()
+
+    def _introduced(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
+        try:
+            capabilities = frames.members(said.capabilities)
+            info = frames.members(said.client)
+        except FrameError:
+            words = "clientCapabilities and clientInfo must be objects"
+            raise FrameError(INVALID_PARAMS, words) from None
+        spelling = self._backend.spelling(endpoint)
+        if self._backend.settings.separator is None:
+            spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
+        visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy())
+        self._backend.introduced(visitor)
+        return visitor
