@@ -59,8 +59,8 @@ class _Told(msgspec.Struct):
 
 
 class Done(NamedTuple):
-    """A call that was answered: by whom (None is Junction itself), and how long it took, until it was
-    sent there and then."""
+    """A call that was answered: by whom (None is Junction itself), how long until it was sent, and
+    how long then."""
 
     payload: bytes
     server: ServerRecord | None

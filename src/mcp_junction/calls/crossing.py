@@ -219,9 +219,9 @@ class Crossing:
         if call.method in OF_TASKS:
             return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
         params = readdressed(call.method, call.params, route.raw_name)
-        state = params.pop("requestState", None)
+        state, answers = params.pop("requestState", None), params.pop("inputResponses", None)
         try:
-            responses = _responses(params.pop("inputResponses", None))
+            responses = {} if answers is None else _responses(answers)
             if state is None:
                 if call.level is not None:  # what it says below that is filtered
                     await upstream.at_level(LOG_LEVELS[call.level])
@@ -362,9 +362,9 @@ def _headers(call: Call, route: Route) -> bytes:
     return route.name_header + param_headers.headers_for(route.headers, arguments)
 
 
-def _responses(raw: Raw | None) -> dict[str, Raw]:
+def _responses(raw: Raw) -> dict[str, Raw]:
     try:
-        return frames.members(raw or b"")
+        return frames.members(raw)
     except FrameError:
         raise StateError("inputResponses must be an object") from None
 
