@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator
 
@@ -31,6 +32,7 @@ async def running(peers, transport: str) -> AsyncIterator[ServerDefinition]:
         program,
         transport,
         env={**os.environ, "PATH": path, "PORT": str(port)},
+        start_new_session=True,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )
@@ -39,7 +41,7 @@ async def running(peers, transport: str) -> AsyncIterator[ServerDefinition]:
         where = "sse" if transport == "sse" else "mcp"
         yield ServerDefinition("e", "http", url=f"http://127.0.0.1:{port}/{where}")
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # the one that was started only starts another
         await process.wait()
 
 
