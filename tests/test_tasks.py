@@ -92,3 +92,89 @@ async def test_settling_does_not_wait_for_ever_and_ends_nobody():
     await scope.settle(0)
     assert not task.done()
     await scope.close()
+
+
+async def test_what_is_handed_over_is_done_by_tasks_that_did_others_before():
+    scope = TaskScope("test")
+    seen: list[asyncio.Task | None] = []
+
+    async def note() -> None:
+        seen.append(asyncio.current_task())
+        await asyncio.sleep(0)
+
+    for _ in range(3):
+        scope.hand(note())
+        scope.hand(note())
+        assert len(scope) == 2
+        await done(scope)
+    assert len(seen) == 6
+    assert len(set(seen)) == 2
+    await scope.close()
+    assert all(task.done() for task in seen)
+
+
+async def test_what_is_handed_over_and_fails_is_reported_and_the_next_is_done(caplog):
+    scope = TaskScope("test")
+
+    async def fail() -> None:
+        raise LookupError("mislaid")
+
+    async def give_up() -> None:
+        given_up = asyncio.get_running_loop().create_future()
+        given_up.cancel()
+        await given_up
+
+    done_after = asyncio.Event()
+    scope.hand(fail())
+    await done(scope)
+    scope.hand(give_up())
+    await done(scope)
+    scope.hand(set_later(done_after))
+    async with asyncio.timeout(BOUND):
+        await done_after.wait()
+    assert caplog.text.count("a task of test failed") == 1
+    await scope.close()
+
+
+async def test_settling_waits_for_what_was_handed_over_and_not_for_who_rests():
+    scope = TaskScope("test")
+    started, ended = asyncio.Event(), asyncio.Event()
+    scope.hand(set_later(started))
+    await done(scope)
+    scope.hand(set_later(ended))
+    async with asyncio.timeout(BOUND):
+        await scope.settle(BOUND * 2)
+    assert ended.is_set()
+    assert len(scope) == 0
+
+
+async def test_closing_ends_what_was_handed_over_and_who_rests():
+    scope = TaskScope("test")
+    started, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def tidy() -> None:
+        try:
+            await forever(started)
+        finally:
+            cleaned.set()
+
+    scope.hand(set_later(asyncio.Event()))
+    await done(scope)
+    scope.hand(tidy())
+    scope.hand(set_later(asyncio.Event()))
+    await started.wait()
+    async with asyncio.timeout(BOUND):
+        await scope.close()
+    assert cleaned.is_set()
+    assert len(asyncio.all_tasks()) == 1, "only this one is left"
+
+
+async def set_later(event: asyncio.Event) -> None:
+    await asyncio.sleep(0.01)
+    event.set()
+
+
+async def done(scope: TaskScope) -> None:
+    async with asyncio.timeout(BOUND):
+        while len(scope):  # noqa: ASYNC110 - nothing tells when it rests
+            await asyncio.sleep(0.001)

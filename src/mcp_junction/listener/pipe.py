@@ -65,7 +65,7 @@ class PipeClient:
         if isinstance(answer, Reply):
             self._wire.send(answer.frame)
         else:
-            self._tasks.spawn(self._later(frame_id, answer))
+            self._tasks.hand(self._later(frame_id, answer))
 
     def _begun(self, frame_id: bytes, what: Call | Listen) -> None:
         self._running[frame_id] = what

@@ -271,7 +271,7 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, exchange: Exchange) -> None:
         exchange.keep_alive = exchange.keep_alive and self._keep_alive
         self._current = exchange
-        self.tasks.spawn(exchange.run(self._app))
+        self.tasks.hand(exchange.run(self._app))
 
     # -- responses
 
