@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,15 @@ class Served:
             await client.aclose()
 
 
+def _load_anyio() -> None:
+    """Have loaded what the thread with the routes and the client of the test would both load.
+
+    pytest parses it for its asserts, and Python 3.11 cannot do that in two threads at one time.
+    """
+    for name in ("_backends._asyncio", "_core._fileio", "_core._sockets"):
+        import_module(f"anyio.{name}")
+
+
 async def serve_api(
     stack: AsyncExitStack,
     opener: Any,
@@ -115,6 +125,7 @@ async def serve_api(
     **settings: Any,
 ) -> Served:
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
+    _load_anyio()
     config = config or without_file({}, settings)
     store = await opener()
     audit = await opener.log(store)

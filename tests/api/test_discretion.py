@@ -39,6 +39,7 @@ async def everything(served) -> str:
             f"{SERVERS}/parrot/history",
             "/api/v1/aggregator/health",
             "/api/v1/events?follow=false",
+            "/metrics",
         )
     ]
     texts.append((await served.call("x", server_id="parrot")).text)

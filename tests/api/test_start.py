@@ -44,7 +44,7 @@ async def test_a_request_that_comes_before_the_loading_has_begun_waits_for_it():
     async def app(scope, receive, send):
         answered.append(scope["path"])
 
-    front, tasks = Front(AnyKey(), lambda: app), TaskScope("test")
+    front, tasks = Front(AnyKey(), lambda: app, bytes), TaskScope("test")
     scope = {"path": "/api/v1/x", "raw_path": b"/api/v1/x", "method": "GET", "headers": []}
     scope["headers"] = [(b"authorization", b"Bearer x")]
     asking = asyncio.ensure_future(front(scope, None, None))

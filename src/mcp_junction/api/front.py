@@ -1,7 +1,8 @@
 """Front: the REST API as the listener sees it: a bare ASGI app, there from the beginning.
 
 It finds out who is asking, keeps out what is too large, and hands the rest to the real app, which
-is loaded behind it in a thread: a request that comes first waits for it. It knows no route.
+is loaded behind it in a thread: a request that comes first waits for it. It knows no route but
+``/metrics``, which any key opens and which needs nothing of what is behind.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any, Final, Protocol
 from mcp_junction.api.access import PRINCIPAL, PUBLIC
 from mcp_junction.api.errors import ErrorAnswer, answer_to
 from mcp_junction.errors import RequestError
+from mcp_junction.listener.http.doors import METRICS
 from mcp_junction.policy.principal import Principal
 from mcp_junction.tasks import TaskScope
+from mcp_junction.telemetry.exposition import CONTENT_TYPE
 
 log = logging.getLogger("mcp_junction.api")
 
@@ -24,6 +27,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _BODIED: Final = ("POST", "PATCH", "PUT")
+_NEEDED: Final = "a key is needed: Authorization: Bearer …"
 
 
 class Keys(Protocol):
@@ -40,9 +44,10 @@ class Keys(Protocol):
 class Front:
     """What stands before the routes."""
 
-    def __init__(self, keys: Keys, make: Callable[[], App]) -> None:
+    def __init__(self, keys: Keys, make: Callable[[], App], metrics: Callable[[], bytes]) -> None:
         self._keys = keys
         self._make = make
+        self._metrics = metrics
         self.app: App | None = None
         """What stands behind it, once that is loaded."""
         self._loading: asyncio.Task[App] | None = None
@@ -62,6 +67,9 @@ class Front:
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         try:
             scope[PRINCIPAL] = self._admitted(scope)
+            if scope["path"] == METRICS:
+                await self._show_metrics(scope["method"], send)
+                return
             app = self.app or await self._loaded()
         except RequestError as error:
             await respond(send, answer_to(error))
@@ -75,13 +83,10 @@ class Front:
 
     def _admitted(self, scope: Scope) -> Principal | None:
         """Whom a request is from; None for anyone, who is let in where anyone is."""
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        principal = self._keys.principal(given[0]) if len(given) == 1 else None
-        if principal is None and given and self._keys.is_blind:
-            raise RequestError("STORE_UNAVAILABLE", "keys cannot be checked now: the store is away")
-        if principal is None and (given or scope["path"].rstrip("/") not in PUBLIC):
-            raise RequestError("UNAUTHENTICATED", "a key is needed: Authorization: Bearer …")
-        if self._draining:
+        principal = self._identified(scope["headers"])
+        if principal is None and scope["path"].rstrip("/") not in PUBLIC:
+            raise RequestError("UNAUTHENTICATED", _NEEDED)
+        if self._draining and scope["path"] != METRICS:
             context = {"delivery": "not_sent"}
             again = {"retry-after": "1"}
             raise RequestError("SERVER_UNAVAILABLE", "Junction is ending", context, again)
@@ -93,6 +98,24 @@ class Front:
         if scope["method"] in _BODIED:
             _check_type(scope["headers"])
         return principal
+
+    def _identified(self, headers: list[tuple[bytes, bytes]]) -> Principal | None:
+        """Whose key a request shows; None when it shows none."""
+        given = [value for name, value in headers if name == b"authorization"]
+        principal = self._keys.principal(given[0]) if len(given) == 1 else None
+        if principal is None and given:
+            if self._keys.is_blind:
+                words = "keys cannot be checked now: the store is away"
+                raise RequestError("STORE_UNAVAILABLE", words)
+            raise RequestError("UNAUTHENTICATED", _NEEDED)
+        return principal
+
+    async def _show_metrics(self, method: str, send: Send) -> None:
+        if method not in ("GET", "HEAD"):
+            allowed = {"allow": "GET, HEAD"}
+            words = "only GET and HEAD are for this address"
+            raise RequestError("METHOD_NOT_ALLOWED", words, headers=allowed)
+        await _send(send, 200, self._metrics(), [(b"content-type", CONTENT_TYPE)])
 
     async def _loaded(self) -> App:
         if self._loading is None:  # we are listening since a moment ago
@@ -118,6 +141,10 @@ def _check_type(headers: list[tuple[bytes, bytes]]) -> None:
 async def respond(send: Send, answer: ErrorAnswer) -> None:
     headers = [(b"content-type", b"application/json")]
     headers += [(n.encode(), v.encode("latin-1", "replace")) for n, v in answer.headers.items()]
-    headers.append((b"content-length", b"%d" % len(answer.body)))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    await _send(send, answer.status, answer.body, headers)
+
+
+async def _send(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

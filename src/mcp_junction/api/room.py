@@ -29,7 +29,7 @@ class Room:
         self.calling = Calling(junction, registry, keys.is_in_force)
         self._tasks = TaskScope("REST")
         self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force)
-        self.front = Front(keys, self._make)
+        self.front = Front(keys, self._make, registry.metrics)
 
     def open(self) -> None:
         """Begin to load the routes, and to index what they search; requests wait for them."""

@@ -25,7 +25,6 @@ from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
-from mcp_junction.health.verdict import Facts
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.definitions import (
@@ -43,6 +42,7 @@ from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.inspection import STRICT, shown
 from mcp_junction.registry.life import Life
 from mcp_junction.registry.member import Member
+from mcp_junction.registry.metrics import metrics_of
 from mcp_junction.registry.rules import change_of, check, check_version
 from mcp_junction.registry.shelving import stored_offers
 from mcp_junction.registry.state import State, state_of
@@ -165,9 +165,9 @@ class Registry:
         found.sort(key=lambda record: record.name)
         return [record for record in found if status is None or record.status == status]
 
-    def health(self) -> dict[str, Facts]:
-        """What is known of each server's health, by its id."""
-        return {member.id: self._life.facts(member) for member in self._roster}
+    def metrics(self) -> bytes:
+        """How everything stands, as Prometheus reads it."""
+        return metrics_of(self._ground, self._life.facts)
 
     def state(self) -> State:
         """All servers in one look."""

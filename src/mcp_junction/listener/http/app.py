@@ -15,7 +15,15 @@ from typing import NamedTuple
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.listener.http.doors import Doors, Receive, Rest, Scope, Send, Standing
+from mcp_junction.listener.http.doors import (
+    METRICS,
+    Doors,
+    Receive,
+    Rest,
+    Scope,
+    Send,
+    Standing,
+)
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.heads import Fields
@@ -120,14 +128,14 @@ class HttpListener:
     async def _keep_out(self, scope: Scope, send: Send) -> None:
         _log_refused(scope, 403)
         words = "this Host or Origin is not let in"
-        if self._rest is not None and scope["path"].startswith(_API):
+        if self._rest is not None and _is_rest(scope["path"]):
             await self._rest.refuse(send, "FORBIDDEN", words)
         else:
             await _refuse(send, 403, words)
 
     async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if self._rest is not None and path.startswith(_API):
+        if self._rest is not None and _is_rest(path):
             await self._rest(scope, receive, send)
         elif scope["method"] not in ("GET", "HEAD"):
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
@@ -319,6 +327,10 @@ class HttpListener:
         else:
             self._registry.remove(found, "the client ended the session")
             await _respond(send, 200, b"")
+
+
+def _is_rest(path: str) -> bool:
+    return path.startswith(_API) or path == METRICS
 
 
 def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.sessions.session import Session
+
+METRICS: Final = "/metrics"
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -35,7 +37,7 @@ class Doors(Protocol):
 
 
 class Rest(Protocol):
-    """What answers under ``/api/``: an ASGI app that knows its own keys."""
+    """What answers under ``/api/`` and at ``/metrics``: an ASGI app that knows its own keys."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 

@@ -1,0 +1,98 @@
+"""Metrics: how the servers and the platform stand, as Prometheus reads it. Nothing is changed.
+
+Everything is what somebody knows already: a scrape asks no server, and nothing is counted for it on
+the way of a call. Of the servers that nobody wants connected only the number is told, and of those
+that do not answer no response time: an old one is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from mcp_junction.health.verdict import WINDOW, Facts
+from mcp_junction.registry.ground import Ground
+from mcp_junction.registry.member import Member
+from mcp_junction.telemetry.exposition import Family, MetricKind, exposition
+from mcp_junction.upstream.state import ServerState
+
+LABELLED: Final = 1_000
+"""How many servers have series of their own: those that came first, so none is displaced."""
+_PREFIX: Final = "mcp_aggregator_"
+_CHECK: Final = f"{_PREFIX}health_check_"
+
+
+def metrics_of(ground: Ground, facts_of: Callable[[Member], Facts]) -> bytes:
+    """All there is to export, at this moment."""
+    return exposition([*_fleet(ground), *_health(ground, facts_of), *_audit(ground)])
+
+
+def _fleet(ground: Ground) -> list[Family]:
+    count = Counter(member.status for member in ground.roster)
+    tools = sum(member.tool_count for member in ground.roster)
+    sessions = len(ground.junction.sessions)
+    return [
+        Family(
+            f"{_PREFIX}servers_total",
+            "Servers, by their status.",
+            {state.value: count[state] for state in ServerState},
+            "status",
+        ),
+        Family(f"{_PREFIX}tools_total", "Tools of all servers.", {"": tools}),
+        Family(f"{_PREFIX}sessions", "Sessions of clients that are open.", {"": sessions}),
+    ]
+
+
+def _health(ground: Ground, facts_of: Callable[[Member], Facts]) -> list[Family]:
+    seconds: dict[str, float] = {}
+    failed: dict[str, float] = {}
+    healthy: dict[str, float] = {}
+    reachable: dict[str, float] = {}
+    wanted = [one for one in ground.roster if one.status is not ServerState.DISCONNECTED]
+    for member in islice(wanted, LABELLED):
+        name, facts = member.name, facts_of(member)
+        failed[name] = facts.error_rate
+        if facts.response_time_ms is not None and member.is_serving:
+            seconds[name] = facts.response_time_ms / 1000
+        if facts.healthy is not None:
+            healthy[name] = int(facts.healthy)
+        if facts.reachable is not None:
+            reachable[name] = int(facts.reachable)
+    omitted = max(0, len(wanted) - LABELLED)
+    by_server = "server"
+    return [
+        Family(
+            f"{_CHECK}response_time_seconds",
+            "How long the last health check that was answered took.",
+            seconds,
+            by_server,
+        ),
+        Family(
+            f"{_CHECK}error_rate",
+            f"The part of the last {WINDOW} calls that failed.",
+            failed,
+            by_server,
+        ),
+        Family(f"{_CHECK}healthy", "1 while checks and calls go well.", healthy, by_server),
+        Family(f"{_CHECK}reachable", "1 while there is an answer.", reachable, by_server),
+        Family(f"{_CHECK}omitted_servers", "Servers beyond those labelled.", {"": omitted}),
+    ]
+
+
+def _audit(ground: Ground) -> list[Family]:
+    audit = ground.audit
+    return [
+        Family(
+            f"{_PREFIX}audit_rows_lost_total",
+            "Rows of the audit that were never stored.",
+            {"": audit.lost},
+            kind=MetricKind.COUNTER,
+        ),
+        Family(
+            f"{_PREFIX}audit_rows_waiting",
+            "Rows of the audit that are not stored yet.",
+            {"": audit.waiting},
+        ),
+    ]
