@@ -74,7 +74,8 @@ def test_before_anything_was_done_there_is_nothing_to_show(run):
 def test_verify_says_that_all_is_sound_or_names_the_first_bad_row(run, key, tmp_path):
     assert "3 rows in 1 chains: sound" in run("audit", "verify")
     connection = sqlite3.connect(tmp_path / "junction.db", isolation_level=None)
-    connection.execute("UPDATE audit SET actor = 'somebody' WHERE seq = 2")
+    changed = """replace(CAST(body AS TEXT), '"intent"', '"indent"')"""
+    connection.execute(f"UPDATE audit_pages SET body = CAST({changed} AS BLOB)")
     connection.close()
     assert run("audit", "verify", status=1).startswith("row 2 of writer ")
     report = json.loads(run("audit", "verify", "--json", status=1))
@@ -89,7 +90,7 @@ def test_exported_checkpoints_show_a_tail_that_was_cut(run, key, tmp_path):
     for path in (tmp_path / "audit").iterdir():
         path.unlink()
     connection = sqlite3.connect(tmp_path / "junction.db", isolation_level=None)
-    connection.execute("DELETE FROM audit WHERE seq = 3")
+    connection.execute("DELETE FROM audit_pages WHERE last_seq = 3")
     connection.close()
     assert "sound" in run("audit", "verify")
     assert "row 3" in run("audit", "verify", "--checkpoints", str(kept), status=1)
