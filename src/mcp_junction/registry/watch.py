@@ -58,8 +58,9 @@ class Watch:
     def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
         """A call has its answer."""
         if call.route is not None:
-            server = call.route.upstream.definition.id
-            if server:
+            upstream = call.route.upstream
+            server = upstream.definition.id
+            if server and not upstream.is_shut:  # what is being disconnected is refused by us
                 self._probes.observe_call(server, of_call(outcome))
 
     def _probe(self, member: Member) -> Probe:
