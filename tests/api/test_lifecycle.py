@@ -46,7 +46,7 @@ async def test_a_disconnect_lets_calls_end_and_says_how_many_there_were(served):
     await served.busy()
     leaving = asyncio.create_task(served.client().post(f"{SERVERS}/peer/disconnect"))
     async with asyncio.timeout(20):
-        while not served.junction.servers["peer"].is_shut:
+        while not served.junction.servers["peer"].is_shut:  # noqa: ASYNC110 - nothing tells it
             await asyncio.sleep(0.01)  # the request is still to come
     assert not leaving.done()
     # Nobody else gets in any more; the peer is released by its own link, as a server would be.

@@ -1,5 +1,6 @@
 """`POST /api/v1/search`: what is found, in which order, for whom, and what is refused."""
 
+import asyncio
 import json
 import time
 
@@ -109,6 +110,9 @@ async def test_a_filter_by_name_or_id_limits_what_is_found(served, add):
 
 async def test_what_was_quarantined_or_disabled_is_not_found(served, add):
     await add(served, "github", ISSUES)
+    async with asyncio.timeout(20):
+        while not await served.registry.tools("github"):
+            pass  # it is connected, and what it has is being stored
     actor = served.ring.principal(f"Bearer {served.keys['admin']}".encode())
     await served.registry.change_tool("github", "create_issue", {"enabled": False}, actor)
     assert await names(served) == ["github.list_issues"]
