@@ -8,17 +8,22 @@ each does when it is made, finds a folder without any.
 Programs that tests start run as they will for users: coverage does not follow them, which costs
 each 0.2 s and makes it half as fast. Where the program itself is the subject, or is nowhere else
 seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
-and of those folders: what others run is not in it.
+and of those folders: what others run is not in it. Nor is this process traced meanwhile, where it
+is hardly more than a client.
 """
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import coverage
 import pytest
 
 _TRACING: dict[str, str] = {}
+_CLIENTS = {"cli", "conformance", "demo", "faults", "faults_http", "journeys", "journeys_eras"}
+_CLIENTS |= {"journeys_http", "peers"}
+"""Folders whose tests talk to programs, or only put a load on what other tests cover."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +37,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    tracing = coverage.Coverage.current() if item.path.parent.name in _CLIENTS else None
+    if tracing is not None:
+        tracing.stop()
+    try:
+        return (yield)
+    finally:
+        if tracing is not None:
+            tracing.start()
 
 
 @pytest.fixture(scope="module")
