@@ -9,7 +9,8 @@ Programs that tests start run as they will for users: coverage does not follow t
 each 0.2 s and makes it half as fast. Where the program itself is the subject, or is nowhere else
 seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
 and of those folders: what others run is not in it. Nor is this process traced meanwhile, where it
-is hardly more than a client.
+is hardly more than a client, nor where generated examples run the same lines a hundred times over:
+tracing takes nearly as long as the tests.
 """
 
 import gc
@@ -39,9 +40,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def _is_generated(item: pytest.Item) -> bool:
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    tracing = coverage.Coverage.current() if item.path.parent.name in _CLIENTS else None
+    is_left_out = item.path.parent.name in _CLIENTS or _is_generated(item)
+    tracing = coverage.Coverage.current() if is_left_out else None
     if tracing is not None:
         tracing.stop()
     try:

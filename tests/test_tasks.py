@@ -136,6 +136,20 @@ async def test_what_is_handed_over_and_fails_is_reported_and_the_next_is_done(ca
     await scope.close()
 
 
+async def test_who_rests_for_long_is_gone():
+    scope = TaskScope("test")
+    scope.hand(set_later(asyncio.Event()))
+    await done(scope)
+    async with asyncio.timeout(BOUND):
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - they end by themselves
+            await asyncio.sleep(0.01)
+    after = asyncio.Event()
+    scope.hand(set_later(after))
+    async with asyncio.timeout(BOUND):
+        await after.wait()
+    await scope.close()
+
+
 async def test_settling_waits_for_what_was_handed_over_and_not_for_who_rests():
     scope = TaskScope("test")
     started, ended = asyncio.Event(), asyncio.Event()

@@ -19,18 +19,21 @@ log = logging.getLogger("mcp_junction.tasks")
 
 
 MOST_RESTING: Final = 256
+REST: Final = 1.0
+"""Seconds after which those who rest are sent home: an idle process has no tasks to spare."""
 
 
 class TaskScope:
     """A set of tasks with one owner."""
 
-    __slots__ = ("_ending", "_loop", "_name", "_resting", "_tasks")
+    __slots__ = ("_ending", "_evening", "_loop", "_name", "_resting", "_tasks")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: set[asyncio.Task[Any]] = set()
         self._resting: list[asyncio.Future[Coroutine[Any, Any, Any]]] = []
         self._ending = False
+        self._evening: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call
 
     def __len__(self) -> int:
@@ -71,6 +74,8 @@ class TaskScope:
             if not (self._ending or task.cancelling() or len(self._resting) >= MOST_RESTING):
                 rest: asyncio.Future[Coroutine[Any, Any, Any]] = loop.create_future()
                 self._resting.append(rest)
+                if self._evening is None:
+                    self._evening = loop.call_later(REST, self._send_home)
                 coro = await rest
                 del rest
 
@@ -84,12 +89,14 @@ class TaskScope:
 
     async def settle(self, timeout: float) -> None:
         """Give what is running ``timeout`` seconds to end by itself."""
+        self._ending = True  # nobody rests any more
         self._send_home()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=timeout)
 
     async def close(self) -> None:
         """Cancel what is left and wait until it is gone."""
+        self._ending = True
         self._send_home()
         current = asyncio.current_task()
         tasks = {task for task in self._tasks if task is not current}
@@ -99,8 +106,10 @@ class TaskScope:
             await asyncio.wait(tasks)
 
     def _send_home(self) -> None:
-        """Those who rest need not wait for more, and nobody who is busy will."""
-        self._ending = True
+        """Those who rest need not wait for more."""
+        if self._evening is not None:
+            self._evening.cancel()
+            self._evening = None
         resting, self._resting = self._resting, []
         for rest in resting:
             rest.cancel()
