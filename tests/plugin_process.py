@@ -40,13 +40,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _is_generated(item: pytest.Item) -> bool:
-    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+def _is_bulk(item: pytest.Item) -> bool:
+    is_generated = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return is_generated or item.get_closest_marker("bulk") is not None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    is_left_out = item.path.parent.name in _CLIENTS or _is_generated(item)
+    is_left_out = item.path.parent.name in _CLIENTS or _is_bulk(item)
     tracing = coverage.Coverage.current() if is_left_out else None
     if tracing is not None:
         tracing.stop()

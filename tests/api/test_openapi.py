@@ -71,6 +71,7 @@ def attack(document, url: str, key: str, mode: GenerationMode, examples: int) ->
     return sent
 
 
+@pytest.mark.bulk
 # The service runs on another thread of this process, and may use `random` while a request is made.
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module inside strategies")
 @pytest.mark.req("S-01")

@@ -190,6 +190,7 @@ def test_what_is_suspect_needs_a_person_under_strict_pinning():
     assert judge("warn", None, "h", suspect=True) is Verdict.NEW
 
 
+@pytest.mark.bulk
 def test_ten_thousand_tools_cost_little():
     described = "Reads what is there and gives it back, see `other_{n}` and the docs. " * 3
     offers = [

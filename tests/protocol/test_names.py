@@ -102,6 +102,7 @@ def test_random_pairs_and_names_are_one_to_one(pairs):
     check_aliases(pairs, tables)
 
 
+@pytest.mark.bulk
 @pytest.mark.req("S-06")
 def test_a_hundred_thousand_pairs_and_names_are_one_to_one():
     source = random.Random(6)
