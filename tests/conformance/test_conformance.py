@@ -83,6 +83,10 @@ def test_every_client_scenario_passes_through_the_gateway(
     assert len(rows) == SCENARIOS[column.role, column.version]
 
 
+# Controls: where one of these fails too, the fault is not the gateway's.
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("version", "era"),
     [("2025-11-25", "old"), ("2025-11-25", "both"), ("2026-07-28", "new"), ("2026-07-28", "both")],
@@ -96,6 +100,7 @@ def test_the_fixture_passes_without_the_gateway(
     assert len(rows) == SCENARIOS["server", version]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_client_wrapper_passes_without_the_gateway(version: str, suite: Suite, tmp_path: Path):
     rows = client_rows(suite, [*WRAPPER, "--direct"], version, tmp_path)

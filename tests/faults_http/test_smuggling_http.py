@@ -65,6 +65,7 @@ async def test_a_request_with_line_breaks_is_one_frame_at_the_server(
 ) -> None:
     rig = smuggling[0]
     before = len(received(rig, kind))
+    cancelled = rig.ledger(kind).entries("cancel")  # by other tests, whichever came first
     for nested in (CALL % (1, "record"), CALL % (1, f"{kind}:record"), CANCEL % 1):
         body = request(REQUESTS[place].replace("led:", f"{kind}:"), nested, line_break)
         answer = await client.post(body, "asked")
@@ -74,7 +75,7 @@ async def test_a_request_with_line_breaks_is_one_frame_at_the_server(
     assert all(one_line(text) for text in calls)
     assert {json.loads(text)["params"]["name"] for text in calls} == {"echo"}
     assert "smuggled" not in rig.ledger(kind).runs()
-    assert rig.ledger(kind).entries("cancel") == []
+    assert rig.ledger(kind).entries("cancel") == cancelled
     assert rig.ledger(kind).entries("garbage") == []
 
 
