@@ -15,6 +15,14 @@ async def forever(started: asyncio.Event | None = None) -> None:
     await asyncio.Event().wait()
 
 
+async def tidy(started: asyncio.Event, cleaned: asyncio.Event) -> None:
+    try:
+        await forever(started)
+    finally:
+        await asyncio.sleep(0)
+        cleaned.set()
+
+
 async def test_a_task_is_kept_until_it_ends():
     scope = TaskScope("test")
     gate = asyncio.Event()
@@ -54,14 +62,7 @@ async def test_closing_ends_what_is_left_and_waits_until_it_is_gone():
     scope = TaskScope("test")
     started, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def tidy() -> None:
-        try:
-            await forever(started)
-        finally:
-            await asyncio.sleep(0)
-            cleaned.set()
-
-    scope.spawn(tidy())
+    scope.spawn(tidy(started, cleaned))
     await asyncio.wait_for(started.wait(), BOUND)
     await scope.close()
     assert cleaned.is_set()
@@ -166,15 +167,9 @@ async def test_closing_ends_what_was_handed_over_and_who_rests():
     scope = TaskScope("test")
     started, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def tidy() -> None:
-        try:
-            await forever(started)
-        finally:
-            cleaned.set()
-
     scope.hand(set_later(asyncio.Event()))
     await done(scope)
-    scope.hand(tidy())
+    scope.hand(tidy(started, cleaned))
     scope.hand(set_later(asyncio.Event()))
     await started.wait()
     async with asyncio.timeout(BOUND):

@@ -112,16 +112,22 @@ async def test_a_stream_does_not_outlive_its_key_when_the_agent_has_another(serv
 
 async def test_a_key_that_is_revoked_while_its_stream_is_opened_reads_nothing(served, monkeypatch):
     events = served.registry._ground.store.events
-    real = events.bounds
+    real, expel = events.bounds, served.room.expel
+    looked = asyncio.Event()
+
+    def looking(is_allowed):
+        expel(is_allowed)
+        looked.set()
 
     async def slow():
         found = await real()
         await served.ring.revoke(served.keys["viewer"].split("_")[1], "test")
-        await asyncio.sleep(0.7)  # whoever looks for what is to be ended has looked
+        await asyncio.wait_for(looked.wait(), 20)
         return found
 
     await served.client("viewer").get(SERVERS)
     monkeypatch.setattr(events, "bounds", slow)
+    monkeypatch.setattr(served.room, "expel", looking)
     async with reading(served, "viewer") as response:
         assert await Reader(response).ended()
     assert len(served.room.streams) == 0

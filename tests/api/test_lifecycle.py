@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.plugin_rest import SERVERS, registration
+from tests.registry.toolbox import until
 
 TOOLS = "/api/v1/aggregator/tools"
 
@@ -45,9 +46,7 @@ async def test_a_disconnect_lets_calls_end_and_says_how_many_there_were(served):
     held = asyncio.create_task(served.call("peer.hold"))
     await served.busy()
     leaving = asyncio.create_task(served.client().post(f"{SERVERS}/peer/disconnect"))
-    async with asyncio.timeout(20):
-        while not served.junction.servers["peer"].is_shut:  # noqa: ASYNC110 - nothing tells it
-            await asyncio.sleep(0.01)  # the request is still to come
+    await until(lambda: served.junction.servers["peer"].is_shut)
     assert not leaving.done()
     # Nobody else gets in any more; the peer is released by its own link, as a server would be.
     assert (await served.call("peer.release")).status_code == 503

@@ -80,7 +80,7 @@ async def test_a_key_that_is_revoked_while_its_call_waits_calls_nothing(gateway)
         body = registration("box", transport_type="HTTP", connection_config={"url": server.url})
         await served.client().post(SERVERS, json=body)
         waiting = asyncio.create_task(served.call("box.echo", role="agent"))
-        await asyncio.sleep(0.2)
+        await until(lambda: served.room.calling._sessions)  # it is known who calls, not yet what
         await served.ring.revoke(served.keys["agent"].split("_")[1], "test")
         server.answers.set()
         answer = await waiting

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from tests.plugin_rest import SERVERS, registration
-from tests.registry.toolbox import Toolbox, tool
+from tests.registry.toolbox import Toolbox, tool, until
 
 SILENT = {"command": "sleep", "args": ["600"]}
 PEER = f"{SERVERS}/peer"
@@ -12,6 +12,11 @@ PEER = f"{SERVERS}/peer"
 
 def codes(answers) -> Counter:
     return Counter(answer.status_code for answer in answers)
+
+
+def queued(member) -> int:
+    """How many wait for their turn with a server."""
+    return len(member.lock._waiters or ())
 
 
 async def test_of_many_registrations_of_one_name_one_is_made(served):
@@ -59,7 +64,7 @@ async def test_what_is_asked_of_a_server_that_is_being_removed_finds_none(served
     await member.lock.acquire()
     client = served.client()
     removing = asyncio.create_task(client.delete(PEER))
-    await asyncio.sleep(0.1)
+    await until(lambda: queued(member) == 1)
     later = [
         asyncio.create_task(request)
         for request in (
@@ -70,7 +75,7 @@ async def test_what_is_asked_of_a_server_that_is_being_removed_finds_none(served
             client.delete(PEER),
         )
     ]
-    await asyncio.sleep(0.2)
+    await until(lambda: queued(member) == 1 + len(later))
     member.lock.release()
     assert (await removing).status_code == 204
     for answer in await asyncio.gather(*later):
@@ -82,9 +87,9 @@ async def test_a_removal_is_of_the_version_that_was_read(served):
     member = served.registry._ground.roster.get("peer")
     await member.lock.acquire()
     changing = asyncio.create_task(served.client().patch(PEER, json={"description": "new"}))
-    await asyncio.sleep(0.1)
+    await until(lambda: queued(member) == 1)
     removing = asyncio.create_task(served.client().delete(PEER, headers={"if-match": '"1"'}))
-    await asyncio.sleep(0.1)
+    await until(lambda: queued(member) == 2)
     member.lock.release()
     assert (await changing).status_code == 200
     assert (await removing).json()["error_code"] == "VERSION_CONFLICT"
@@ -96,7 +101,7 @@ async def test_who_does_not_want_to_wait_ends_the_waiting_of_others(served):
     held = asyncio.create_task(served.call("peer.hold"))
     await served.busy()
     patient = asyncio.create_task(served.client().post(f"{PEER}/disconnect"))
-    await asyncio.sleep(0.2)
+    await until(lambda: served.junction.servers["peer"].is_shut)
     forced = await served.client().post(f"{PEER}/disconnect", json={"force": True})
     assert forced.json() == {"status": "DISCONNECTED", "pending_requests": 1}
     assert (await patient).json()["status"] == "DISCONNECTED"
