@@ -19,7 +19,7 @@ from tests.registry.toolbox import BOUND, Toolbox, until
 from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.bus.bus import Bus
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import tool_call
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, load, without_file
 from mcp_junction.config.registration import Registration, read_registration
@@ -71,7 +71,7 @@ class Platform:
         """Call a tool by its canonical name, as the local owner."""
         params = {"name": Raw(json.dumps(name).encode())}
         params["arguments"] = Raw(json.dumps(arguments).encode())
-        call = Call(self.session, self.junction.snapshot, "tools/call", name, params)
+        call = tool_call(self.session, self.junction.snapshot, name, params)
         return await asyncio.wait_for(call.snapshot.handle(call), BOUND)
 
     def listed(self) -> list[str]:

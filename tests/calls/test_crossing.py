@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from tests.calls.world import World, body
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, tool_call
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
@@ -32,7 +32,7 @@ class Stateless:
 
     def call(self, **members: Any) -> Call:
         params = frames.members(json.dumps({"name": "one:echo", **members}).encode())
-        return Call(self.visitor, self.world.snapshot, "tools/call", "one:echo", params)
+        return tool_call(self.visitor, self.world.snapshot, "one:echo", params)
 
     async def asked(self) -> dict[str, Any]:
         """Call, and be asked something: what the client is answered."""

@@ -33,7 +33,8 @@ class Readers:
 
     async def say(self, session: Session, verb: str, uri: str = URI) -> Outcome:
         target = Address(RESOURCES, uri)
-        call = Call(session, self.snapshot, f"resources/{verb}", target, {"uri": raw(uri)})
+        params = {"uri": raw(uri)}
+        call = Call(session, self.snapshot, f"resources/{verb}", target, params, session)
         return await self.snapshot.handle(call)
 
     def told(self) -> list[str]:

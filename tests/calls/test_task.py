@@ -48,7 +48,7 @@ class Workers:
     ) -> Outcome:
         visitor = Visitor(principal, endpoint, names.STDIO, {}, Raw(b"{}"))
         params = {"taskId": Raw(json.dumps(task).encode())}
-        call = Call(visitor, self.world.snapshot, method, Address(TASKS, task), params)
+        call = Call(visitor, self.world.snapshot, method, Address(TASKS, task), params, visitor)
         return await self.world.run(call)
 
     def reached(self) -> dict[str, list[str]]:

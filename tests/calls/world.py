@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, tool_call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
@@ -42,7 +42,7 @@ class World:
         return self.call_raw(name, json.dumps(params).encode())
 
     def call_raw(self, name: str, params: bytes) -> Call:
-        return Call(self.session, self.snapshot, "tools/call", name, frames.members(params))
+        return tool_call(self.session, self.snapshot, name, frames.members(params))
 
     def start(self, call: Call) -> Any:
         return self.tasks.spawn(self.snapshot.handle(call))

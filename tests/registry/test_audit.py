@@ -8,7 +8,7 @@ from msgspec import Raw
 from tests.plugin_registry import ADMIN, registration
 from tests.registry.toolbox import until
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import tool_call
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.upstream.outcome import Delivery, Kind
 
@@ -98,7 +98,7 @@ async def test_a_cancelled_call_leaves_its_row(single, toolbox):
     await run.add("box", server)
     server.gate.clear()
     params = {"name": Raw(b'"box.echo"')}
-    call = Call(run.session, run.junction.snapshot, "tools/call", "box.echo", params)
+    call = tool_call(run.session, run.junction.snapshot, "box.echo", params)
     running = asyncio.ensure_future(call.snapshot.handle(call))
     await until(lambda: server.calls)
     call.cancel("nobody wants it")

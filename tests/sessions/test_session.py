@@ -6,7 +6,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import tool_call
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.policy.principal import LOCAL_OWNER
@@ -130,7 +130,7 @@ async def test_when_the_session_ends_its_calls_are_ended():
     async def handle(call):
         raise AssertionError
 
-    call = Call(client.session, Snapshot(Catalog(), handle), "tools/call", "x", {})
+    call = tool_call(client.session, Snapshot(Catalog(), handle), "x", {})
     client.session.calls[b"1"] = call
     client.session.close("the client is gone")
     assert call.ended_by is not None
@@ -143,7 +143,7 @@ async def test_a_cancel_reaches_the_call_with_that_id_and_no_other():
         raise AssertionError
 
     calls = {
-        key: Call(client.session, Snapshot(Catalog(), handle), "tools/call", "x", {})
+        key: tool_call(client.session, Snapshot(Catalog(), handle), "x", {})
         for key in (b"1", b'"1"')
     }
     client.session.calls = dict(calls)

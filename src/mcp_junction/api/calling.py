@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.view import View
 from mcp_junction.errors import NotFound, RequestError
@@ -71,11 +72,7 @@ class Done(NamedTuple):
 class _Timed(Call):
     """A call that knows when it was put on its way to the server."""
 
-    __slots__ = ("boarded",)
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.boarded: float | None = None
+    boarded: float | None = None
 
     def board(self, flight: Flight) -> bool:
         self.boarded = perf_counter()
@@ -132,7 +129,8 @@ class Calling:
                 raise
             spelled, record = await self._resolved(session, name, server)
         params = {"name": Raw(b'""'), "arguments": arguments}
-        call = _Timed(session, self._junction.snapshot, "tools/call", spelled, params)
+        target = Address(TOOLS, spelled)
+        call = _Timed(session, self._junction.snapshot, "tools/call", target, params, session)
         outcome = await self._handled(call, principal, watch)
         record = record or self._reached(call)
         if outcome.kind is not Kind.RESULT:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Protocol
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.methods import Address
@@ -56,58 +57,30 @@ class Caller(Wire, Protocol):
     def hello(self) -> Hello: ...
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One routed request. Holds the snapshot it started with, whatever changes meanwhile."""
 
-    __slots__ = (
-        "_ended_by",
-        "_ending",
-        "address",
-        "asking",
-        "caller",
-        "deadline",
-        "flight",
-        "intent",
-        "is_bare",
-        "level",
-        "method",
-        "params",
-        "progress_token",
-        "route",
-        "snapshot",
-        "spoke",
-        "wire",
-    )
-
-    def __init__(
-        self,
-        caller: Caller,
-        snapshot: Snapshot,
-        method: str,
-        address: Address | str,
-        params: dict[str, Raw],
-        wire: Wire | None = None,
-    ) -> None:
-        self.caller = caller
-        self.snapshot = snapshot
-        self.method = method
-        self.address = Address(TOOLS, address) if isinstance(address, str) else address
-        self.params = params
-        self.wire: Wire = caller if wire is None else wire
-        self.route: Route | None = None
-        self.flight: Flight | None = None
-        self.deadline: float | None = None
-        self.intent: str | None = None
-        """The row of the audit that said, before it was sent, that it would be."""
-        self.progress_token: Raw | None = None
-        self.level: int | None = None
-        """The least level of log messages a stateless client wants of this call; None is none."""
-        self.is_bare = False
-        """Whether a stateless client says nothing in ``_meta`` but who it is."""
-        self.spoke = False
-        self.asking = 0
-        self._ended_by: Outcome | None = None
-        self._ending: asyncio.Event | None = None
+    caller: Caller
+    snapshot: Snapshot
+    method: str
+    address: Address
+    params: dict[str, Raw]
+    wire: Wire
+    route: Route | None = None
+    flight: Flight | None = None
+    deadline: float | None = None
+    intent: str | None = None
+    """The row of the audit that said, before it was sent, that it would be."""
+    progress_token: Raw | None = None
+    level: int | None = None
+    """The least level of log messages a stateless client wants of this call; None is none."""
+    is_bare: bool = False
+    """Whether a stateless client says nothing in ``_meta`` but who it is."""
+    spoke: bool = False
+    asking: int = 0
+    ended_by: Outcome | None = None
+    """How it was ended from our side, if it was."""
+    _ending: asyncio.Event | None = None
 
     @property
     def name(self) -> str:
@@ -126,8 +99,8 @@ class Call:
 
     def board(self, flight: Flight) -> bool:
         """Put the call on a flight; False when it has been ended meanwhile."""
-        if self._ended_by is not None:
-            flight.end(self._ended_by)
+        if self.ended_by is not None:
+            flight.end(self.ended_by)
             return False
         self.flight = flight
         return True
@@ -146,16 +119,11 @@ class Call:
         self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self._delivery), reason)
 
     @property
-    def ended_by(self) -> Outcome | None:
-        """How it was ended from our side, if it was."""
-        return self._ended_by
-
-    @property
     def ending(self) -> asyncio.Event:
         """Set when it is ended from our side; for what is waited for before it is sent."""
         if self._ending is None:
             self._ending = asyncio.Event()
-            if self._ended_by is not None:
+            if self.ended_by is not None:
                 self._ending.set()
         return self._ending
 
@@ -164,8 +132,8 @@ class Call:
         return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
 
     def _end(self, outcome: Outcome, reason: str) -> None:
-        if self._ended_by is None:
-            self._ended_by = outcome
+        if self.ended_by is None:
+            self.ended_by = outcome
             if self._ending is not None:
                 self._ending.set()
             if self.flight is not None:
@@ -174,12 +142,12 @@ class Call:
     # -- upward: what the server says before it answers
 
     def progress(self, params: dict[str, Raw]) -> None:
-        if self.progress_token is not None and self._ended_by is None:
+        if self.progress_token is not None and self.ended_by is None:
             params["progressToken"] = self.progress_token
             self._tell("notifications/progress", encode.dumps(params))
 
     def log(self, params: Raw) -> None:
-        if self._ended_by is None and self._wants_log(params):
+        if self.ended_by is None and self._wants_log(params):
             self._tell("notifications/message", params)
 
     def _wants_log(self, params: Raw) -> bool:
@@ -199,3 +167,8 @@ class Call:
             return await self.caller.ask(method, params, self.wire)
         finally:
             self.asking -= 1
+
+
+def tool_call(caller: Caller, snapshot: Snapshot, name: str, params: dict[str, Raw]) -> Call:
+    """A call of a tool whose caller has no other wire than its own."""
+    return Call(caller, snapshot, "tools/call", Address(TOOLS, name), params, caller)

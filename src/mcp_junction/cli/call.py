@@ -55,7 +55,7 @@ def _refuse(constant: str) -> Any:
 
 async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -> int:
     from mcp_junction.app import Junction
-    from mcp_junction.calls.call import Call
+    from mcp_junction.calls.call import tool_call
     from mcp_junction.upstream.outcome import Kind
 
     async with Junction(config) as junction:
@@ -63,7 +63,7 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         await settled_with_progress(junction)
         session = junction.open_session(lambda _: None)
         params = {"name": msgspec.Raw(b""), "arguments": msgspec.Raw(arguments)}
-        call = Call(session, junction.snapshot, "tools/call", name, params)
+        call = tool_call(session, junction.snapshot, name, params)
         outcome = await junction.snapshot.handle(call)
     value = msgspec.json.decode(outcome.payload)
     if outcome.kind is not Kind.RESULT:

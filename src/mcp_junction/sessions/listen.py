@@ -102,7 +102,7 @@ async def subscribed(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) ->
 
 async def _subscribed(listen: Listen, snapshot: Snapshot, uri: str) -> bool:
     params = {"uri": Raw(encode.dumps(uri))}
-    call = Call(listen, snapshot, "resources/subscribe", Address(RESOURCES, uri), params)
+    call = Call(listen, snapshot, "resources/subscribe", Address(RESOURCES, uri), params, listen)
     late = asyncio.get_running_loop().call_later(_PATIENCE, call.expire, _PATIENCE)
     try:
         return (await snapshot.handle(call)).kind is Kind.RESULT
