@@ -19,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from mcp_junction.listener.http.exchange import STATUS, Exchange
-from mcp_junction.listener.http.heads import Fields, Head, Heads
+from mcp_junction.listener.http.heads import Fields, Known, known
 from mcp_junction.tasks import TaskScope
 
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -44,12 +44,11 @@ class HttpProtocol(asyncio.Protocol):
 
     __slots__ = (
         "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_fields",
-        "_header_bytes", "_idle_after", "_idle_since", "_keep_alive", "_last_active", "_last_head",
-        "_loop", "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport",
-        "_url",
+        "_header_bytes", "_idle_after", "_idle_since", "_keep_alive", "_known", "_last_active",
+        "_last_scope", "_loop", "_parser", "_paused", "_queue", "_resumed", "_state", "_timer",
+        "_transport", "_url",
     )  # fmt: skip
 
-    heads: Heads
     max_body: int
     patience: Patience
     tasks: TaskScope
@@ -75,7 +74,8 @@ class HttpProtocol(asyncio.Protocol):
         self._resumed: asyncio.Future[None] | None = None
         self._keep_alive = True
         self._begun = 0.0  # when the request began that is coming in; 0 when none is
-        self._last_head: Head | None = None
+        self._known: Known | None = None
+        self._last_scope: dict[str, Any] | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -107,12 +107,12 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._last_active = self._loop.time()
         begins = not self._begun and self._keep_alive
-        if begins and (whole := self.heads.whole(data)) is not None:
-            head, body = whole
+        if begins and self._known is not None and (asked := self._known.again(data)) is not None:
+            scope, body = asked
             if len(body) <= self.max_body:
-                self._take(Exchange(self, {**self._base, **head.scope}, body, len(body)))
+                self._take(Exchange(self, scope, body, len(body)))
                 return
-        self._last_head = None
+        self._last_scope = None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -121,13 +121,13 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(400, b"this is not HTTP")
         if self._begun:
             self._watch()
-        elif begins:
-            self._remember(data)
+        elif begins and self._last_scope is not None:
+            self._remember(data, self._last_scope)
 
-    def _remember(self, data: bytes) -> None:
+    def _remember(self, data: bytes, scope: dict[str, Any]) -> None:
         """What came in was read, from the beginning of a request to the end of one."""
-        if self._last_head is not None:
-            self.heads.keep(data, self._last_head)
+        self._known = known(data, scope)
+        self._last_scope = None
 
     def eof_received(self) -> None:
         pass  # whoever closes its side is gone: a client that still reads looks no different
@@ -232,11 +232,10 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._begun = 0.0
-        head = Head(self._scope(), self._fields)
-        scope = {**self._base, **head.scope}
+        scope = {**self._base, **self._scope()}
         exchange = Exchange(self, scope, self._take_body(), self._body_size)
         exchange.keep_alive = self._parser.should_keep_alive()
-        self._last_head = head if exchange.keep_alive else None
+        self._last_scope = scope if exchange.keep_alive else None
         self._take(exchange)
 
     def _take(self, exchange: Exchange) -> None:
@@ -334,5 +333,5 @@ def protocol_for(
 ) -> type[HttpProtocol]:
     """The protocol, with the owner of its tasks, the size of body it takes, and for how long."""
     patience = patience or Patience()
-    own = {"tasks": tasks, "heads": Heads(), "max_body": max_body, "patience": patience}
+    own = {"tasks": tasks, "max_body": max_body, "patience": patience}
     return type("Protocol", (HttpProtocol,), own)
