@@ -12,6 +12,8 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
@@ -44,7 +46,8 @@ from mcp_junction.tasks import TaskScope
 log = logging.getLogger("mcp_junction.http")
 
 
-_JSON = (b"content-type", b"application/json")
+_TYPE = b"application/json"
+_JSON = (b"content-type", _TYPE)
 _API = "/api/"
 _NOT_SENT = {"delivery": "not_sent"}
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
@@ -59,7 +62,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-class _Asked(NamedTuple):
+class _Asked(msgspec.Struct, frozen=True):
     """A POST: who asks at which door, with what, and the way back."""
 
     principal: Principal
@@ -102,9 +105,9 @@ class HttpListener:
         """On the way of every call: what only looks is no coroutine, and hands on what is."""
         given = scope["headers"]
         headers: dict[bytes, bytes] = given.by_name if type(given) is Fields else dict(given)
-        if not self._guard.admits(
-            headers.get(b"host", b""), headers.get(b"origin", b"")
-        ) or _says_twice(given, headers):
+        if not self._guard.admits(headers.get(b"host", b""), headers.get(b"origin", b"")) or (
+            len(given) != len(headers) and _says_twice(given)
+        ):
             return self._keep_out(scope, send)
         endpoint = self._doors.endpoint(scope["path"])
         if endpoint is None:
@@ -159,7 +162,8 @@ class HttpListener:
         principal: Principal,
         endpoint: Endpoint,
     ) -> Awaitable[None]:
-        if not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
+        kind = headers.get(b"content-type", b"")
+        if kind != _TYPE and not kind.lower().startswith(_TYPE):
             return _refuse(send, 415, "send content-type: application/json")
         asked = _Asked(principal, endpoint, scope["headers"], headers, send, scope.get("exchange"))
         # Our own HTTP protocol has the body already, or did not even keep it.
@@ -338,10 +342,8 @@ def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
     return b"mcp-session-id" not in headers and envelope.is_enveloped(frame.params)
 
 
-def _says_twice(given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes]) -> bool:
+def _says_twice(given: list[tuple[bytes, bytes]]) -> bool:
     """Whether there are two Hosts or Origins: then who knows which one others believe."""
-    if len(given) == len(headers):
-        return False
     names = [name for name, _ in given]
     return names.count(b"host") > 1 or names.count(b"origin") > 1
 

@@ -74,11 +74,12 @@ class Exchange:
         if self._gone or self._started:
             return
         self._started = self.complete = True
-        close = b"" if self.keep_alive else b"connection: close\r\n"
-        head = b"%bcontent-length: %d\r\n%b\r\n" % (head, len(body), close)
+        end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if len(body) < _LARGE:
-            self._protocol.write(head + body)
+            length = b"%d" % len(body)
+            self._protocol.write(b"".join((head, b"content-length: ", length, end, body)))
         else:
+            head = b"%bcontent-length: %d%b" % (head, len(body), end)
             self._protocol.write_parts((head, body))
         self._protocol.finished(self)
 

@@ -11,6 +11,8 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.http.streams import EventStream, Send
 from mcp_junction.policy.principal import Principal
@@ -88,18 +90,15 @@ def _nowhere(frame: bytes) -> None:
     """What is said to a client that has gone."""
 
 
-class Reply:
+class Reply(msgspec.Struct, eq=False):
     """The way back for one POST: plain JSON when the answer is all, a stream when it is not."""
 
-    __slots__ = ("_accept", "_attaching", "_found", "_send", "_tasks", "stream")
-
-    def __init__(self, send: Send, tasks: TaskScope, found: HttpSession, accept: bytes) -> None:
-        self._send = send
-        self._tasks = tasks
-        self._found = found
-        self._accept = accept
-        self._attaching: asyncio.Task[asyncio.Future[None]] | None = None
-        self.stream: EventStream | None = None
+    _send: Send
+    _tasks: TaskScope
+    _found: HttpSession
+    _accept: bytes
+    _attaching: asyncio.Task[asyncio.Future[None]] | None = None
+    stream: EventStream | None = None
 
     def send(self, frame: bytes) -> None:
         self._begun().send(frame)

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import msgspec
+
 from mcp_junction.calls.call import Call
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.agreement import said_twice
@@ -82,25 +84,16 @@ class StatelessFront:
             await respond(send, Reply(b"", 202))
 
 
-class Flow:
+class Flow(msgspec.Struct, eq=False):
     """The way back for one request: nothing until the call speaks, then a stream."""
 
-    __slots__ = ("_attaching", "_dispatcher", "_headers", "_send", "_tasks", "_what", "stream")
-
-    def __init__(
-        self,
-        send: Send,
-        tasks: TaskScope,
-        headers: dict[bytes, bytes],
-        dispatcher: StatelessDispatcher,
-    ) -> None:
-        self._send = send
-        self._tasks = tasks
-        self._headers = headers
-        self._dispatcher = dispatcher
-        self._attaching: asyncio.Task[asyncio.Future[None]] | None = None
-        self._what: Call | Listen | None = None
-        self.stream: EventStream | None = None
+    _send: Send
+    _tasks: TaskScope
+    _headers: dict[bytes, bytes]
+    _dispatcher: StatelessDispatcher
+    _attaching: asyncio.Task[asyncio.Future[None]] | None = None
+    _what: Call | Listen | None = None
+    stream: EventStream | None = None
 
     def begun(self, frame_id: bytes, what: Call | Listen) -> None:
         """From now on it ends when the client closes the stream."""
