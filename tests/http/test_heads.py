@@ -49,9 +49,9 @@ class Connection:
                 connection.read += 1
                 super().on_message_begin()
 
-            def _remember(self, data: bytes, scope: dict[str, Any]) -> None:
+            def _remember(self, data: bytes) -> None:
                 if knows:  # else every head is read
-                    super()._remember(data, scope)
+                    super()._remember(data)
 
         config = uvicorn.Config(
             self._app, interface="asgi3", proxy_headers=False, log_config=None, lifespan="off"

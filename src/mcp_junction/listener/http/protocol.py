@@ -121,13 +121,14 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(400, b"this is not HTTP")
         if self._begun:
             self._watch()
-        elif begins and self._last_scope is not None:
-            self._remember(data, self._last_scope)
+        elif begins:
+            self._remember(data)
 
-    def _remember(self, data: bytes, scope: dict[str, Any]) -> None:
+    def _remember(self, data: bytes) -> None:
         """What came in was read, from the beginning of a request to the end of one."""
-        self._known = known(data, scope)
-        self._last_scope = None
+        if self._last_scope is not None:
+            self._known = known(data, self._last_scope)
+            self._last_scope = None
 
     def eof_received(self) -> None:
         pass  # whoever closes its side is gone: a client that still reads looks no different
