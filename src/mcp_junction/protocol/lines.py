@@ -48,13 +48,13 @@ class LineReader:
             self._hold(pieces[0])
             lines.append(self._release())
             del pieces[0]
-        if len(data) > self._limit:
-            lines += [self._bounded(piece) for piece in pieces]
-        else:
-            lines += filter(None, pieces)  # empty ones can come in floods; this is the fast way
         if rest:
             self._hold(rest)
-        return [line for line in lines if isinstance(line, Overlong) or line.strip()]
+        if lines or len(data) > self._limit:
+            lines += [self._bounded(piece) for piece in pieces]
+            return [line for line in lines if isinstance(line, Overlong) or line.strip()]
+        # Empty ones can come in floods; this is the fast way.
+        return [line for line in filter(None, pieces) if not line.isspace()]
 
     def finish(self) -> bytes | Overlong | None:
         """A last line without its line feed, at the end of the stream."""

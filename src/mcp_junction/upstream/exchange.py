@@ -33,49 +33,54 @@ _LARGE = 64 * 1024
 class Exchange:
     """The table of flights of one link."""
 
-    __slots__ = ("_ear", "_flights", "_open", "_questions", "_server", "_write", "era", "noise")
+    __slots__ = ("_ear", "_open", "_questions", "_server", "_write", "era", "flights", "noise")
 
     def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
         self._server = server
         self._write = write
         self._ear = ear
-        self._flights: dict[bytes, Flight] = {}
+        self.flights: dict[bytes, Flight] = {}
         self._questions = TaskScope(f"questions of {server}")
         self._open: dict[bytes, Withdrawable] = {}
         self.era = Era.HANDSHAKE
         self.noise = 0
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self.flights)
 
     @property
     def calls(self) -> int:
         """How many of them are for somebody; the rest are questions of our own."""
-        return sum(flight.passenger is not None for flight in self._flights.values())
+        return sum(flight.passenger is not None for flight in self.flights.values())
 
     # -- outgoing
 
     def register(self, flight: Flight) -> None:
         """Expect an answer; writing the request is someone else's part."""
-        self._flights[flight.wire_id] = flight
+        self.flights[flight.wire_id] = flight
 
     def forget(self, flight: Flight) -> None:
         """Expect no answer any more."""
-        self._flights.pop(flight.wire_id, None)
+        self.flights.pop(flight.wire_id, None)
 
     def drop(self, flight: Flight, outcome: Outcome) -> None:
         """No answer will come: end the flight."""
-        self._flights.pop(flight.wire_id, None)
+        self.flights.pop(flight.wire_id, None)
         flight.end(outcome)
 
     def send(self, flight: Flight) -> None:
-        self._flights[flight.wire_id] = flight
+        self._write(self.taken(flight))
+
+    def taken(self, flight: Flight) -> bytes:
+        """Expect an answer to what the caller is about to write."""
+        self.flights[flight.wire_id] = flight
         flight.state = WRITTEN
-        self._write(encode.request(flight.wire_id, flight.method, flight.params))
+        frame = encode.request(flight.wire_id, flight.method, flight.params)
         flight.params = b""  # a large call is not to be held twice while it runs
+        return frame
 
     def cancel(self, flight: Flight, reason: str) -> None:
-        known = self._flights.pop(flight.wire_id, None) is not None
+        known = self.flights.pop(flight.wire_id, None) is not None
         if known and flight.state is WRITTEN:  # else the server has not heard of it
             params = b'{"requestId":%b,"reason":%b}' % (flight.wire_id, encode.dumps(reason))
             self._write(encode.notification("notifications/cancelled", params))
@@ -85,7 +90,7 @@ class Exchange:
 
     async def close(self, why: str) -> None:
         """The link is gone: every flight ends, every question is dropped."""
-        flights, self._flights = self._flights, {}
+        flights, self.flights = self.flights, {}
         for flight in flights.values():
             flight.end(outcomes.link_lost(self._server, flight.delivery, why))
         await self._questions.close()
@@ -124,7 +129,7 @@ class Exchange:
         if frame.jsonrpc != _JSONRPC:  # a log record, say, that has an id, too
             self._noise("it does not say jsonrpc 2.0")
             return
-        flight = self._flights.pop(frames.octets(frame.id), None)
+        flight = self.flights.pop(frames.octets(frame.id), None)
         if flight is None:
             # Late, after a cancel or a timeout; or the answer to nothing we asked.
             log.debug("server %r answered nothing that is waited for", self._server)
@@ -154,7 +159,7 @@ class Exchange:
             refusal = encode.error_object(INVALID_REQUEST, "this request could not be read")
             self._write(encode.error(wire_id, refusal))
             return False
-        flight = self._flights.pop(wire_id, None) if wire_id is not None else None
+        flight = self.flights.pop(wire_id, None) if wire_id is not None else None
         if flight is None:
             return False
         message = f"server {self._server!r}: {why}"
@@ -181,7 +186,7 @@ class Exchange:
     def _progressed(self, frame: Frame) -> None:
         params = frames.members(frame.params)
         token = params.get("progressToken")
-        flight = self._flights.get(frames.octets(token)) if token else None
+        flight = self.flights.get(frames.octets(token)) if token else None
         if flight is not None and flight.passenger is not None:
             flight.passenger.progress(params)
 
@@ -246,7 +251,7 @@ class Exchange:
             return on.passenger, True
         found: Passenger | None = None
         waiting: list[Passenger] = []
-        for flight in self._flights.values():
+        for flight in self.flights.values():
             passenger = flight.passenger
             if passenger is None:
                 continue

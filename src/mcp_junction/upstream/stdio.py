@@ -157,21 +157,28 @@ class StdioLink:
         return b"".join(self._stderr)[-_STDERR_TAIL:].decode("utf-8", "replace")
 
     @property
-    def _has_ended(self) -> bool:
-        return self.closed.done() or (self._ward is not None and self._ward.exited.done())
+    def _hears(self) -> bool:
+        """Whether what is written to it has a chance to be read."""
+        return (
+            self._stdin is not None
+            and not self._stdin.is_closing
+            and not self.closed.done()
+            and not (self._ward is not None and self._ward.exited.done())
+        )
 
     # -- the Link protocol
 
     def send(self, flight: Flight) -> None:
-        if self._stdin is None or self._stdin.is_closing or self._has_ended:
+        stdin, exchange = self._stdin, self.exchange
+        if stdin is None or not self._hears:
             flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
-        elif self._stdin.unsent > self._limits.bytes:
+        elif stdin.unsent > self._limits.bytes:
             flight.end(outcomes.unavailable(self.server, "it does not read its input"))
-        elif len(self.exchange) >= self._limits.calls and flight.passenger is not None:
-            flight.end(outcomes.overloaded(self.server, len(self.exchange)))
+        elif len(exchange.flights) >= self._limits.calls and flight.passenger is not None:
+            flight.end(outcomes.overloaded(self.server, len(exchange)))
         else:
             flight.link = self
-            self.exchange.send(flight)
+            stdin.send(exchange.taken(flight))
 
     def cancel(self, flight: Flight, reason: str) -> None:
         self.exchange.cancel(flight, reason)
