@@ -12,7 +12,7 @@ from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, greets, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.outcome import Delivery, Kind
 
 
@@ -52,7 +52,7 @@ async def test_a_call_cancelled_before_it_boards_ends_the_flight():
     world = World(quiet())
     call = world.call()
     call.cancel("changed my mind")
-    flight = Flight("tools/call", call)
+    flight = new_flight("tools/call", call)
     assert call.board(flight) is False
     assert flight.future.result().kind is Kind.CANCELLED
 

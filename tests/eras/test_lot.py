@@ -13,7 +13,7 @@ from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.clock import FakeClock
 from mcp_junction.testing.link import FakeLink, silence
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.outcome import Kind, Outcome
 
 QUESTION = "elicitation/create"
@@ -34,7 +34,7 @@ class Place:
         """A ride with a question."""
         ride = Ride(Principal(bearer.principal, Role(bearer.role)), frozenset({QUESTION}))
         ride.bearer = bearer
-        ride.flight = Flight("tools/call", ride)
+        ride.flight = new_flight("tools/call", ride)
         self.link.send(ride.flight)
         ride.park(QUESTION, Raw(b"{}"), self.answers.append)
         return ride

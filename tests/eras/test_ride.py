@@ -12,7 +12,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeLink, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.outcome import Kind, Outcome
 
 ANN = Principal("ann", Role.AGENT)
@@ -39,7 +39,7 @@ class Journey:
     def __init__(self, *capabilities: str) -> None:
         self.link = FakeLink("files", silence)
         self.ride = Ride(ANN, frozenset(capabilities or (ELICIT,)))
-        self.flight = self.ride.flight = Flight("tools/call", self.ride)
+        self.flight = self.ride.flight = new_flight("tools/call", self.ride)
         self.link.send(self.flight)
         self.answers: list[Outcome] = []
         self.tasks = TaskScope("journey")

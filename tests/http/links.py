@@ -13,7 +13,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.http.sse_link import SseLink
@@ -69,7 +69,7 @@ class Rider:
 
 def fly(link: Any, method: str = "tools/call", rider: Rider | None = None) -> Flight:
     """Send a call without waiting."""
-    flight = Flight(method, rider)
+    flight = new_flight(method, rider)
     flight.params = b'{"name":"t"}'
     link.send(flight)
     return flight
@@ -126,7 +126,7 @@ async def http_link(
     """A link whose conversation is open."""
     link = HttpLink(definition(url, **more), ears or Ears(), limit)
     try:
-        flight = Flight("initialize")
+        flight = new_flight("initialize")
         flight.params = Hello().params("test", "1")
         link.send(flight)
         await landed(flight)

@@ -13,7 +13,7 @@ from tests.http.origin import BOUND, Handler, Origin, Visit
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.outcome import Delivery
 
@@ -39,7 +39,7 @@ async def plainly(visit: Visit) -> None:
 
 async def test_every_request_says_version_and_method_and_what_its_call_adds():
     async with linked(plainly) as (origin, link):
-        flight = Flight("tools/call")
+        flight = new_flight("tools/call")
         flight.params = b'{"name":"t"}'
         flight.headers = b"mcp-name: t\r\nmcp-param-region: =?base64?w7w=?=\r\n"
         link.send(flight)

@@ -17,7 +17,7 @@ from mcp_junction.testing.link import (
     silence,
 )
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.flight import Flight, FlightState, new_flight
 from mcp_junction.upstream.link import LastWords, OwnedLink
 from mcp_junction.upstream.outcome import Delivery, Kind
 from mcp_junction.upstream.state import ServerState
@@ -25,7 +25,7 @@ from mcp_junction.upstream.terms import Terms
 
 
 def flight(params: bytes = b"{}", method: str = "tools/call") -> Flight:
-    made = Flight(method)
+    made = new_flight(method)
     made.params = params
     return made
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.outcome import Outcome
 
 
@@ -49,7 +49,7 @@ class Dialogue:
         self.exchange = Exchange("s", self.wire.append, self.ear)
 
     def fly(self, method: str = "tools/call", passenger: Listening | None = None) -> Flight:
-        flight = Flight(method, passenger)
+        flight = new_flight(method, passenger)
         flight.params = b"{}"
         self.exchange.send(flight)
         return flight

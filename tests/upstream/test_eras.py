@@ -20,7 +20,7 @@ from mcp_junction.config.settings import Settings
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.param_headers import name_line
 from mcp_junction.protocol.versions import Era
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.inquiry import sealed
 from mcp_junction.upstream.outcome import Kind
@@ -193,7 +193,7 @@ async def test_changes_are_heard_and_wishes_acknowledged(fixture_behind, transpo
 
 async def call(upstream: Upstream, params: dict[str, Any]) -> Any:
     """Call a tool as the call path does: with its headers made beforehand."""
-    flight = Flight("tools/call")
+    flight = new_flight("tools/call")
     flight.params = sealed(json.dumps(params).encode(), upstream._meta)
     flight.headers = name_line(json.dumps(params["name"]).encode())
     upstream.link.send(flight)

@@ -11,7 +11,7 @@ from tests.upstream.dialogue import Dialogue, Listening, failure
 from mcp_junction.protocol.lines import LineReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR, LINK_LOST
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, FlightState
+from mcp_junction.upstream.flight import FlightState, new_flight
 from mcp_junction.upstream.outcome import Delivery, Kind
 
 
@@ -114,7 +114,7 @@ async def test_a_flight_that_has_landed_is_not_cancelled(talk):
 
 
 async def test_a_flight_that_was_never_sent_says_so():
-    flight = Flight("tools/call")
+    flight = new_flight("tools/call")
     assert flight.delivery is Delivery.NOT_SENT
     flight.abandon(outcomes.cancelled("early", flight.delivery), "early")
     assert flight.future.result().delivery is Delivery.NOT_SENT

@@ -15,7 +15,7 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.testing.clock import FakeClock
 from mcp_junction.testing.link import DeafObserver, FakeUpstream, greets, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Kind, Outcome
 from mcp_junction.upstream.server import Upstream
@@ -201,7 +201,7 @@ async def test_a_pooled_twin_asks_nobody_and_tells_nobody():
 async def test_the_idle_one_that_was_used_least_recently_makes_room():
     async with living([OLD]) as upstream:
         twins = [await connected(upstream.pooled(key, Hello())) for key in range(MAX_POOLED)]
-        busy = Flight("tools/call")
+        busy = new_flight("tools/call")
         twins[0].link.send(busy)
         upstream.pooled(1, Hello())  # so that 2 is the one
         assert await connected(upstream.pooled("new", Hello())) not in twins
@@ -214,7 +214,7 @@ async def test_the_idle_one_that_was_used_least_recently_makes_room():
 async def test_when_all_of_them_work_there_is_no_further_one():
     async with living([OLD]) as upstream:
         for key in range(MAX_POOLED):
-            (await connected(upstream.pooled(key, Hello()))).link.send(Flight("tools/call"))
+            (await connected(upstream.pooled(key, Hello()))).link.send(new_flight("tools/call"))
         assert upstream.pooled("new", Hello()) is None
         assert upstream.pooled(0, Hello()) is not None
 
@@ -224,7 +224,7 @@ async def test_a_pooled_twin_that_nobody_uses_is_ended():
     async with living([OLD], clock=clock) as upstream:
         idle = await connected(upstream.pooled("idle", Hello()))
         busy = await connected(upstream.pooled("busy", Hello()))
-        flight = Flight("tools/call")
+        flight = new_flight("tools/call")
         busy.link.send(flight)
         for _ in itertools.repeat(None, 6):
             await clock.advance(IDLE_AFTER / 5)

@@ -66,16 +66,16 @@ class Call(msgspec.Struct, eq=False):
     address: Address
     params: dict[str, Raw]
     wire: Wire
-    route: Route | None = None
-    flight: Flight | None = None
-    deadline: float | None = None
-    intent: str | None = None
-    """The row of the audit that said, before it was sent, that it would be."""
     progress_token: Raw | None = None
     level: int | None = None
     """The least level of log messages a stateless client wants of this call; None is none."""
     is_bare: bool = False
     """Whether a stateless client says nothing in ``_meta`` but who it is."""
+    route: Route | None = None
+    flight: Flight | None = None
+    deadline: float | None = None
+    intent: str | None = None
+    """The row of the audit that said, before it was sent, that it would be."""
     spoke: bool = False
     asking: int = 0
     ended_by: Outcome | None = None

@@ -34,7 +34,7 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
@@ -53,7 +53,7 @@ _KEPT: Final = b'"ttlMs":0,"cacheScope":"private",'
 
 async def fly(call: Call, link: Link, route: Route) -> Outcome:
     """One flight in the handshake era, which is that of both sides."""
-    flight = Flight(call.method, call)
+    flight = new_flight(call.method, call)
     flight.params = params_of(call, route, flight.wire_id)
     if call.board(flight):
         link.send(flight)
@@ -154,7 +154,7 @@ class Crossing:
         """As it is. Only the server's state is sealed, so that it is good for this caller alone."""
         if call.method in SUBSCRIBING:
             return await _subscribed(call, route)
-        flight = Flight(call.method, call, self._loop)
+        flight = new_flight(call.method, call, self._loop)
         params = readdressed(call.method, call.params, route.raw_name)
         if call.progress_token is not None:
             members = frames.members(params["_meta"])
@@ -243,7 +243,7 @@ class Crossing:
     def _boarded(self, call: Call, link: Link) -> Ride:
         """The call on its flight, with its envelope taken off."""
         ride = Ride(call.caller.principal, call.caller.questions)
-        ride.flight = flight = Flight(call.method, ride, self._loop)
+        ride.flight = flight = new_flight(call.method, ride, self._loop)
         params = call.params
         if call.is_bare:
             params.pop("_meta", None)
@@ -277,7 +277,7 @@ class Crossing:
         token = envelope.members(params.get("_meta")).get("progressToken")
         said = envelope.meta(hello.client, hello.capabilities, call.caller.log_name)
         for _ in range(_MAX_ROUNDS):
-            flight = Flight(call.method, call, self._loop)
+            flight = new_flight(call.method, call, self._loop)
             if token is not None:
                 call.progress_token = token
                 said["progressToken"] = Raw(flight.wire_id)
@@ -327,11 +327,11 @@ async def _subscribed(call: Call, route: Route) -> Outcome:
 def _is_decided(server: Upstream, call: Call) -> bool:
     """Whether a call to a server with a link can only go by that."""
     era = call.caller.era
-    if server.definition.transport != "stdio" and era is STATELESS:
+    if era is STATELESS and server.definition.transport != "stdio":
         return False  # it is told what this client can do
-    if call.method in SUBSCRIBING or server.is_isolated:
+    if server.speaks(era) is not False or server.is_isolated:
         return False
-    return server.speaks(era) is False
+    return call.method not in SUBSCRIBING
 
 
 def _bearer(call: Call, route: Route, digest: str = "") -> Bearer:

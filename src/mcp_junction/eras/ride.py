@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.eras.seal import Bearer
@@ -53,25 +54,19 @@ class Question:
         self._ride.questions.pop(self._key, None)
 
 
-class Ride:
+class Ride(msgspec.Struct, eq=False):
     """A Passenger that outlives the request it came with."""
 
-    __slots__ = (
-        "_askable", "_count", "_principal", "bearer", "expires", "flight", "id",
-        "questions", "round", "traveller",
-    )  # fmt: skip
-
-    def __init__(self, principal: Principal, askable: frozenset[str]) -> None:
-        self._principal = principal
-        self._askable = askable
-        self.bearer: Bearer | None = None
-        self.id = ""
-        self.round = 0
-        self.expires = 0.0
-        self.flight: Flight | None = None
-        self.traveller: Traveller | None = None
-        self.questions: dict[str, Question] = {}
-        self._count = 0
+    _principal: Principal
+    _askable: frozenset[str]
+    bearer: Bearer | None = None
+    id: str = ""
+    round: int = 0
+    expires: float = 0.0
+    flight: Flight | None = None
+    traveller: Traveller | None = None
+    questions: dict[str, Question] = {}
+    _count: int = 0
 
     @property
     def session(self) -> object:

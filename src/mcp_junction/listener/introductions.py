@@ -7,8 +7,9 @@ say the same, and what the request wants, is not its business.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.endpoints import Endpoint
@@ -29,7 +30,7 @@ _VERSIONS: Final = frozenset(encode.dumps(version) for version in STATELESS_VERS
 _LEVELS: Final = {name: level for level, name in enumerate(LOG_LEVELS)}
 
 
-class Introduction(NamedTuple):
+class Introduction(msgspec.Struct, frozen=True):
     """What one request says of its sender."""
 
     visitor: Visitor | None
@@ -42,12 +43,16 @@ class Introduction(NamedTuple):
     """Whether there is nothing else in ``_meta``."""
 
 
+_NOBODY: Final = Introduction(None, b"", None, None, False)
+
+
 class Introductions:
     """Those that were made, as many as are worth remembering."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._known: dict[tuple[int, int, bytes], Introduction] = {}
+        self._last: tuple[bytes, Introduction] = (b"", _NOBODY)
         self._visitors: dict[tuple[int, int, bytes, bytes], Visitor] = {}
         """By what they say of themselves; each holds what its key has only the identity of."""
 
@@ -56,14 +61,20 @@ class Introductions:
 
     def read(self, principal: Principal, endpoint: Endpoint, meta: Raw | None) -> Introduction:
         """The introduction in a request's ``_meta``. Raises FrameError when it is none."""
-        key = id(principal), id(endpoint), frames.octets(meta or b"")
+        said = frames.octets(meta or b"")
+        if said == self._last[0]:  # most often it is the same one again
+            visitor = self._last[1].visitor
+            if visitor and visitor.principal is principal and visitor.endpoint is endpoint:
+                return self._last[1]
+        key = id(principal), id(endpoint), said
         found = self._known.get(key)
         if found is None:
-            said = envelope.read(meta)
-            found = self._made(principal, endpoint, said, key[2])
-            if found.is_bare and found.visitor is not None and len(key[2]) <= MAX_BYTES:
-                self._make_room()
-                self._known[key] = found
+            found = self._made(principal, endpoint, envelope.read(meta), said)
+            if not found.is_bare or found.visitor is None or len(said) > MAX_BYTES:
+                return found
+            self._make_room()
+            self._known[key] = found
+        self._last = said, found
         return found
 
     def _made(

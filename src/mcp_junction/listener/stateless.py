@@ -206,10 +206,8 @@ class StatelessDispatcher:
                 wrong = self._contradicted(visitor, target, params, headers)
             if wrong is not None:
                 return refusal(frame_id, HEADER_MISMATCH, wrong)
-        call = Call(visitor, snapshot, method, target, params, wire)
-        call.is_bare = said.is_bare
-        call.progress_token = said.progress_token
-        call.level = said.level
+        own = said.progress_token, said.level, said.is_bare
+        call = Call(visitor, snapshot, method, target, params, wire, *own)
         begun(frame_id, call)
         return self._run(frame_id, call)
 

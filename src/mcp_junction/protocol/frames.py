@@ -53,6 +53,7 @@ class Frame(msgspec.Struct, gc=False):
 _frames = msgspec.json.Decoder(Frame)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _strings = msgspec.json.Decoder(str)
+_encode = msgspec.json.Encoder().encode
 _join = b"".join
 
 # For frames that cannot be decoded: strings and brackets, and the value of an "id" behind its name.
@@ -348,9 +349,10 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 def members_once(raw: Raw | bytes) -> dict[str, Raw]:
     """Like ``members``, but an object that has one twice is refused."""
     found = members(raw)
-    size = 1
-    for key, value in found.items():
-        size += len(key) + 4 + len(value)
+    if len(raw) < _SMALL:
+        size = len(_encode(found))
+    else:
+        size = 1 + sum(len(key) + 4 + len(value) for key, value in found.items())
     if len(raw) - size >= _LEAST_REPEAT and repeats(octets(raw)):
         raise FrameError(INVALID_REQUEST, "a member of params is repeated or escaped")
     return found

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.upstream.outcome import Delivery, Outcome
@@ -77,29 +78,20 @@ class Parker(Passenger, Protocol):
         ...
 
 
-class Flight:
+class Flight(msgspec.Struct, eq=False):
     """One attempt. Its wire id is unique in the process: no two links can mix up their flights."""
 
-    __slots__ = (
-        "carrier", "future", "headers", "link", "method", "params", "passenger", "state", "wire_id",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        method: str,
-        passenger: Passenger | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        self.wire_id = b"%d" % next(_wire_ids)
-        self.method = method
-        self.params: bytes = b""
-        self.headers: bytes = b""  # what a stateless server over HTTP wants repeated, ready-made
-        self.passenger = passenger
-        self.state: FlightState = QUEUED
-        self.link: Link | None = None
-        self.carrier: object = None  # what the link sent it with, for the link's own use
-        loop = loop or asyncio.get_running_loop()  # a system call: the call path passes it in
-        self.future: asyncio.Future[Outcome] = loop.create_future()
+    method: str
+    future: asyncio.Future[Outcome]
+    wire_id: bytes
+    passenger: Passenger | None = None
+    params: bytes = b""
+    headers: bytes = b""
+    """What a stateless server over HTTP wants repeated, ready-made."""
+    state: FlightState = FlightState.QUEUED
+    link: Link | None = None
+    carrier: object = None
+    """What the link sent it with, for the link's own use."""
 
     @property
     def delivery(self) -> Delivery:
@@ -118,3 +110,13 @@ class Flight:
         if self.link is not None and self.state is not DONE:
             self.link.cancel(self, reason)
         self.end(outcome)
+
+
+def new_flight(
+    method: str,
+    passenger: Passenger | None = None,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> Flight:
+    """A flight that has yet to be sent. To ask for the loop is a system call: pass it if known."""
+    loop = loop or asyncio.get_running_loop()
+    return Flight(method, loop.create_future(), b"%d" % next(_wire_ids), passenger)

@@ -10,7 +10,7 @@ from msgspec import Raw
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.outcome import Outcome
 
@@ -19,7 +19,7 @@ async def inquire(
     link: OwnedLink, server: str, method: str, params: bytes, meta: dict[str, Raw], timeout: float
 ) -> Outcome:
     """Ends by answer, loss of the link, or in time. ``meta`` tells a stateless server who asks."""
-    flight = Flight(method)
+    flight = new_flight(method)
     flight.params = sealed(params, meta) if link.era is Era.STATELESS else params
     link.send(flight)
     either: set[asyncio.Future[Any]] = {flight.future, link.closed}

@@ -30,7 +30,7 @@ from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Greeting
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
@@ -57,7 +57,7 @@ class _Stream:
     def __init__(self, link: OwnedLink, uris: frozenset[str], params: bytes) -> None:
         self.uris = uris
         self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.flight = Flight("subscriptions/listen")
+        self.flight = new_flight("subscriptions/listen")
         self.flight.params = params
         link.send(self.flight)
 

@@ -26,7 +26,7 @@ from mcp_junction.protocol.versions import (
     Era,
 )
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta, read_discovery, read_greeting
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
@@ -111,7 +111,7 @@ class Negotiation:
 
     def _ask_discover(self, version: str) -> Flight:
         meta = our_meta(self._name, self._version, version)
-        flight = Flight("server/discover")
+        flight = new_flight("server/discover")
         flight.params = encode.dumps({"_meta": meta})
         flight.headers = b"mcp-protocol-version: %b\r\nmcp-method: server/discover\r\n" % (
             version.encode()
@@ -122,7 +122,7 @@ class Negotiation:
     # -- the handshake era
 
     async def _initialize(self) -> Greeting | Refusal:
-        flight = Flight("initialize")
+        flight = new_flight("initialize")
         flight.params = self._hello.params(self._name, self._version)
         self._link.send(flight)
         late = await self._answer_to_probe(flight)

@@ -15,7 +15,7 @@ from mcp_junction.calls.crossing import Crossing, params_of
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.catalog.routes import Route
 from mcp_junction.protocol.versions import STATELESS
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
 
@@ -51,7 +51,7 @@ class Forward:
     async def _fly(self, call: Call, link: Link, route: Route) -> Outcome:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        flight = Flight(call.method, call, self._loop)
+        flight = new_flight(call.method, call, self._loop)
         flight.params = params_of(call, route, flight.wire_id)
         if call.board(flight):
             link.send(flight)

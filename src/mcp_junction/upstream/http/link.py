@@ -21,7 +21,7 @@ from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
-from mcp_junction.upstream.flight import QUEUED, Flight
+from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.exchanges import Posted, Request, Standing
 from mcp_junction.upstream.http.pool import Pool, target
@@ -230,7 +230,7 @@ class HttpLink:
 
     async def _reopen(self) -> Outcome:
         version, self._version = self._version, b""
-        flight = Flight("initialize")
+        flight = new_flight("initialize")
         self.exchange.register(flight)
         self._carry(flight, _with_id(self._opening, flight.wire_id), again=False)
         outcome = await flight.future
