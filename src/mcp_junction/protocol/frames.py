@@ -119,7 +119,7 @@ def is_batch(data: bytes) -> bool:
 
 
 def _is_plain(frame: Frame, data: bytes) -> bool:
-    """Whether this is a call or a result as most are, so that ``_check`` would find nothing.
+    """Whether this is a message as most are, so that ``_check`` would find nothing.
 
     Small, with few brackets, and no longer than its members: each is there once. On the way of
     every call, so it asks in the cheapest way; and it asks only what ``_check`` asks, too.
@@ -128,18 +128,22 @@ def _is_plain(frame: Frame, data: bytes) -> bool:
         return False
     frame_id = _join((frame.id,))
     frame.id = frame_id  # type: ignore[assignment] # it is asked for as bytes soon
-    if not frame_id or frame_id[0] not in _ID_STARTS or len(frame_id) > MAX_ID_BYTES:
+    if not frame_id:
+        least = -_ID
+    elif frame_id[0] in _ID_STARTS and len(frame_id) <= MAX_ID_BYTES:
+        least = len(frame_id)
+    else:
         return False
     if frame.method:
         params = _join((frame.params,))
         if not params or params[0] not in b"{[":
             return False
-        least = _CALL + len(frame.method) + len(params)
-    elif frame.result:
-        least = _ANSWER + len(frame.result)
+        least += _CALL + len(frame.method) + len(params)
+    elif frame.result and frame_id:
+        least += _ANSWER + len(frame.result)
     else:
         return False
-    if len(data) - least - len(frame_id) >= _LEAST_REPEAT:
+    if len(data) - least >= _LEAST_REPEAT:
         return False
     # Leaving brackets out is several times faster than to ``count`` them.
     return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) <= MAX_DEPTH
