@@ -1,10 +1,9 @@
 """Chain: entries in, sealed pages out; and the checks that go the other way. Pure.
 
 A page is what one flush stores, a row a line. A row has a tag: sixteen bytes of keyed BLAKE2b over
-its line and all lines before it in the page. The page's mac is HMAC-SHA-256 over the mac of the page
-before it, its place and its tags; the first page follows the *genesis* of its writer. So an edit
-shows in the tag of its row, which names it; a deletion or a reordering in the page after. A row is
-hashed once.
+its line and all lines before it in the page. The page's mac is HMAC-SHA-256 over the mac of the
+page before it, its place and its last tag; the first page follows the *genesis* of its writer. So
+an edit shows in the tag of its row, which names it; a deletion or a reordering in the page after.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Chain:
                 line = _line(entry, writer, seq)
             except Exception:
                 log.exception("an audit entry cannot be read")
-                entry = _unreadable(entry)  # noqa: PLW2901 - its time is another one, too
+                entry = _unreadable(entry)
                 line = _line(entry, writer, seq)
             lines.append(line)
             times.append(entry.at)
@@ -112,7 +111,7 @@ class Seals:
 
     def mac(self, before: bytes, page: AuditPage) -> bytes:
         place = (page.writer, page.first_seq, page.last_seq, page.first_at, page.last_at)
-        return self.digest(before, _encode(place), page.tags)
+        return self.digest(before, _encode(place), page.tags[-TAG:])
 
     def tags(self, lines: Sequence[bytes]) -> bytes:
         """What tells of each row of a page that it, and those before it, are as they were written.

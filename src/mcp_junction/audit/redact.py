@@ -21,7 +21,6 @@ LOOKED_AT: Final = 1_000
 """Bytes of a result that a summary is made from."""
 REDACTED: Final = "[REDACTED]"
 _LONGEST: Final = 2_000
-_NESTED: Final = (dict, list)
 _SECRET: Final = Memo(names_secret)
 _NOTHING: Final = sha256()
 
@@ -61,16 +60,14 @@ def _digest(data: bytes) -> str:
 
 def _has_secret(value: Any) -> bool:
     """Whether anything stands under a secret's name. To find that out is cheaper than to redact."""
-    if isinstance(value, dict):
+    if type(value) is dict:
         secret = _SECRET
         for name, inner in value.items():
-            if secret[name] or (isinstance(inner, _NESTED) and _has_secret(inner)):
+            kind = type(inner)
+            if secret[name] or ((kind is dict or kind is list) and _has_secret(inner)):
                 return True
-    elif isinstance(value, list):
-        for inner in value:
-            if isinstance(inner, _NESTED) and _has_secret(inner):
-                return True
-    return False
+        return False
+    return type(value) is list and any(map(_has_secret, value))
 
 
 def redacted(value: Any, *, texts: bool = True) -> Any:

@@ -166,7 +166,8 @@ class AuditTrail:
 def _append(seal: Callable[[], SealedPage]) -> Script[None]:
     ((sealed,),) = yield Compute(seal)
     page: AuditPage = sealed.page
-    if not (yield Query(_ADD, PAGES.values(page))):
+    is_all = not sealed.opens and not sealed.closes
+    if not (yield Query(_ADD, PAGES.values(page), only=is_all)):
         return
     if sealed.opens:
         opened = [(page.writer, seq) for seq in sealed.opens]

@@ -21,7 +21,17 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_junction.errors import AlreadyExists, StoreError, StoreUnavailable, UsageError
-from mcp_junction.store.database import Batch, Compute, Dialect, Load, Query, Rows, Script, insert
+from mcp_junction.store.database import (
+    Batch,
+    Compute,
+    Dialect,
+    Load,
+    Query,
+    Rows,
+    Script,
+    Statement,
+    insert,
+)
 
 log = logging.getLogger("mcp_junction.store")
 T = TypeVar("T")
@@ -30,6 +40,8 @@ BUSY_MS: Final = 2_000
 _MIGRATION_MS: Final = 30_000
 _MOST: Final = 512
 _READERS: Final = 2
+_PAGE: Final = 8_192
+"""Bytes. Each is written three times on its way: the audit's pages are long, an intent is short."""
 
 
 class _Job:
@@ -119,6 +131,7 @@ class SqliteDatabase:
         connection = None
         try:
             connection = self._connect(_MIGRATION_MS)
+            connection.execute(f"PRAGMA page_size = {_PAGE}")  # heeded by a new file alone
             _use_wal(connection)
             connection.execute("BEGIN IMMEDIATE")
             _drive(connection, migration)
@@ -196,12 +209,13 @@ class SqliteDatabase:
         if durable is not self._syncing:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._syncing = durable
-        connection.execute("BEGIN IMMEDIATE")
         if len(batch) == 1:
             alone = batch[0]
             _try(connection, alone)
-            connection.execute("COMMIT" if alone.failure is None else "ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("COMMIT" if alone.failure is None else "ROLLBACK")
             return
+        connection.execute("BEGIN IMMEDIATE")
         for job in batch:
             connection.execute("SAVEPOINT job")
             _try(connection, job)
@@ -228,11 +242,13 @@ def _try(connection: sqlite3.Connection, job: _Job) -> None:
 
 
 def _drive(connection: sqlite3.Connection, script: Script[T]) -> T:
-    """Play the database's part in a script."""
+    """Play the database's part in a script. Its transaction begins with its first statement."""
     rows: Rows = ()
     try:
         statement = next(script)
         while True:
+            if not (connection.in_transaction or _is_whole(statement)):
+                connection.execute("BEGIN IMMEDIATE")
             match statement:
                 case Query(sql=sql, args=args):
                     rows = connection.execute(sql, args).fetchall()
@@ -248,6 +264,11 @@ def _drive(connection: sqlite3.Connection, script: Script[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def _is_whole(statement: Statement) -> bool:
+    """Whether a statement needs no transaction around it: it touches nothing, or is all."""
+    return isinstance(statement, Compute) or (isinstance(statement, Query) and statement.only)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
