@@ -1,14 +1,23 @@
 """The chain itself: its macs are HMACs, and entries become pages of rows in their order."""
 
 import hmac
+import json
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.audit.chain import TAG, Chain, Entry, Seals
+from mcp_junction.audit.redact import params_digest, summary
+from mcp_junction.store.records import AuditRow
 
 KEY = bytes(range(32))
+SAME = set(Entry.__struct_fields__) & set(AuditRow.__struct_fields__) - {"detail"}
+
+
+def entry_of(actor: str, **more) -> Entry:
+    return Entry(kind="call", actor=actor, action="x", at=1.0, **more)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.binary(min_size=1, max_size=64))
@@ -19,7 +28,7 @@ def test_a_mac_is_an_hmac(one, two, key):
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=5))
 def test_each_page_follows_the_one_before_and_no_other(actors):
     chain, seals = Chain(KEY, "w"), Seals(KEY)
-    entries = [Entry(kind="call", actor=actor, action="x", at=1.0) for actor in actors]
+    entries = [entry_of(actor) for actor in actors]
     pages = [chain.extend([entry]).page for entry in entries] + [chain.extend(entries).page]
     before = seals.genesis("w")
     for page in pages:
@@ -34,8 +43,7 @@ def test_each_page_follows_the_one_before_and_no_other(actors):
 
 @given(st.integers(1, 6), st.data())
 def test_whatever_byte_of_a_page_is_changed_its_row_is_named(count, data):
-    entries = [Entry(kind="call", actor=f"a{n}", action="x", at=1.0) for n in range(count)]
-    page = Chain(KEY, "w").extend(entries).page
+    page = Chain(KEY, "w").extend([entry_of(f"a{n}") for n in range(count)]).page
     place = data.draw(st.integers(0, len(page.body) - 1))
     other = bytes([data.draw(st.integers(0, 255).filter(lambda byte: byte != page.body[place]))])
     body = page.body[:place] + other + page.body[place + 1 :]
@@ -44,12 +52,83 @@ def test_whatever_byte_of_a_page_is_changed_its_row_is_named(count, data):
     assert Seals(KEY).first_bad_row(changed) == page.body[:place].count(b"\n") + 1
 
 
-def test_a_row_that_was_copied_over_another_with_its_tag_is_named():
-    page = (
-        Chain(KEY, "w")
-        .extend([Entry(kind="call", actor=f"a{n}", action="x", at=1.0) for n in range(4)])
-        .page
+@given(st.integers(1, 6), st.data())
+def test_whatever_byte_of_its_tags_is_changed_its_row_is_named(count, data):
+    page = Chain(KEY, "w").extend([entry_of(f"a{n}") for n in range(count)]).page
+    place = data.draw(st.integers(0, len(page.tags) - 1))
+    other = bytes([page.tags[place] ^ data.draw(st.integers(1, 255))])
+    changed = msgspec.structs.replace(page, tags=page.tags[:place] + other + page.tags[place + 1 :])
+    assert not Seals(KEY).follows(Seals(KEY).genesis("w"), changed)
+    assert Seals(KEY).first_bad_row(changed) == place // TAG + 1
+
+
+@pytest.mark.parametrize("more", [b"", b"{}", b'["w",3]'])
+def test_a_line_that_was_added_is_found_and_numbered(more):
+    page = Chain(KEY, "w").extend([entry_of("a"), entry_of("b")]).page
+    longer = msgspec.structs.replace(page, body=page.body + b"\n" + more)
+    assert not Seals(KEY).follows(Seals(KEY).genesis("w"), longer)
+    assert Seals(KEY).first_bad_row(longer) == 3
+
+
+def test_a_tag_that_was_added_is_found():
+    page = Chain(KEY, "w").extend([entry_of("a")]).page
+    longer = msgspec.structs.replace(page, tags=page.tags + page.tags)
+    assert not Seals(KEY).follows(Seals(KEY).genesis("w"), longer)
+    assert Seals(KEY).first_bad_row(longer) == 2
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
+
+
+@given(
+    st.builds(
+        Entry,
+        kind=st.sampled_from(["call", "denied"]),
+        actor=TEXT,
+        action=TEXT,
+        at=st.floats(0, 1e10),
+        role=TEXT,
+        correlation_id=st.none() | TEXT,
+        server_id=st.none() | TEXT,
+        target=st.none() | TEXT,
+        decision=st.none() | TEXT,
+        cached=st.booleans(),
+        params=st.none() | st.binary(max_size=30) | st.sampled_from([b'{"b":1,"a":[2]}']),
+        outcome=st.none() | TEXT,
+        delivery=st.none() | TEXT,
+        attempts=st.integers(0, 9),
+        latency_ms=st.none() | st.floats(0, 1e6),
+        result=st.none() | st.binary(max_size=600),
+        detail=st.none() | st.dictionaries(st.sampled_from("ab"), st.integers(0, 9)),
     )
+)
+def test_a_line_is_what_its_row_is_encoded_as(entry):
+    page = Chain(KEY, "w").extend([entry]).page
+    (row,) = page.rows()
+    assert msgspec.json.encode(row) == page.body
+    assert row == AuditRow(
+        writer="w",
+        seq=1,
+        params_sha256=params_digest(entry.params),
+        summary=summary(entry.result),
+        detail=row.detail,
+        **{name: getattr(entry, name) for name in SAME},
+    )
+    assert row.detail is None if entry.detail is None else json.loads(row.detail) == entry.detail
+
+
+def test_a_name_that_no_database_takes_is_mended_every_time():
+    long = "x" * 600
+    entries = [entry_of(name, target=name) for name in ("a\0b", "\ud800", long) for _ in range(2)]
+    rows = list(Chain(KEY, "w").extend(entries).page.rows())
+    assert [row.actor for row in rows[:4]] == ["a\ufffdb"] * 2 + ["?"] * 2
+    assert rows[4].actor == rows[5].actor == rows[5].target
+    assert rows[4].actor.startswith("x" * 512 + "…")
+    assert len(rows[4].actor) < 600
+
+
+def test_a_row_that_was_copied_over_another_with_its_tag_is_named():
+    page = Chain(KEY, "w").extend([entry_of(f"a{n}") for n in range(4)]).page
     lines = page.lines
     lines[2] = lines[1]
     tags = page.tags[: 2 * TAG] + page.tags[TAG : 2 * TAG] + page.tags[3 * TAG :]

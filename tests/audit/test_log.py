@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mcp_junction.audit.chain import Entry
+from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.records import AuditQuery
@@ -98,6 +98,17 @@ async def test_an_intent_is_stored_before_it_returns_and_its_outcome_closes_it(s
     log.record(log.entry("outcome", "bot", "tools/call", outcome="success", closes=closes))
     await log.flush()
     assert await store.audit.open_intents([log.writer]) == []
+
+
+async def test_a_page_that_is_given_again_is_stored_once(store, opener):
+    chain = Chain(bytes(32), "w")
+    opened = chain.extend([Entry(kind="intent", actor="bot", action="x", at=1.0)])
+    closed = chain.extend([Entry(kind="outcome", actor="bot", action="x", at=2.0, closes="w:1")])
+    alone = chain.extend([Entry(kind="call", actor="bot", action="x", at=3.0)])
+    for page in (opened, opened, closed, opened, closed, alone, alone):
+        await store.audit.append(lambda page=page: page, durable=False)
+    assert [row.seq for row in await rows(store)] == [1, 2, 3]
+    assert await store.audit.open_intents(["w"]) == []
 
 
 async def test_many_intents_at_once_each_get_their_own_row(store, opener):

@@ -1,12 +1,20 @@
 """Redaction: the audit keeps nothing that stands under a secret's name."""
 
 import json
+from hashlib import sha256
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.audit.redact import SUMMARY, params_digest, redacted, redacted_text, summary
+from mcp_junction.audit.redact import (
+    LOOKED_AT,
+    SUMMARY,
+    params_digest,
+    redacted,
+    redacted_text,
+    summary,
+)
 
 NAMES = ["password", "api_key", "accessToken", "CLIENT_SECRET", "Set-Cookie", "credentials"]
 
@@ -61,8 +69,22 @@ def test_a_summary_is_cut_and_made_from_the_beginning_alone():
     assert summary(b"\xff" * 10) == "\ufffd" * 10
 
 
+@given(
+    st.lists(st.sampled_from([*NAMES, "=", ":", " ", '"', "x" * 97, "é", "{", "}"]), max_size=40)
+)
+def test_a_summary_is_the_beginning_of_the_whole_redacted(parts):
+    text = "".join(parts).encode()[:LOOKED_AT].decode("utf-8", "replace")
+    assert summary(text.encode()) == redacted_text(text)[:SUMMARY]
+
+
+def test_a_summary_holds_no_nul():
+    assert summary(b"a\0b") == "a\ufffdb"
+
+
 def test_a_digest_is_of_what_is_said_without_its_secrets():
     one = params_digest(b'{"b": 1, "a": {"token":"x"}}')
     assert one == params_digest(b'{"a":{"token":"y"},"b":1}') != params_digest(b'{"b":2}')
     assert params_digest(None) is None
-    assert len(params_digest(b"not json")) == 64
+    assert params_digest(b"not json") == sha256(b"not json").hexdigest()
+    assert params_digest(b' {"b":[1],"a":"x"}') == sha256(b'{"a":"x","b":[1]}').hexdigest()
+    assert params_digest(b'[[{"key":1}]]') == sha256(b'[[{"key":"[REDACTED]"}]]').hexdigest()

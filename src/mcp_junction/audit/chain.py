@@ -1,9 +1,9 @@
 """Chain: entries in, sealed pages out; and the checks that go the other way. Pure.
 
-A page is what one flush stores, a row a line. Its mac is HMAC-SHA-256 over the mac of the page
-before it and all of the page; the first page follows the *genesis* of its writer. So an edit breaks
-its own page; a deletion or a reordering the page after. Which row was edited, its tag tells: eight
-bytes of keyed BLAKE2b over its line.
+A page is what one flush stores, a row a line. A row has a tag: sixteen bytes of keyed BLAKE2b over
+its line and all lines before it in the page. The page's mac is HMAC-SHA-256 over the mac of the
+page before it, its place and its last tag; the first page follows the *genesis* of its writer. So
+an edit shows in the tag of its row, which names it; a deletion or a reordering in the page after.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.audit.redact import params_digest, redacted, redacted_text, summary
-from mcp_junction.store.records import AuditPage, AuditRow, SealedPage
+from mcp_junction.audit.memo import Memo
+from mcp_junction.audit.redact import clean, params_digest, redacted, redacted_text, summary
+from mcp_junction.store.records import AuditPage, SealedPage
 
-TAG: Final = 8
+TAG: Final = 16
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
 _encode = msgspec.json.Encoder().encode
@@ -66,22 +67,21 @@ class Chain:
 
     def extend(self, entries: Sequence[Entry]) -> SealedPage:
         """Seal entries, in their order. One that cannot be read becomes a row that says so."""
-        writer, first, tag = self.writer, self.seq + 1, self._seals.tag
-        lines, tags, times = [], [], []
+        writer, first = self.writer, self.seq + 1
+        lines, times = [], []
         for seq, entry in enumerate(entries, first):
             try:
-                row = _row(entry, writer, seq)
-                line = _encode(row)
+                line = _line(entry, writer, seq)
             except Exception:
                 log.exception("an audit entry cannot be read")
-                row = _row(_unreadable(entry), writer, seq)
-                line = _encode(row)
+                entry = _unreadable(entry)
+                line = _line(entry, writer, seq)
             lines.append(line)
-            tags.append(tag(line))
-            times.append(row.at)
-        body = b"\n".join(lines)
+            times.append(entry.at)
         last = first + len(lines) - 1
-        page = AuditPage(writer, first, last, min(times), max(times), b"", b"".join(tags), body)
+        first_at, last_at = float(min(times)), float(max(times))
+        tags = self._seals.tags(lines)
+        page = AuditPage(writer, first, last, first_at, last_at, b"", tags, b"\n".join(lines))
         page = msgspec.structs.replace(page, mac=self._seals.mac(self.mac, page))
         self.mac, self.seq = page.mac, page.last_seq
         return SealedPage(page, *_intents(entries, writer, first))
@@ -111,28 +111,37 @@ class Seals:
 
     def mac(self, before: bytes, page: AuditPage) -> bytes:
         place = (page.writer, page.first_seq, page.last_seq, page.first_at, page.last_at)
-        return self.digest(before, _encode(place), page.tags, page.body)
+        return self.digest(before, _encode(place), page.tags[-TAG:])
+
+    def tags(self, lines: Sequence[bytes]) -> bytes:
+        """What tells of each row of a page that it, and those before it, are as they were written.
+
+        Lines say where they were written.
+        """
+        state = self._tag.copy()
+        tags = []
+        for line in lines:
+            state.update(line)
+            tags.append(state.digest())
+        return b"".join(tags)
 
     def follows(self, before: bytes, page: AuditPage) -> bool:
         """Whether a page is what its writer wrote after the one with the mac ``before``."""
-        return compare_digest(self.mac(before, page), page.mac)
-
-    def tag(self, line: bytes) -> bytes:
-        """What tells that a row is as it was written. Its line says where it was written."""
-        state = self._tag.copy()
-        state.update(line)
-        return state.digest()
+        if not compare_digest(self.mac(before, page), page.mac):
+            return False
+        return compare_digest(self.tags(page.lines), page.tags)
 
     def first_bad_row(self, page: AuditPage) -> int | None:
         """The first row of a page that is not what was written there, or is not there."""
         lines = page.lines
+        tags = self.tags(lines)
         for index, seq in enumerate(range(page.first_seq, page.last_seq + 1)):
-            tag = page.tags[index * TAG : (index + 1) * TAG]
-            if index >= len(lines) or not compare_digest(self.tag(lines[index]), tag):
+            here = slice(index * TAG, (index + 1) * TAG)
+            if index >= len(lines) or not compare_digest(tags[here], page.tags[here]):
                 return seq
             if _place(lines[index]) != (page.writer, seq):
                 return seq
-        return None
+        return None if len(tags) == len(page.tags) else page.last_seq + 1
 
 
 def _place(line: bytes) -> tuple[str, int]:
@@ -165,51 +174,46 @@ def _unreadable(entry: Entry) -> Entry:
     return Entry(kind=str(entry.kind), actor="?", action="?", at=time.time(), detail=detail)
 
 
-def _row(entry: Entry, writer: str, seq: int) -> AuditRow:
-    latency = entry.latency_ms
-    return AuditRow(
-        writer,
-        seq,
-        float(entry.at),
-        entry.kind,
-        _text(entry.actor) or "",
-        entry.role,
-        _text(entry.action) or "",
-        _text(entry.correlation_id),
-        entry.server_id,
-        _text(entry.target),
-        entry.decision,
-        entry.cached,
-        params_digest(entry.params),
-        entry.outcome,
-        entry.delivery,
-        entry.attempts,
-        None if latency is None else float(latency),
-        _clean(summary(entry.result)),
-        _detail(entry.detail),
-        entry.closes,
+def _line(entry: Entry, writer: str, seq: int) -> bytes:
+    """An AuditRow, encoded. To make one first would cost as much as to encode it."""
+    names, target, correlation, detail = _NAMES, entry.target, entry.correlation_id, entry.detail
+    return _encode(
+        (
+            writer,
+            seq,
+            entry.at,
+            entry.kind,
+            names[entry.actor],
+            entry.role,
+            names[entry.action],
+            None if correlation is None else _text(correlation),
+            entry.server_id,
+            None if target is None else names[target],
+            entry.decision,
+            entry.cached,
+            params_digest(entry.params),
+            entry.outcome,
+            entry.delivery,
+            entry.attempts,
+            entry.latency_ms,
+            summary(entry.result),
+            None if detail is None else _detail(detail),
+            entry.closes,
+        )
     )
 
 
-def _text(text: str | None) -> str | None:
+def _text(text: str) -> str:
     """A text that somebody else chose: bounded, and such that every database takes it."""
-    if text is None:
-        return None
     if len(text) > _WIDEST:
         digest = sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
         text = f"{text[:_WIDEST]}…{digest}"
-    return _clean(text)
+    return clean(text)
 
 
-def _clean(text: str | None) -> str | None:
-    """NUL is no text to PostgreSQL, a lone surrogate is none to UTF-8."""
-    if text is None or (text.isascii() and "\0" not in text):
-        return text
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-
-def _detail(detail: dict[str, Any] | None) -> str | None:
-    if detail is None:
-        return None
+def _detail(detail: dict[str, Any]) -> str:
     text = _encode(redacted(detail)).decode()
     return text if len(text) <= _DETAIL else _encode({"cut": redacted_text(text[:2_000])}).decode()
+
+
+_NAMES: Final = Memo(_text)

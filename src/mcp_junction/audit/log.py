@@ -294,7 +294,7 @@ class AuditLog:
 
     async def _store(self, batch: _Batch) -> bool:
         try:
-            await self._trail.append(batch.seal, self._now(), durable=batch.durable)
+            await self._trail.append(batch.seal, durable=batch.durable)
         except StoreUnavailable as error:
             if not self._failing:
                 log.error("the audit cannot be written: %s", error)

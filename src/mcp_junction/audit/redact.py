@@ -13,14 +13,16 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.policy.secrecy import SECRET_WORDS, is_secret, names_secret
+from mcp_junction.audit.memo import Memo
+from mcp_junction.policy.secrecy import SECRET_WORDS, names_secret
 
 SUMMARY: Final = 500
 LOOKED_AT: Final = 1_000
 """Bytes of a result that a summary is made from."""
 REDACTED: Final = "[REDACTED]"
 _LONGEST: Final = 2_000
-_NESTED: Final = (dict, list)
+_SECRET: Final = Memo(names_secret)
+_NOTHING: Final = sha256()
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder().decode
@@ -34,6 +36,7 @@ _NAMED: Final = re.compile(
     rf"""|(?:(?:bearer|basic|digest)\s+)?{_BARE}(?:;\s*[\w-]+={_BARE})*)""",
     re.IGNORECASE | re.DOTALL,
 )
+_HIDDEN: Final = rf"\g<name>{REDACTED}"
 
 
 def params_digest(params: bytes | None) -> str | None:
@@ -43,30 +46,35 @@ def params_digest(params: bytes | None) -> str | None:
     try:
         value = _decode(params)
     except msgspec.DecodeError:
-        return sha256(params).hexdigest()
+        return _digest(params)
     if _has_secret(value):
         value = redacted(value, texts=False)
-    return sha256(_encode(value)).hexdigest()
+    return _digest(_encode(value))
+
+
+def _digest(data: bytes) -> str:
+    state = _NOTHING.copy()  # a new one has to look its algorithm up
+    state.update(data)
+    return state.hexdigest()
 
 
 def _has_secret(value: Any) -> bool:
     """Whether anything stands under a secret's name. To find that out is cheaper than to redact."""
-    if isinstance(value, dict):
+    if type(value) is dict:
+        secret = _SECRET
         for name, inner in value.items():
-            if is_secret(name) or (isinstance(inner, _NESTED) and _has_secret(inner)):
+            kind = type(inner)
+            if secret[name] or ((kind is dict or kind is list) and _has_secret(inner)):
                 return True
-    elif isinstance(value, list):
-        for inner in value:
-            if isinstance(inner, _NESTED) and _has_secret(inner):
-                return True
-    return False
+        return False
+    return type(value) is list and any(map(_has_secret, value))
 
 
 def redacted(value: Any, *, texts: bool = True) -> Any:
     """A JSON value without what stands under a secret's name; in its ``texts``, too."""
     if isinstance(value, dict):
         return {
-            name: REDACTED if is_secret(name) else redacted(inner, texts=texts)
+            name: REDACTED if _SECRET[name] else redacted(inner, texts=texts)
             for name, inner in value.items()
         }
     if isinstance(value, list):
@@ -78,11 +86,22 @@ def redacted(value: Any, *, texts: bool = True) -> Any:
 
 def redacted_text(text: str) -> str:
     """A text without the values that follow a secret's name in it."""
-    return _NAMED.sub(rf"\g<name>{REDACTED}", text) if names_secret(text) else text
+    return _NAMED.sub(_HIDDEN, text) if names_secret(text) else text
 
 
 def summary(result: bytes | None) -> str | None:
     """The beginning of a result, redacted and cut."""
     if result is None:
         return None
-    return redacted_text(result[:LOOKED_AT].decode("utf-8", "replace"))[:SUMMARY]
+    text = result[:LOOKED_AT].decode("utf-8", "replace")
+    shown = text[:SUMMARY]
+    if names_secret(shown):  # a name comes before its value: what is not shown hides nothing
+        shown = _NAMED.sub(_HIDDEN, text)[:SUMMARY]
+    return shown if "\0" not in shown else clean(shown)
+
+
+def clean(text: str) -> str:
+    """NUL is no text to PostgreSQL, a lone surrogate is none to UTF-8."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -23,10 +24,17 @@ def is_secret(name: str) -> bool:
     return names_secret(name)
 
 
+_WITH_K: Final = tuple(word for word in SECRET_WORDS if "k" in word)
+_WITHOUT: Final = tuple(word for word in SECRET_WORDS if "k" not in word)
+# To go from one k to the next is faster than to look for words that are as short as these.
+_FROM_K: Final = re.compile(f"k(?:{'|'.join(word.partition('k')[2] for word in _WITH_K)})")
+
+
 def names_secret(text: str) -> bool:
     """Whether a secret's name is anywhere in a text."""
     lowered = text.lower()
-    for word in SECRET_WORDS:  # noqa: SIM110 - a generator costs more than the search
+    words = _WITHOUT if _FROM_K.search(lowered) is None else SECRET_WORDS
+    for word in words:  # noqa: SIM110 - a generator costs more than the search
         if word in lowered:
             return True
     return False

@@ -35,6 +35,9 @@ from mcp_junction.store.table import Table
 WRITERS = Table("audit_writers", AuditWriter)
 PAGES = Table("audit_pages", AuditPage)
 _SELECT: Final = f"SELECT {PAGES.selected} FROM audit_pages"
+_ADD: Final = (
+    f"{insert('audit_pages', PAGES.columns)} ON CONFLICT (writer, last_seq) DO NOTHING RETURNING 1"
+)
 _HEAD: Final = "audit_pages.writer, audit_pages.last_seq, audit_pages.mac"
 _AT_ONCE: Final = 20
 """Pages that are looked through at a time."""
@@ -54,13 +57,12 @@ class AuditTrail:
 
     # -- writing
 
-    async def append(self, seal: Callable[[], SealedPage], now: float, *, durable: bool) -> None:
+    async def append(self, seal: Callable[[], SealedPage], *, durable: bool) -> None:
         """Store the page that ``seal`` gives; it is called off the event loop.
 
-        The same page may be given again when nobody knows whether the first time succeeded. Its
-        writer is noted as seen.
+        The same page may be given again when nobody knows whether the first time succeeded.
         """
-        await self._database.write(_append(seal, now), durable=durable)
+        await self._database.write(_append(seal), durable=durable)
 
     async def enter(self, writer: AuditWriter) -> AuditHead | None:
         """Make a writer known; where the chain of the writer that opened last before it ends."""
@@ -161,19 +163,17 @@ class AuditTrail:
         return await self._database.read(query, lambda rows: [_head(row) for row in rows])
 
 
-def _append(seal: Callable[[], SealedPage], now: float) -> Script[None]:
+def _append(seal: Callable[[], SealedPage]) -> Script[None]:
     ((sealed,),) = yield Compute(seal)
     page: AuditPage = sealed.page
-    (found,) = yield Query("SELECT max(last_seq) FROM audit_pages WHERE writer = ?", (page.writer,))
-    if (found[0] or 0) >= page.last_seq:
+    is_all = not sealed.opens and not sealed.closes
+    if not (yield Query(_ADD, PAGES.values(page), only=is_all)):
         return
-    yield Query(insert("audit_pages", PAGES.columns), PAGES.values(page))
     if sealed.opens:
         opened = [(page.writer, seq) for seq in sealed.opens]
         yield Batch(insert("audit_open", ("writer", "seq")), opened)
     if sealed.closes:
         yield Batch("DELETE FROM audit_open WHERE writer = ? AND seq = ?", sealed.closes)
-    yield from _seen(page.writer, now)
 
 
 def _enter(writer: AuditWriter) -> Script[AuditHead | None]:

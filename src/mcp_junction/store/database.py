@@ -24,10 +24,11 @@ class Dialect(StrEnum):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One statement; answered with its rows."""
+    """One statement; answered with its rows. After the ``only`` one of a script comes none."""
 
     sql: str
     args: Sequence[Any] = ()
+    only: bool = False
 
 
 class Batch(msgspec.Struct, frozen=True):

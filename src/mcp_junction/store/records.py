@@ -267,7 +267,7 @@ _decode_row = msgspec.json.Decoder(AuditRow).decode
 class AuditPage(msgspec.Struct, frozen=True, gc=False):
     """Rows of one writer that were stored together, and the mac that chains them to those before.
 
-    ``body`` has a row a line, ``tags`` eight bytes for each.
+    ``body`` has a row a line, ``tags`` sixteen bytes for each.
     """
 
     writer: str

@@ -1,7 +1,8 @@
 """SqliteDatabase: one writer thread with group commit, a few reader threads, one file (WAL).
 
 Everybody who is waiting to write shares the next transaction: each script has a savepoint of its
-own, so that one that fails takes nobody with it, and one commit serves them all. A batch in which
+own, so that one that fails takes nobody with it, and one commit serves them all; one that is alone
+needs none. A batch in which
 somebody asked for durability is synced to the disk, the others only to the operating system.
 """
 
@@ -20,7 +21,17 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_junction.errors import AlreadyExists, StoreError, StoreUnavailable, UsageError
-from mcp_junction.store.database import Batch, Compute, Dialect, Load, Query, Rows, Script, insert
+from mcp_junction.store.database import (
+    Batch,
+    Compute,
+    Dialect,
+    Load,
+    Query,
+    Rows,
+    Script,
+    Statement,
+    insert,
+)
 
 log = logging.getLogger("mcp_junction.store")
 T = TypeVar("T")
@@ -29,6 +40,8 @@ BUSY_MS: Final = 2_000
 _MIGRATION_MS: Final = 30_000
 _MOST: Final = 512
 _READERS: Final = 2
+_PAGE: Final = 8_192
+"""Bytes. Each is written three times on its way: the audit's pages are long, an intent is short."""
 
 
 class _Job:
@@ -65,6 +78,7 @@ class SqliteDatabase:
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(_READERS, "store-reader", self._start_reader)
         self._reading: list[sqlite3.Connection] = []
+        self._syncing: bool | None = None
         self._writer = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._closed = False
 
@@ -117,6 +131,7 @@ class SqliteDatabase:
         connection = None
         try:
             connection = self._connect(_MIGRATION_MS)
+            connection.execute(f"PRAGMA page_size = {_PAGE}")  # heeded by a new file alone
             _use_wal(connection)
             connection.execute("BEGIN IMMEDIATE")
             _drive(connection, migration)
@@ -161,6 +176,7 @@ class SqliteDatabase:
             try:
                 if connection is None:
                     connection = self._connect()
+                    self._syncing = None
                 self._commit(connection, batch)
             except sqlite3.Error as error:
                 _refuse(batch, StoreUnavailable(f"the store cannot be written: {error}"))
@@ -188,35 +204,51 @@ class SqliteDatabase:
         return batch, False
 
     def _commit(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
-        level = "FULL" if any(job.durable for job in batch) else "NORMAL"
-        connection.execute(f"PRAGMA synchronous = {level}")
+        """Each statement lets the event loop in, and waits for its turn again: be sparing."""
+        durable = any(job.durable for job in batch)
+        if durable is not self._syncing:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._syncing = durable
+        if len(batch) == 1:
+            alone = batch[0]
+            _try(connection, alone)
+            if connection.in_transaction:
+                connection.execute("COMMIT" if alone.failure is None else "ROLLBACK")
+            return
         connection.execute("BEGIN IMMEDIATE")
         for job in batch:
-            if job.future.cancelled():
-                continue
             connection.execute("SAVEPOINT job")
-            try:
-                job.result = _drive(connection, job.script)
-            except sqlite3.IntegrityError as error:
-                job.failure = AlreadyExists(_constraint(error))
-            except UnicodeError as error:
-                job.failure = StoreError(f"SQLite takes no such value: {type(error).__name__}")
-            except sqlite3.OperationalError:
-                raise  # the disk, the lock or the file: nobody in this batch can be served
-            except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
-                job.failure = error
+            _try(connection, job)
             if job.failure is not None:
                 connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
         connection.execute("COMMIT")
 
 
+def _try(connection: sqlite3.Connection, job: _Job) -> None:
+    """Run a script, unless nobody waits for it any more. What it fails with is its own."""
+    if job.future.cancelled():
+        return
+    try:
+        job.result = _drive(connection, job.script)
+    except sqlite3.IntegrityError as error:
+        job.failure = AlreadyExists(_constraint(error))
+    except UnicodeError as error:
+        job.failure = StoreError(f"SQLite takes no such value: {type(error).__name__}")
+    except sqlite3.OperationalError:
+        raise  # the disk, the lock or the file: nobody in this batch can be served
+    except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
+        job.failure = error
+
+
 def _drive(connection: sqlite3.Connection, script: Script[T]) -> T:
-    """Play the database's part in a script."""
+    """Play the database's part in a script. Its transaction begins with its first statement."""
     rows: Rows = ()
     try:
         statement = next(script)
         while True:
+            if not (connection.in_transaction or _is_whole(statement)):
+                connection.execute("BEGIN IMMEDIATE")
             match statement:
                 case Query(sql=sql, args=args):
                     rows = connection.execute(sql, args).fetchall()
@@ -232,6 +264,11 @@ def _drive(connection: sqlite3.Connection, script: Script[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def _is_whole(statement: Statement) -> bool:
+    """Whether a statement needs no transaction around it: it touches nothing, or is all."""
+    return isinstance(statement, Compute) or (isinstance(statement, Query) and statement.only)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -57,7 +57,7 @@ class CallAudit:
                 delivery=delivery,
                 attempts=0 if call.flight is None else 1,
                 latency_ms=seconds * 1000,
-                result=payload if type(payload) is bytes else bytes(_beginning(payload)),
+                result=bytes(payload) if len(payload) <= LOOKED_AT else _beginning(payload),
                 closes=intent,
             )
         )
@@ -93,5 +93,5 @@ def _is_own(call: Call) -> bool:
     return call.address.kind is OWN
 
 
-def _beginning(payload: Raw | bytes) -> memoryview:
-    return memoryview(payload)[:LOOKED_AT]
+def _beginning(payload: Raw | bytes) -> bytes:
+    return bytes(memoryview(payload)[:LOOKED_AT])

@@ -1,5 +1,5 @@
 -- The rows of the audit lie in pages: what one flush wrote, a JSON array a line, sealed as a whole.
--- `tags` holds eight bytes for each row, so that a row that was changed can be named. `audit_open`
+-- `tags` holds sixteen bytes for each row, so that a row that was changed can be named. `audit_open`
 -- has the intents that no outcome has closed yet. The table of 0002 was never part of a release.
 
 DROP TABLE audit;
