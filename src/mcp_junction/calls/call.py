@@ -17,7 +17,7 @@ from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, levels
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import SERVER_UNAVAILABLE, Era
+from mcp_junction.protocol.versions import HANDSHAKE, SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
@@ -151,7 +151,7 @@ class Call(msgspec.Struct, eq=False):
             self._tell("notifications/message", params)
 
     def _wants_log(self, params: Raw) -> bool:
-        if self.caller.era is Era.HANDSHAKE:
+        if self.caller.era is HANDSHAKE:
             return self.caller.wants_log(params)
         return self.level is not None and levels.passes(params, self.level)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from mcp_junction.errors import RefusedError
-from mcp_junction.health.verdict import CallKind, Probed, ProbeKind
+from mcp_junction.health.verdict import FAILED, GOOD, NEUTRAL, CallKind, Probed, ProbeKind
 from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE
-from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, Outcome
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.http.dialer import Dialer
@@ -84,7 +84,7 @@ def of_status(status: int) -> Probed:
 
 def of_outcome(outcome: Outcome) -> Probed:
     """What the answer to a ping says. Any answer of the server's own shows that it is there."""
-    if outcome.kind is Kind.RESULT:
+    if outcome.kind is RESULT:
         return Probed(ProbeKind.GOOD)
     if outcome.delivery is None:
         return Probed(ProbeKind.GOOD)  # it does not know ping, and said so
@@ -101,14 +101,14 @@ def of_call(outcome: Outcome) -> CallKind:
 
     A deadline that the client itself set short is for the caller to leave out.
     """
-    if outcome.kind is Kind.RESULT or (outcome.kind is Kind.ERROR and outcome.delivery is None):
-        return CallKind.GOOD  # it has answered, if only with an error of the tool's own
-    if outcome.kind is Kind.CANCELLED:
-        return CallKind.NEUTRAL
+    if outcome.kind is RESULT or (outcome.kind is ERROR and outcome.delivery is None):
+        return GOOD  # it has answered, if only with an error of the tool's own
+    if outcome.kind is CANCELLED:
+        return NEUTRAL
     error = _error(outcome)
     if error.code in (SERVER_UNAVAILABLE, LINK_LOST, CALL_TIMEOUT) or error.data.http_status >= 500:
-        return CallKind.FAILED
-    return CallKind.NEUTRAL
+        return FAILED
+    return NEUTRAL
 
 
 def _error(outcome: Outcome) -> _Error:

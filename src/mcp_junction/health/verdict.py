@@ -54,6 +54,13 @@ class CallKind(StrEnum):
     NEUTRAL = "neutral"
 
 
+# For the call path, see protocol/versions.py.
+GOOD: Final = CallKind.GOOD
+FAILED: Final = CallKind.FAILED
+NEUTRAL: Final = CallKind.NEUTRAL
+DEGRADED: Final = Verdict.DEGRADED
+
+
 class Probed(msgspec.Struct, frozen=True):
     """What one active check found, and how long it took."""
 
@@ -140,16 +147,16 @@ class Record:
 
     def call(self, kind: CallKind) -> Verdict:
         """A call has ended. On the way of every call: it must cost next to nothing."""
-        if kind is CallKind.NEUTRAL:
+        if kind is NEUTRAL:
             return self.verdict
         calls = self._calls
         if len(calls) == WINDOW and not calls[0]:
             self._failed_calls -= 1
-        good = kind is CallKind.GOOD
+        good = kind is GOOD
         calls.append(good)
         if good:
             self._good_calls += 1
-            if self._good_calls >= GOOD_CALLS and self.verdict is Verdict.DEGRADED:
+            if self._good_calls >= GOOD_CALLS and self.verdict is DEGRADED:
                 self._forgive()
         else:
             self._good_calls = 0

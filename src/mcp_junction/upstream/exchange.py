@@ -15,7 +15,7 @@ from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import BOM, Overlong
-from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, Era
+from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, STATELESS, Era
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import WRITTEN, Flight, Parker, Passenger, Withdrawable
@@ -192,7 +192,7 @@ class Exchange:
 
     def _question(self, frame: Frame, on: Flight | None) -> None:
         frame_id = bytes(frame.id)
-        if self.era is Era.STATELESS:
+        if self.era is STATELESS:
             why = f"{frame.method}: a server of this version asks nothing"
             self._write(outcomes.failed(INVALID_REQUEST, why).frame(frame_id))
         elif frame.method == "ping":

@@ -18,6 +18,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
@@ -52,12 +53,12 @@ class CallAudit:
                 server_id=None if route is None else route.upstream.definition.id,
                 target=call.name if route is None else route.canonical,
                 decision="allowed" if route is not None or _is_own(call) else "unknown",
-                params=None if arguments is None else bytes(arguments),
+                params=None if arguments is None else octets(arguments),
                 outcome=_OUTCOMES[outcome.kind],
                 delivery=delivery,
                 attempts=0 if call.flight is None else 1,
                 latency_ms=seconds * 1000,
-                result=bytes(payload) if len(payload) <= LOOKED_AT else _beginning(payload),
+                result=octets(payload) if len(payload) <= LOOKED_AT else _beginning(payload),
                 closes=intent,
             )
         )
