@@ -103,13 +103,20 @@ def end(process: subprocess.Popen[str]) -> None:
 @contextmanager
 def fixture(era: str = "both") -> Iterator[str]:
     """The fixture over HTTP."""
-    with listening([sys.executable, str(FIXTURE), "http", "0", "--era", era]) as url:
+    with listening([*_python(), str(FIXTURE), "http", "0", "--era", era]) as url:
         yield url
 
 
 def fixture_entry(era: str = "both") -> dict[str, object]:
     """An `mcpServers` entry for the fixture over stdio."""
-    return {"command": sys.executable, "args": [str(FIXTURE), "stdio", "--era", era]}
+    command, *args = [*_python(), str(FIXTURE), "stdio", "--era", era]
+    return {"command": command, "args": args}
+
+
+def _python() -> list[str]:
+    from tests import preloaded  # not where this is a module of a script
+
+    return preloaded.command()
 
 
 def junction() -> list[str]:
