@@ -1,10 +1,11 @@
-"""Programs that use the MCP SDK, as processes, without the second that loading the SDK takes.
+"""Programs as processes, without the second that loading the MCP SDK or the REST API takes.
 
 `command` gives what to start instead of `python`: a small process that stands for the program. It
-hands its arguments, environment and streams to a keeper, which has the SDK loaded and forks; it
+hands its arguments, environment and streams to a keeper, which has all of that loaded and forks; it
 passes on signals, and ends as the program ends, or the other way round. For servers and clients
-that are only something to talk to: what a start, a tree of processes or a signal does to a program
-is not seen here. A worker of the tests has one keeper, which ends with it.
+that are only something to talk to, and for gateways whose protocol is the subject: what a start, a
+tree of processes or a limit of the system does to a program is not seen here. A worker of the tests
+has one keeper, which ends with it.
 """
 
 import json
@@ -15,15 +16,30 @@ import subprocess
 import sys
 
 LOADED = (
+    "httptools",
+    "litestar.plugins.attrs",
+    "litestar.plugins.pydantic",
     "mcp.client.subscriptions",
     "mcp.server.caching",
     "mcp.server.mcpserver",
     "mcp.server.request_state",
     "mcp.server.stdio",
     "mcp.server.subscriptions",
+    "mcp_junction.api.app",
+    "mcp_junction.audit.schedule",
+    "mcp_junction.calls.stages.audit",
+    "mcp_junction.cli.keys",
+    "mcp_junction.cli.serve",
+    "mcp_junction.cli.storage",
+    "mcp_junction.registry.reload",
+    "mcp_junction.search.finder",
+    "mcp_junction.service",
+    "mcp_junction.store.sqlite",
+    "mcp_junction.upstream.http.link",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.h11_impl",
+    "uvloop",
 )
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LARGEST = 256 * 1024  # bytes of arguments and environment

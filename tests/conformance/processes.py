@@ -125,12 +125,18 @@ def junction() -> list[str]:
     return shlex.split(given) if given else [str(Path(sys.executable).with_name("mcp-junction"))]
 
 
+def loaded_junction() -> list[str]:
+    """The gateway's command where how it starts is not the subject."""
+    given = os.environ.get("JUNCTION_COMMAND")
+    return shlex.split(given) if given else [*_python(), "-m", "mcp_junction"]
+
+
 @contextmanager
 def gateway(config: Path) -> Iterator[str]:
     """The gateway in front of the servers of `config`, without prefixes, once it is ready."""
     options = ["--host", "127.0.0.1", "--port", "0", "--prefix", "never"]
     data = ["--data-dir", str(config.parent / "data")]
-    command = [*junction(), "serve", "--config", str(config), *options, *data]
+    command = [*loaded_junction(), "serve", "--config", str(config), *options, *data]
     env = {key: value for key, value in os.environ.items() if not key.startswith("JUNCTION_")}
     with listening(command, env) as url:
         wait_until_ready(url)
