@@ -152,7 +152,7 @@ async def test_a_call_without_one_name_is_refused(junction, params):
 async def test_a_call_is_waited_for_beyond_every_limit_that_is_not_its_own(junction):
     servers = {
         "patient": scripted(),
-        "limited": {**scripted(), "timeout": 150},
+        "limited": {**scripted(), "timeout": 500},  # time enough to start in, too
     }
     client = await junction(servers)
     waiting = await client.under_way("patient:hold")
