@@ -60,27 +60,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(scope="module")
 def traced() -> Iterator[None]:
-    """Let coverage follow the programs that a module's tests start.
-
-    Of a test with parameters that is the first case: the others run much the same lines.
-    """
+    """Let coverage follow the programs that a module's tests start."""
     os.environ.update(_TRACING)
     yield
-    _trace_no_programs()
-
-
-@pytest.fixture(autouse=True)
-def _traced_once(request: pytest.FixtureRequest) -> Iterator[None]:
-    case = getattr(request.node, "callspec", None)
-    is_repeated = case is not None and any(case.indices.values())
-    if not is_repeated or os.environ.keys().isdisjoint(_TRACING):
-        yield
-        return
-    _trace_no_programs()
-    yield
-    os.environ.update(_TRACING)
-
-
-def _trace_no_programs() -> None:
     for name in _TRACING:
         os.environ.pop(name, None)
