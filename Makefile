@@ -11,7 +11,7 @@ UNTRACED := tests/registry/test_scale.py
 # The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test check lint types imports unit untraced requirements conformance bench soak lock peers clean
+.PHONY: help setup run demo test check lint types imports compiled unit untraced requirements conformance bench soak lock peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,7 +26,9 @@ demo: setup  ## show the demo servers at work, and end
 	@$(BIN)/mcp-junction call --config examples/demo.json arithmetic:evaluate '{"expression": "6 * 7"}'
 	@$(BIN)/python examples/next_steps.py
 
-test: check unit untraced requirements conformance  ## every check and every test, from nothing
+test:  ## every check and every test, from nothing
+	@$(MAKE) --no-print-directory -j2 -O check compiled peers
+	@$(MAKE) --no-print-directory unit untraced requirements conformance
 
 check: lint types imports  ## ruff, strict types, what may import what
 
@@ -39,9 +41,13 @@ types: .venv/.dev
 imports: .venv/.dev
 	@$(BIN)/lint-imports --config .importlinter
 
+# What the tests import, compiled once: each of the workers would do it, and all of them at once.
+compiled: .venv/.dev
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # the workers tell what is wrong
+
 unit: .venv/.dev peers
 	@rm -rf .reports && mkdir -p .reports
-	$(BIN)/coverage run -m pytest -n 3 --dist worksteal -m "not soak" --ignore $(UNTRACED) $(PYTEST)
+	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m "not soak" --ignore $(UNTRACED) $(PYTEST)
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --fail-under=85 | tail -n 12
 
 # What has a bound on the time that the loop is held up, which tracing makes two to three times as long.

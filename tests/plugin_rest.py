@@ -1,6 +1,7 @@
 """A pytest plugin: Junction with its REST API, in this process, on a port of its own.
 
 `served` is one over a store, SQLite and PostgreSQL in turn; `gateway` starts one as it is wanted.
+The routes are built once and used by all of them: building them takes longer than most tests.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -108,6 +111,46 @@ class Served:
             await client.aclose()
 
 
+_IN_ROOM: ContextVar[Room] = ContextVar("_IN_ROOM")
+
+
+class _RoomOfRequest(Room):
+    """Whichever room a request came to."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_IN_ROOM.get(), name)
+
+
+class SharedRoom(Room):
+    """A room with the routes that all rooms of this process share."""
+
+    def _make(self) -> Any:
+        from mcp_junction.api import app
+
+        return _Entrance(self, _shared_app(app.make_app))
+
+
+@cache
+def _shared_app(make_app: Any) -> Any:
+    return make_app(_RoomOfRequest())
+
+
+class _Entrance:
+    """The way of one room's requests into the shared routes."""
+
+    def __init__(self, room: Room, app: Any) -> None:
+        self._room = room
+        self._app = app
+        self.routes = app.routes
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        _IN_ROOM.set(self._room)
+        await self._app(scope, receive, send)
+
+
 def _load_anyio() -> None:
     """Have loaded what the thread with the routes and the client of the test would both load.
 
@@ -136,7 +179,7 @@ async def serve_api(
     registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
     ring = await KeyRing.open(store)
     keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
-    room = Room(junction, registry, bus, store, ring)
+    room = SharedRoom(junction, registry, bus, store, ring)
     service = Service(junction, ring, "127.0.0.1", room)
     stop, said = asyncio.Event(), Said()
     logging.getLogger("mcp_junction.service").addHandler(said)

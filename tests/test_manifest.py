@@ -284,7 +284,8 @@ class TestRecorder:
             "def test_skipped(): pytest.skip('no')\n"
         )
         command = [sys.executable, "-m", "pytest", "--import-mode=importlib", *extra]
-        command += ["-p", "no:cacheprovider", "tests/test_real.py"]
+        command += ["--disable-plugin-autoload", "-p", "xdist", "-p", "no:cacheprovider"]
+        command += ["tests/test_real.py"]
         # An outer xdist worker's variables would make the inner run think that it is one.
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "COV"))}
         run = subprocess.run(command, cwd=checkout, env=env, capture_output=True, timeout=60)

@@ -5,6 +5,7 @@ from litestar import get
 from tests.plugin_rest import CALL, ROLES, SERVERS, registration
 
 from mcp_junction.api.access import ANYONE, PUBLIC, RIGHTS, Right
+from mcp_junction.api.app import make_app
 from mcp_junction.policy.principal import Role
 
 HOSTS = (
@@ -89,7 +90,8 @@ async def test_a_new_route_is_closed_by_default(gateway):
     async def brand_new() -> str:
         return "reached"
 
-    served.room.front.app.register(brand_new)
+    served.room.front.app = app = make_app(served.room)  # its own, not those of other tests too
+    app.register(brand_new)
     for role in ROLES:
         answer = await served.client(role).get("/api/v1/brand-new")
         assert (answer.status_code, answer.json()["error_code"]) == (403, "FORBIDDEN")

@@ -103,13 +103,20 @@ def end(process: subprocess.Popen[str]) -> None:
 @contextmanager
 def fixture(era: str = "both") -> Iterator[str]:
     """The fixture over HTTP."""
-    with listening([sys.executable, str(FIXTURE), "http", "0", "--era", era]) as url:
+    with listening([*_python(), str(FIXTURE), "http", "0", "--era", era]) as url:
         yield url
 
 
 def fixture_entry(era: str = "both") -> dict[str, object]:
     """An `mcpServers` entry for the fixture over stdio."""
-    return {"command": sys.executable, "args": [str(FIXTURE), "stdio", "--era", era]}
+    command, *args = [*_python(), str(FIXTURE), "stdio", "--era", era]
+    return {"command": command, "args": args}
+
+
+def _python() -> list[str]:
+    from tests import preloaded  # not where this is a module of a script
+
+    return preloaded.command()
 
 
 def junction() -> list[str]:
@@ -118,12 +125,18 @@ def junction() -> list[str]:
     return shlex.split(given) if given else [str(Path(sys.executable).with_name("mcp-junction"))]
 
 
+def loaded_junction() -> list[str]:
+    """The gateway's command where how it starts is not the subject."""
+    given = os.environ.get("JUNCTION_COMMAND")
+    return shlex.split(given) if given else [*_python(), "-m", "mcp_junction"]
+
+
 @contextmanager
 def gateway(config: Path) -> Iterator[str]:
     """The gateway in front of the servers of `config`, without prefixes, once it is ready."""
     options = ["--host", "127.0.0.1", "--port", "0", "--prefix", "never"]
     data = ["--data-dir", str(config.parent / "data")]
-    command = [*junction(), "serve", "--config", str(config), *options, *data]
+    command = [*loaded_junction(), "serve", "--config", str(config), *options, *data]
     env = {key: value for key, value in os.environ.items() if not key.startswith("JUNCTION_")}
     with listening(command, env) as url:
         wait_until_ready(url)

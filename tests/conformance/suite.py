@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.processes import end
+from tests.conformance.processes import end, loaded_junction
 from tests.conformance.report import Row
 from tests.peers.servers import Peers
 
@@ -35,7 +35,9 @@ class Suite:
 
     def __init__(self, peers: Peers) -> None:
         self._program = str(peers.npm_program("conformance"))
-        self._env = {**os.environ, "PATH": peers.path()}
+        # Commands that the suite starts have our keeper's address from us.
+        command = shlex.join(loaded_junction())
+        self._env = {**os.environ, "PATH": peers.path(), "JUNCTION_COMMAND": command}
 
     def scenarios(self, role: str, version: str) -> list[str]:
         """The names for the gateway as a `server` or a `client`, in the suite's order."""

@@ -5,12 +5,12 @@ through it is the gateway's. What was found is left for `report.py`, which makes
 """
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests import preloaded
 from tests.conformance.processes import HERE, fixture, fixture_entry, gateway
 from tests.conformance.report import COLUMNS, Column, Row, save
 from tests.conformance.suite import Suite
@@ -18,7 +18,7 @@ from tests.peers.servers import Peers
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(240)]
 
-WRAPPER = [sys.executable, str(HERE / "client_wrapper.py")]
+WRAPPER = str(HERE / "client_wrapper.py")
 SCENARIOS = {
     ("server", "2025-11-25"): 33,
     ("server", "2026-07-28"): 40,
@@ -52,7 +52,8 @@ def suite(peers: Peers) -> Suite:
     return Suite(peers)
 
 
-def client_rows(suite: Suite, command: list[str], version: str, folder: Path) -> list[Row]:
+def client_rows(suite: Suite, version: str, folder: Path, *options: str) -> list[Row]:
+    command = [*preloaded.command(), WRAPPER, *options]
     return [
         suite.against_client(command, scenario, version, folder)
         for scenario in suite.scenarios("client", version)
@@ -77,7 +78,7 @@ def test_every_server_scenario_passes_through_the_gateway(
 def test_every_client_scenario_passes_through_the_gateway(
     column: Column, suite: Suite, tmp_path: Path, pytestconfig: pytest.Config
 ):
-    rows = client_rows(suite, WRAPPER, column.version, tmp_path)
+    rows = client_rows(suite, column.version, tmp_path)
     save(pytestconfig.rootpath, column, rows)
     assert not problems(rows), problems(rows)
     assert len(rows) == SCENARIOS[column.role, column.version]
@@ -103,6 +104,6 @@ def test_the_fixture_passes_without_the_gateway(
 @pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_client_wrapper_passes_without_the_gateway(version: str, suite: Suite, tmp_path: Path):
-    rows = client_rows(suite, [*WRAPPER, "--direct"], version, tmp_path)
+    rows = client_rows(suite, version, tmp_path, "--direct")
     assert not problems(rows), problems(rows)
     assert len(rows) == SCENARIOS["client", version]

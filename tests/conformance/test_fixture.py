@@ -1,13 +1,12 @@
 """The fixture by itself: with `--era` it is a server that knows one era only."""
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
-from tests.conformance.processes import FIXTURE, fixture
+from tests.conformance.processes import fixture, fixture_entry
 
 OLD, NEW, REFUSED = "2025-11-25", "2026-07-28", "refused"
 BOUND = 30.0
@@ -18,8 +17,7 @@ Server = str | StdioServerParameters
 @contextmanager
 def serving(transport: str, era: str) -> Iterator[Server]:
     if transport == "stdio":
-        args = [str(FIXTURE), "stdio", "--era", era]
-        yield StdioServerParameters(command=sys.executable, args=args)
+        yield StdioServerParameters(**fixture_entry(era))
     else:
         with fixture(era) as url:
             yield url

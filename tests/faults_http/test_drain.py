@@ -110,6 +110,9 @@ async def test_an_idle_service_ends_at_once(http_rig: HttpRig, figures: Figures)
     for client in clients:
         await client.open()
         await client.send("GET")
+    # It is not idle as long as it loads the routes of the REST API.
+    docs = await Client(gateway.port).request("GET", headers={":path": "/api/v1/openapi.json"})
+    assert docs.status == 200
     began = time.monotonic()
     gateway.process.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(gateway.process.wait, ENDS_WITHIN) == 0

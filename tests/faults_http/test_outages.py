@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from typing import Any
 
 import pytest
 from tests.faults_http.served import served
@@ -16,6 +17,7 @@ from mcp_junction.testing.history import Ledger, Seen
 from mcp_junction.upstream import gate
 
 CALLS = 200
+LATER = 150  # from here on they are made in the middle of an outage
 WAITING = 100  # how many may wait for a server that has just gone
 
 
@@ -45,11 +47,15 @@ async def test_calls_to_a_server_that_refuses_connections_wait_or_fail_and_run_a
         if leaves == "nothing":
             proxy.reset()
         began = time.monotonic()
-        coming = [
-            asyncio.ensure_future(client.call("led:record", nonce=f"n{number}"))
-            for number in range(CALLS)
-        ]
-        await asyncio.sleep(seconds)  # the outage
+
+        def calls(*numbers: int) -> list[asyncio.Future[Any]]:
+            made = (client.call("led:record", nonce=f"n{n}") for n in range(*numbers))
+            return [asyncio.ensure_future(call) for call in made]
+
+        coming = calls(LATER)  # which may all be sent before anything is known of the outage
+        await asyncio.sleep(seconds / 2)
+        coming += calls(LATER, CALLS)
+        await asyncio.sleep(seconds / 2)
         early = sum(call.done() for call in coming)
         await proxy.accept()
         answers = await asyncio.gather(*coming)

@@ -152,7 +152,7 @@ async def test_a_call_without_one_name_is_refused(junction, params):
 async def test_a_call_is_waited_for_beyond_every_limit_that_is_not_its_own(junction):
     servers = {
         "patient": scripted(),
-        "limited": {**scripted(), "timeout": 150},
+        "limited": {**scripted(), "timeout": 500},  # time enough to start in, too
     }
     client = await junction(servers)
     waiting = await client.under_way("patient:hold")
@@ -163,12 +163,12 @@ async def test_a_call_is_waited_for_beyond_every_limit_that_is_not_its_own(junct
 
 
 async def test_a_server_with_a_timeout_is_not_waited_for_longer_and_told_so(junction):
-    client = await junction({"slow": {**scripted(), "timeout": 150}})
+    client = await junction({"slow": {**scripted(), "timeout": 500}})
     error = await client.refused("slow:hold")
     assert error["code"] == -32001
     assert error["data"] == {"delivery": "unknown", "server": "slow"}
     assert "'slow'" in error["message"]
-    assert "0.15 s" in error["message"]
+    assert "0.5 s" in error["message"]
     calls = [json.loads(line) for line in await client.read("slow:seen")]
     (held,) = [c["id"] for c in calls if c.get("params", {}).get("name") == "hold"]
     (cancelled,) = [c["params"] for c in calls if c["method"] == "notifications/cancelled"]

@@ -16,15 +16,18 @@ from mcp_types import (
     TextContent,
     ToolListChangedNotification,
 )
+from tests import preloaded
 from tests.journeys.client import BOUND
-from tests.plugin_journeys import PROGRAM, own_environment, python_server, scripted
-
-SDK_SERVER = python_server("sdk_server")
-SDK_SERVER["args"].remove("-S")
-
+from tests.plugin_journeys import PROGRAM, SERVERS, own_environment, scripted
 
 VERSIONS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 handshake = pytest.mark.parametrize("connect", ["legacy"], indirect=True)
+
+
+@pytest.fixture
+def sdk_server():
+    command, *args = preloaded.command()
+    return {"command": command, "args": [*args, str(SERVERS / "sdk_server.py")]}
 
 
 @pytest.fixture(params=list(VERSIONS))
@@ -41,9 +44,9 @@ def connect(request, config):
 
 
 @pytest.mark.req("FR-012", "FR-004", "FR-006")
-async def test_it_connects_lists_and_calls(connect, request):
+async def test_it_connects_lists_and_calls(connect, sdk_server, request):
     mode = request.node.callspec.params["connect"]
-    async with connect({"one": scripted("echo", "count"), "two": SDK_SERVER}) as client:
+    async with connect({"one": scripted("echo", "count"), "two": sdk_server}) as client:
         assert client.protocol_version == VERSIONS[mode]
         assert client.server_info.name == "mcp-junction"
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -70,7 +73,7 @@ async def test_a_client_of_a_strict_name_sees_strict_names(connect):
 
 
 @handshake
-async def test_progress_and_log_messages_of_a_call_reach_its_callbacks(connect):
+async def test_progress_and_log_messages_of_a_call_reach_its_callbacks(connect, sdk_server):
     progress, logs = [], []
 
     async def on_progress(done, total, message):
@@ -79,7 +82,7 @@ async def test_progress_and_log_messages_of_a_call_reach_its_callbacks(connect):
     async def on_log(params):
         logs.append((params.level, params.data))
 
-    async with connect({"two": SDK_SERVER}, logging_callback=on_log) as client:
+    async with connect({"two": sdk_server}, logging_callback=on_log) as client:
         result = await client.call_tool("two:steps", {"count": 3}, progress_callback=on_progress)
     assert result.content[0].text == "done"
     assert progress == [(n, 3, f"step {n}") for n in (1, 2, 3)]
@@ -88,7 +91,7 @@ async def test_progress_and_log_messages_of_a_call_reach_its_callbacks(connect):
 
 @pytest.mark.req("J-HANDSHAKE")
 @handshake
-async def test_questions_of_a_server_reach_the_clients_callbacks(connect):
+async def test_questions_of_a_server_reach_the_clients_callbacks(connect, sdk_server):
     async def on_elicitation(context, params):
         assert params.message == "What is your name?"
         return ElicitResult(action="accept", content={"name": "Ada"})
@@ -102,7 +105,7 @@ async def test_questions_of_a_server_reach_the_clients_callbacks(connect):
         return ListRootsResult(roots=[Root(uri="file:///home/ada", name="home")])
 
     async with connect(
-        {"two": SDK_SERVER},
+        {"two": sdk_server},
         elicitation_callback=on_elicitation,
         sampling_callback=on_sampling,
         list_roots_callback=on_roots,
@@ -116,8 +119,8 @@ async def test_questions_of_a_server_reach_the_clients_callbacks(connect):
 
 
 @handshake
-async def test_a_client_that_can_answer_no_questions_is_not_asked_any(connect):
-    async with connect({"two": SDK_SERVER}) as client:
+async def test_a_client_that_can_answer_no_questions_is_not_asked_any(connect, sdk_server):
+    async with connect({"two": sdk_server}) as client:
         for tool, arguments in (("greet", {}), ("think", {"about": "life"}), ("places", {})):
             with pytest.raises(MCPError, match="the client does not support"):
                 await client.call_tool(f"two:{tool}", arguments)

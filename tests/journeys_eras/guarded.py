@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.processes import SAYS_WHERE, end, junction, wait_until_ready
+from tests.conformance.processes import SAYS_WHERE, end, loaded_junction, wait_until_ready
 from tests.journeys_eras.ledger import Ledger
 from tests.journeys_eras.stacks import Stacks
 from tests.journeys_eras.wire import Answer, Wire
@@ -93,7 +93,7 @@ class Guarded:
 
 def keys(*words: str) -> Any:
     ended = subprocess.run(
-        [*junction(), "keys", *words], capture_output=True, text=True, timeout=BOUND
+        [*loaded_junction(), "keys", *words], capture_output=True, text=True, timeout=BOUND
     )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
@@ -119,7 +119,7 @@ def guarded(
     made = Guarded("", data, ledgers, None)  # type: ignore[arg-type]
     for agent in ("ada", "bob"):
         made.add_key(agent)
-    command = [*junction(), "serve", "--config", str(config), "--port", "0", "--require-key"]
+    command = [*loaded_junction(), "serve", "--config", str(config), "--port", "0", "--require-key"]
     log = config.parent / "stderr"
     with log.open("w") as stderr:
         made.process = subprocess.Popen(

@@ -7,13 +7,13 @@ shows that a failure is the gateway's.
 
 import json
 import os
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mcp import StdioServerParameters
+from tests import preloaded
 from tests.conformance.processes import junction, listening
 from tests.journeys_eras.ledger import Ledger
 from tests.journeys_http.stack import serving
@@ -28,13 +28,13 @@ Entry = dict[str, Any]
 
 
 def command(*words: str) -> list[str]:
-    return ["-m", "tests.journeys_eras.server", *words]
+    return [*preloaded.command(), "-m", "tests.journeys_eras.server", *words]
 
 
 def stdio_entry(era: str, ledger: Path) -> Entry:
     """A config entry for a server that the gateway starts."""
-    args = command("stdio", "--era", era, "--ledger", str(ledger))
-    return {"command": sys.executable, "args": args, "env": {"PYTHONPATH": str(ROOT)}}
+    program, *args = command("stdio", "--era", era, "--ledger", str(ledger))
+    return {"command": program, "args": args, "env": {"PYTHONPATH": str(ROOT)}}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Stacks:
             ledger = self.ledger(era, "http").path
             words = command("http", "0", "--era", era, "--ledger", str(ledger))
             env = {**own_environment(), "PYTHONPATH": str(ROOT)}
-            return self._stack.enter_context(listening([sys.executable, *words], env))
+            return self._stack.enter_context(listening(words, env))
 
         return self._once(("server", era), start)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.processes import end, junction, listening, wait_until_ready
+from tests.conformance.processes import end, listening, loaded_junction, wait_until_ready
 from tests.peers.servers import Peers
 from tests.plugin_journeys import own_environment
 
@@ -73,7 +73,7 @@ def three(peers: Peers, folder: Path) -> Iterator[Path]:
 def serving(config: Path, *options: str) -> Iterator[str]:
     """`mcp-junction serve` on ``config``; yields the URL of its endpoint once it is ready."""
     data = ["--data-dir", str(config.parent / "data")]
-    command = [*junction(), "serve", "--config", str(config), "--port", "0", *data, *options]
+    command = [*loaded_junction(), "serve", "--config", str(config), "--port", "0", *data, *options]
     with listening(command, own_environment()) as url:
         wait_until_ready(url)
         yield url

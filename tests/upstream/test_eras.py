@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conformance.processes import FIXTURE, fixture
+from tests.conformance.processes import fixture, fixture_entry
 
 from mcp_junction.app import Junction
 from mcp_junction.config.load import Config
@@ -60,7 +60,7 @@ def fixture_behind() -> Iterator[Fixtures]:
 
         def started(transport: str, era: str, hello: Hello) -> Any:
             if transport == "stdio":
-                return behind(python(str(FIXTURE), "stdio", "--era", era), hello)
+                return behind(ServerDefinition("s", "stdio", **fixture_entry(era)), hello)
             return behind(ServerDefinition("s", "http", url=url(era)), hello)
 
         yield started
