@@ -60,9 +60,10 @@ class Toolbox:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for writer in list(self._writers):
-            writer.transport.abort()
-        await asyncio.sleep(0)
+        for _ in range(4):  # one that was just accepted comes to be known in a turn or two
+            for writer in list(self._writers):
+                writer.transport.abort()
+            await asyncio.sleep(0)
 
     async def __aenter__(self) -> "Toolbox":
         return await self.start()
