@@ -18,12 +18,13 @@ import msgspec
 from mcp_junction.errors import NotFound, VersionConflict
 from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Script, bump
 from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolCount, ToolRecord
+from mcp_junction.store.skills import held, marked
 from mcp_junction.store.table import Table
 
 TABLE = Table(
     "tools",
     ToolRecord,
-    json={"fallbacks", "flags", "skill_ids"},
+    json={"fallbacks", "flags", "skill_ids", "skill_confidences"},
     flags={"quarantined", "enabled", "read_only", "idempotent", "is_classified"},
 )
 TOPIC = "tools"
@@ -124,6 +125,8 @@ def _replace(
     if changes.added:
         yield Load("tools", TABLE.columns, [TABLE.values(tool) for tool in changes.added])
     if rewritten:
+        yield held()
+        yield marked({skill for tool in _moved(changes) for skill in tool.skill_ids})
         clause = ", ".join(f"{column} = ?" for column in _WRITTEN)
         args = [[*(getattr(tool, c) for c in _WRITTEN), tool.id] for tool in rewritten]
         yield Batch(f"UPDATE tools SET {clause} WHERE id = ?", args)
@@ -165,6 +168,11 @@ def _compare(
             changes.removed.append(tool)
             rewritten.append(gone)
     return msgspec.structs.replace(changes, unchanged=unchanged), rewritten
+
+
+def _moved(changes: ToolChanges) -> list[ToolRecord]:
+    """The tools that have left the list, or are back on it."""
+    return [*changes.removed, *(old for old, _ in changes.changed if old.gone_at is not None)]
 
 
 def _new(server_id: str, position: int, definition: Definition, now: float) -> ToolRecord:
