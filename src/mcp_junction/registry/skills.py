@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from uuid import uuid4
 
+from mcp_junction.errors import NotFound, VersionConflict
 from mcp_junction.policy.principal import Principal
 from mcp_junction.registry.classifying import Classifying
 from mcp_junction.registry.ground import Ground
@@ -40,18 +41,21 @@ class SkillDesk:
 
     async def get(self, ref: str) -> SkillRecord:
         """A skill by id, or else by name. Raises NotFound."""
+        if not ref.isprintable():  # there is none such, and not every store can be asked
+            raise NotFound("there is no such skill")
         return await self._skills.get(ref)
 
     async def holding(self, refs: Iterable[str]) -> set[tuple[str, str]]:
         """The tools that have any of these skills, by server's id and name. Raises NotFound."""
-        ids = [(await self._skills.get(ref)).id for ref in refs]
+        ids = [(await self.get(ref)).id for ref in refs]
         return await self._ground.store.classification.holding(ids)
 
     # -- changing
 
     async def add(self, name: str, description: str, actor: Principal) -> SkillRecord:
         """A new skill, for tools that are classified from now on. Raises AlreadyExists."""
-        skill = SkillRecord(_id_of(name), name, description)
+        taken = {skill.id for skill in await self._skills.all()}
+        skill = SkillRecord(_id_of(name, taken), name, description)
         async with self._act(actor, "skill.create", skill):
             skill = await self._skills.add(skill)
         self.classifying.look()
@@ -61,15 +65,20 @@ class SkillDesk:
         self, ref: str, changes: Mapping[str, str], actor: Principal, if_match: int | None = None
     ) -> SkillRecord:
         """Another name or description. Raises NotFound, AlreadyExists, VersionConflict."""
-        skill = await self._skills.get(ref)
-        async with self._act(actor, "skill.change", skill, detail={"changed": sorted(changes)}):
-            skill = await self._skills.change(skill.id, changes, version=if_match)
+        skill = await self.get(ref)
+        changed = {name: text for name, text in changes.items() if getattr(skill, name) != text}
+        if not changed:
+            if if_match not in (None, skill.version):
+                raise VersionConflict("the skill", skill.version)
+            return skill
+        async with self._act(actor, "skill.change", skill, detail={"changed": sorted(changed)}):
+            skill = await self._skills.change(skill.id, changed, version=if_match)
         self.classifying.look()
         return skill
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
         """Take it from its tools, which are classified again. Raises NotFound, VersionConflict."""
-        skill = await self._skills.get(ref)
+        skill = await self.get(ref)
         async with self._act(actor, "skill.remove", skill):
             await self._skills.remove(skill.id, version=if_match)
         self.classifying.look()
@@ -89,6 +98,7 @@ class SkillDesk:
         return self._ground.audit.act(actor.id, actor.role.value, action, **given)
 
 
-def _id_of(name: str) -> str:
+def _id_of(name: str, taken: Collection[str]) -> str:
     """An id that can be read, where the name can be spelt so."""
-    return _APART.sub("-", name.lower()).strip("-")[:_ID] or str(uuid4())
+    plain = _APART.sub("-", name.lower()).strip("-")[:_ID]
+    return plain if plain and plain not in taken else str(uuid4())
