@@ -202,3 +202,44 @@ async def test_a_removed_skill_leaves_its_tools_to_be_classified_again(store):
     assert (await store.tools.get(server_id, "route")).is_classified
     await store.classification.put(server_id, [said(send, "maps")])
     assert await store.skills.vectors("maps") == [VECTOR, VECTOR]
+
+
+async def test_nobody_waits_for_each_other_in_a_circle(store):
+    """Lists, flags, classifications, skills and removals, all at one time, in every order."""
+    names = [f"t{n}" for n in range(12)]
+    known = {key: (await listed(store, key, *names)) for key in ("one", "two", "three")}
+    await store.skills.add(SkillRecord("news", "News", "What happened"))
+
+    async def lists(server_id):
+        for version in range(1, 6):
+            left = names[version % 3 :]
+            await store.tools.replace(server_id, tools(*reversed(left), version=version))
+
+    async def flags(server_id):
+        for turn in range(5):
+            marks = {name: (["odd"] * (turn % 2), False) for name in names}
+            await store.tools.mark(server_id, marks)
+
+    async def verdicts(server_id):
+        for turn in range(5):
+            current = await store.tools.all(server_id)
+            skills = ("mail", "maps")[:: 1 - 2 * (turn % 2)]
+            await store.classification.put(server_id, [said(one, *skills) for one in current])
+            await store.classification.forget(server_id)
+
+    async def change():
+        for turn in range(5):
+            await store.skills.change("maps", {"description": f"Maps {turn}"})
+            await follow(store)
+        await store.skills.remove("mail")
+
+    works = [
+        work(server_id) for work in (lists, flags, verdicts) for server_id, _ in known.values()
+    ]
+    await asyncio.gather(*works, change())
+    assert {skill.id for skill in await store.skills.all()} == {"maps", "news"}
+    for server_id, _ in known.values():
+        assert not any("mail" in one.skill_ids for one in await store.tools.all(server_id))
+        await store.servers.remove(server_id)
+    await follow(store)
+    assert (await store.skills.get("maps")).tool_count == 0

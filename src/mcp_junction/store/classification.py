@@ -15,7 +15,7 @@ import msgspec
 from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
 from mcp_junction.store.records import Classified, PendingTool
 from mcp_junction.store.skills import held, marked, places
-from mcp_junction.store.tools import TABLE, TOPIC
+from mcp_junction.store.tools import LOCKED, TABLE, TOPIC
 
 _PENDING: Final = (
     f"SELECT {TABLE.selected}, tool_vectors.embedding FROM tools LEFT JOIN tool_vectors"
@@ -23,7 +23,6 @@ _PENDING: Final = (
     " WHERE NOT is_classified AND gone_at IS NULL AND (server_id, id) > (?, ?)"
     " ORDER BY server_id, id LIMIT ?"
 )
-_LOCKED: Final = "UPDATE servers SET id = id WHERE id = ? RETURNING id"
 
 
 class Classification:
@@ -59,7 +58,7 @@ def _pending(rows: Rows) -> list[PendingTool]:
 
 
 def _put(server_id: str, given: Sequence[Classified]) -> Script[set[str]]:
-    if not (yield Query(_LOCKED, (server_id,))):
+    if not (yield Query(LOCKED, (server_id,))):
         return set()
     yield held()
     ids = [one.tool_id for one in given]
@@ -117,7 +116,8 @@ def _columns(one: Classified) -> list[Any]:
 
 
 def _forget(server_id: str) -> Script[int]:
-    yield Query(_LOCKED, (server_id,))
+    yield Query(LOCKED, (server_id,))
+    yield held()
     rows = yield Query(
         "UPDATE tools SET is_classified = ? WHERE server_id = ? AND gone_at IS NULL RETURNING id",
         (False, server_id),

@@ -39,6 +39,8 @@ _WRITTEN = (
     "gone_at",
 )
 _SELECT = f"SELECT {TABLE.selected} FROM tools"
+LOCKED = "UPDATE servers SET id = id WHERE id = ? RETURNING id"
+"""Held first by whoever changes several tools of a server: who waits for whom makes no circle."""
 
 
 class Tools:
@@ -114,8 +116,7 @@ class Tools:
 def _replace(
     server_id: str, definitions: Sequence[Definition], strict: bool
 ) -> Script[ToolChanges]:
-    locked = yield Query("UPDATE servers SET id = id WHERE id = ? RETURNING id", (server_id,))
-    if not locked:
+    if not (yield Query(LOCKED, (server_id,))):
         raise NotFound(f"there is no server with the id {server_id!r}")
     rows = yield Query(f"{_SELECT} WHERE server_id = ?", (server_id,))
     (made,) = yield Compute(lambda: _compare(server_id, TABLE.records(rows), definitions, strict))
@@ -230,6 +231,7 @@ def _mark(server_id: str, marks: Mapping[str, tuple[Sequence[str], bool]]) -> Sc
         (TABLE.value("flags", list(flags)), quarantined, server_id, name)
         for name, (flags, quarantined) in sorted(marks.items())
     ]
+    yield Query(LOCKED, (server_id,))
     yield Batch(
         "UPDATE tools SET flags = ?, quarantined = ? WHERE server_id = ? AND name = ?", rows
     )
