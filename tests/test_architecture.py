@@ -106,7 +106,7 @@ def test_the_error_tree_is_drawn_in_its_docstring():
     assert drawn == raised
 
 
-@pytest.mark.parametrize("room", ["store", "vault", "audit", "search"])
+@pytest.mark.parametrize("room", ["store", "vault", "audit", "search", "skills"])
 def test_stdio_mode_does_not_load_what_only_the_service_keeps(room):
     loaded = imported_by("import mcp_junction.app, mcp_junction.cli.stdio")
     assert not {name for name in loaded if name.startswith(f"mcp_junction.{room}")}
@@ -156,11 +156,12 @@ STDIO_MODE = (
 def test_stdio_mode_loads_no_more_than_it_needs_to_serve():
     loaded = imported_by(STDIO_MODE)
     service = {"api", "audit", "bus", "health", "identity", "registry", "service", "store", "vault"}
+    service |= {"search", "skills"}
     rooms = {name.split(".")[1] for name in loaded if name.startswith("mcp_junction.")}
     assert not rooms & service
     assert not {name for name in loaded if name.startswith("mcp_junction.listener.http")}
     assert not {name for name in loaded if name.startswith("mcp_junction.upstream.http")}
-    others = {"cryptography", "httptools", "litestar", "rich", "sqlite3", "uvicorn"}
+    others = {"cryptography", "httptools", "litestar", "numpy", "rich", "sqlite3", "uvicorn"}
     stdlib = {"dataclasses", "email", "http", "pathlib", "shutil", "tempfile", "urllib", "zipfile"}
     assert not packages(loaded) & (others | stdlib)
     assert "importlib.metadata" not in loaded
@@ -177,4 +178,5 @@ def test_the_service_listens_before_the_framework_of_its_rest_api_is_loaded():
     )
     assert "mcp_junction.api.front" in loaded
     assert not packages(loaded) & {"litestar", "httpx", "rich", "multipart"}
+    assert not packages(loaded) & {"wordllama", "numpy", "tokenizers", "safetensors"}
     assert "mcp_junction.api.app" not in loaded

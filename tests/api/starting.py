@@ -1,7 +1,9 @@
 """A program of its own: a gateway starts, and is asked at once for something of the REST API.
 
-Prints as JSON what was answered, whether the routes had been loaded before, and the longest that
-the event loop was held up from the beginning on, by whatever thread.
+Then its server is connected, and its tools classified. Prints as JSON what was answered, whether
+the routes had been loaded before, what of the model of skills was loaded before there was a tool,
+what work these tools were, and the longest that the event loop was held up from the beginning on,
+by whatever thread.
 """
 
 import asyncio
@@ -12,11 +14,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import uvloop
-from tests.plugin_rest import CALL, SERVERS, _SqliteOpener, registration, serve_api
+from tests.plugin_rest import CALL, SERVERS, Served, _SqliteOpener, registration, serve_api
 from tests.pulse import Pulse
 
+from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.vault.vault import Vault
 
+ADMIN = Principal("ann", Role.ADMIN)
 BOUND = 60
 
 
@@ -35,6 +39,18 @@ async def asked(port: int, key: str, method: str, path: str, body: object = None
     return int(answer.split(b" ", 2)[1])
 
 
+async def classified(served: Served) -> float:
+    """Connect the server and wait until its tools are classified; seconds of work that took."""
+    worked = time.process_time()
+    await served.registry.connect("peer", ADMIN)
+    async with asyncio.timeout(BOUND):
+        while True:
+            tools = await served.registry.tools("peer")
+            if tools and all(one.is_classified for one in tools):
+                return time.process_time() - worked
+            await asyncio.sleep(0.01)
+
+
 async def main(folder: Path) -> None:
     before = "litestar" in sys.modules
     async with AsyncExitStack() as stack, Pulse(time.process_time) as pulse:
@@ -50,7 +66,10 @@ async def main(folder: Path) -> None:
             ("POST", CALL, {"name": "peer.echo"}),
         ]
         statuses = [await asked(served.port, key, *request) for request in requests]
-        report = {"statuses": statuses, "loaded": before or loaded}
+        await served.registry.skills.classifying.settled()
+        models = sorted({"numpy", "tokenizers", "wordllama"} & set(sys.modules))
+        report = {"statuses": statuses, "loaded": before or loaded, "models": models}
+        report |= {"cold": await classified(served)}
         print(json.dumps({**report, "worst": pulse.worst, "beats": pulse.beats}))
 
 

@@ -34,7 +34,9 @@ def routes(served):
     for route in served.room.front.app.routes:
         for handler in route.route_handlers:
             for method in sorted(handler.http_methods - {"OPTIONS"}):
-                path = route.path_format.replace("{server_id}", "peer")
+                path = route.path_format.replace("{server_id}", "peer").replace(
+                    "{skill_id}", "databases"
+                )
                 yield method, path, handler.opt
 
 
@@ -65,6 +67,7 @@ async def test_each_route_is_open_to_those_with_the_right_and_to_nobody_else(gat
             seen += 1
     assert seen >= 4 * 15
     assert (await served.client().get(f"{SERVERS}/peer")).json()["version"] == 1
+    assert (await served.client().get("/api/v1/skills")).json()["total"] == 31
 
 
 @pytest.mark.req("S-04")

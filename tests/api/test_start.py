@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.pulse import BLOCKED
 
 from mcp_junction.api.front import Front
@@ -15,6 +16,7 @@ from mcp_junction.tasks import TaskScope
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.req("AG-US3-AC6")
 def test_the_first_request_waits_for_the_routes_and_the_loop_for_nobody(tmp_path):
     """In a program of its own: in this one they may have been loaded by another test."""
     command = [sys.executable, "-m", "tests.api.starting", str(tmp_path)]
@@ -25,6 +27,8 @@ def test_the_first_request_waits_for_the_routes_and_the_loop_for_nobody(tmp_path
     seen = json.loads(done.stdout)
     assert seen["statuses"] == [200, 201, 200, 200, 404]
     assert seen["loaded"] is False, "or there was nothing to wait for"
+    assert seen["models"] == [], "there was no tool to classify yet"
+    assert seen["cold"] < 2.5, "the first tool, with all that has to be loaded for it"
     assert seen["beats"] > 10
     assert seen["worst"] < BLOCKED
 

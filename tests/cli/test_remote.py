@@ -80,6 +80,18 @@ def test_tools_are_found_by_what_they_are_for(ask):
     assert "limit" in refused.stderr
 
 
+def test_skills_are_listed_with_how_many_tools_have_them(ask):
+    settled(ask)
+    table = ask("skills", "list")
+    assert table.returncode == 0
+    assert "Databases" in table.stdout
+    skills = json.loads(ask("skills", "list", "--json").stdout)
+    assert len(skills) == 31
+    assert "calendar-time" in {skill["id"] for skill in skills}
+    refused = ask("tools", "search", "time", "--skill", "cooking")
+    assert (refused.returncode, "cooking" in refused.stderr) == (1, True)
+
+
 def test_servers_are_listed_shown_and_counted(ask):
     settled(ask)
     table = ask("servers", "list")

@@ -22,8 +22,9 @@ class Right(StrEnum):
 
     READ_SERVERS = "read servers"
     CHANGE_SERVERS = "register, change, connect and remove servers"
-    REFRESH_TOOLS = "have tools discovered again"
-    READ_TOOLS = "read the tools"
+    REFRESH_TOOLS = "have tools discovered and classified again"
+    READ_TOOLS = "read the tools and the skills they have"
+    CHANGE_SKILLS = "make, change and remove skills"
     CALL_TOOLS = "call tools"
     READ_EVENTS = "read the events"
     READ_DOCS = "read how the API works"
@@ -36,7 +37,7 @@ PUBLIC: Final = frozenset({"/api/v1/docs", "/api/v1/openapi.json"})
 
 RIGHTS: Final = {
     Role.ADMIN: frozenset(Right),
-    Role.ORCHESTRATOR: frozenset(Right) - {Right.CHANGE_SERVERS},
+    Role.ORCHESTRATOR: frozenset(Right) - {Right.CHANGE_SERVERS, Right.CHANGE_SKILLS},
     Role.AGENT: frozenset({Right.READ_TOOLS, Right.CALL_TOOLS, Right.READ_DOCS}),
     Role.VIEWER: frozenset(
         {Right.READ_SERVERS, Right.READ_TOOLS, Right.READ_EVENTS, Right.READ_DOCS}

@@ -9,7 +9,7 @@ from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
 
-from mcp_junction.api import calls, docs, events, lifecycle, search, servers, state, tools
+from mcp_junction.api import calls, docs, events, lifecycle, search, servers, skills, state, tools
 from mcp_junction.api.access import PRINCIPAL, check
 from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.errors import answer_to
@@ -22,6 +22,7 @@ ROUTERS = (
     tools.ROUTES,
     calls.ROUTES,
     search.ROUTES,
+    skills.ROUTES,
     events.ROUTES,
     state.ROUTES,
 )

@@ -6,7 +6,8 @@ A body is always ``{"detail", "error_code", "context"}``. No value that was sent
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -22,10 +23,12 @@ STATUS: Final = {
     "FORBIDDEN": 403,
     "NOT_FOUND": 404,
     "SERVER_NOT_FOUND": 404,
+    "SKILL_NOT_FOUND": 404,
     "TOOL_NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
     "SERVER_ALREADY_EXISTS": 409,
     "SERVER_OWNED_BY_FILE": 409,
+    "SKILL_ALREADY_EXISTS": 409,
     "VERSION_CONFLICT": 412,
     "PAYLOAD_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
@@ -96,6 +99,17 @@ def answer_to(error: Exception) -> ErrorAnswer:
         return _of_framework(error, status)
     log.error("a request failed inside Junction", exc_info=error)
     return _answer("INTERNAL_ERROR", "an internal error of Junction; its log says more")
+
+
+@contextmanager
+def about_skills() -> Iterator[None]:
+    """Around what concerns a skill: what is not there, or is already, is one."""
+    try:
+        yield
+    except errors.NotFound as error:
+        raise RequestError("SKILL_NOT_FOUND", str(error)) from None
+    except errors.AlreadyExists as error:
+        raise RequestError("SKILL_ALREADY_EXISTS", str(error)) from None
 
 
 def invalid(problems: Sequence[Problem]) -> RequestError:

@@ -8,6 +8,7 @@ from mcp_junction.api.access import Right, needs
 from mcp_junction.api.bodies import AnyRequest, read_body, shaped
 from mcp_junction.api.calling import unavailable
 from mcp_junction.api.models import (
+    Classifying,
     Connecting,
     Disconnected,
     Refreshed,
@@ -94,8 +95,28 @@ async def refresh_tools(request: AnyRequest, room: InRoom, server_id: Ref) -> Re
     )
 
 
+@post(
+    "/tools/classify",
+    status_code=202,
+    opt=options(needs(Right.REFRESH_TOOLS), Nothing),
+    responses=outcomes("SERVER_NOT_FOUND", bodied=True),
+    summary="Classify a server's tools again",
+    description="Answers at once; it goes on in the background, and each tool keeps the skills it"
+    " has until it has others. `tool.classified` events tell of them.",
+)
+async def classify_tools(request: AnyRequest, room: InRoom, server_id: Ref) -> Classifying:
+    shaped((await read_body(request, optional=True))[1], Nothing)
+    return Classifying(await room.registry.skills.classify(server_id, caller(request)))
+
+
 ROUTES = Router(
     "/api/v1/aggregator/servers/{server_id:str}",
-    route_handlers=[connect_server, disconnect_server, list_server_tools, refresh_tools],
+    route_handlers=[
+        connect_server,
+        disconnect_server,
+        list_server_tools,
+        refresh_tools,
+        classify_tools,
+    ],
     tags=["servers"],
 )

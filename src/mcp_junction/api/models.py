@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcp_junction.store.records import HistoryRecord, ServerRecord, ToolRecord
+from mcp_junction.skills.vectors import numbers
+from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
 from mcp_junction.vault.masking import masked
 
 _OTHERWISE: Final = {
@@ -44,6 +45,7 @@ class Tool(msgspec.Struct):
     source_server: SourceServer | None
     skill_ids: list[str]
     primary_skill_id: str | None
+    skill_confidences: dict[str, float]
     is_classified: bool
     is_external: bool
     enabled: bool
@@ -162,6 +164,32 @@ class HistoryPage(Paged):
     items: list[HistoryEntry]
 
 
+class Skill(msgspec.Struct):
+    """Something that tools can be good for, and how many are. ``embedding`` is their mean vector,
+    or that of the description where there are none; null as long as nothing was classified."""
+
+    id: str
+    name: str
+    description: str
+    tool_count: int
+    version: int
+    created_at: str | None
+    updated_at: str | None
+    embedding: list[float] | UnsetType | None = UNSET
+
+
+class SkillPage(Paged):
+    """Skills, by name."""
+
+    items: list[Skill]
+
+
+class Classifying(msgspec.Struct):
+    """How many tools are being classified again."""
+
+    tools: int
+
+
 class Connecting(msgspec.Struct):
     """What became of a request to connect."""
 
@@ -240,6 +268,7 @@ def shown_tool(record: ToolRecord, server: SourceServer, *, with_schema: bool) -
         source_server=server,
         skill_ids=record.skill_ids,
         primary_skill_id=record.primary_skill_id,
+        skill_confidences=record.skill_confidences,
         is_classified=record.is_classified,
         is_external=True,
         enabled=record.enabled,
@@ -248,6 +277,20 @@ def shown_tool(record: ToolRecord, server: SourceServer, *, with_schema: bool) -
         quarantined=record.quarantined,
         flags=record.flags,
         input_schema=(schema if isinstance(schema, dict) else {}) if with_schema else UNSET,
+    )
+
+
+def shown_skill(record: SkillRecord, *, with_embedding: bool = False) -> Skill:
+    vector = None if record.embedding is None else numbers(record.embedding)
+    return Skill(
+        record.id,
+        record.name,
+        record.description,
+        record.tool_count,
+        record.version,
+        moment(record.created_at),
+        moment(record.updated_at),
+        vector if with_embedding else UNSET,
     )
 
 

@@ -32,8 +32,9 @@ class Room:
         self.front = Front(keys, self._make, registry.metrics)
 
     def open(self) -> None:
-        """Begin to load the routes, and to index what they search; requests wait for them."""
+        """Begin to load the routes, to index what they search and to classify what is found."""
         self._finding.begin()
+        self.registry.skills.classifying.begin()
         self.front.load(self._tasks)
 
     def drain(self) -> None:

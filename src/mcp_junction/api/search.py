@@ -15,7 +15,7 @@ from mcp_junction.api.shapes import Search
     "/search",
     status_code=200,
     opt=options(needs(Right.READ_TOOLS), Search),
-    responses=outcomes("SERVER_NOT_FOUND", bodied=True),
+    responses=outcomes("SERVER_NOT_FOUND", "SKILL_NOT_FOUND", bodied=True),
     summary="Find tools by what they are for",
     description="Best first, whatever their server. Only what can be called now is found:"
     " tools of servers that are away are not.",

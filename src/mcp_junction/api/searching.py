@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET
 
-from mcp_junction.api.errors import wrong
+from mcp_junction.api.errors import about_skills
 from mcp_junction.api.models import FoundTool, SearchMetadata, SearchResult, shown_tool, source
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -32,9 +32,7 @@ class Searching:
         self._registry = registry
 
     async def __call__(self, asked: Search) -> SearchResult:
-        """What is found. Raises NotFound for a server that there is not."""
-        if asked.skill_filter:
-            raise wrong("$.skill_filter[0]", "names no skill; there are none yet")
+        """What is found. Raises NotFound for a server, RequestError for a skill, there is not."""
         chosen = asked.server_filter
         named = None if chosen is None else {self._registry.find(ref).name for ref in chosen}
         catalog = self._junction.snapshot.catalog
@@ -44,20 +42,32 @@ class Searching:
             for key, held in catalog.offerings.items()
             if asked.include_external and (named is None or key in named)
         }
-        own = view.own if named is None else frozenset[str]()
+        skilled = await self._skilled(asked.skill_filter)
+        own = view.own if named is None and skilled is None else frozenset[str]()
 
         def admits(pair: Pair) -> bool:
             if pair.server == OWN_SERVER:
                 return pair.name in own
+            if skilled is not None and pair not in skilled:
+                return False
             return pair.server in servers and view.lists(pair)
 
         hits = await self._junction.finding(asked.query, asked.limit, admits)
-        total = sum(servers.values()) + len(own)
+        total = sum(servers.values()) + len(own) if skilled is None else sum(map(admits, skilled))
         return SearchResult(
             asked.query,
             await self._shown(hits, with_schema=asked.include_schemas),
             SearchMetadata(len(servers), total, KEYWORD),
         )
+
+    async def _skilled(self, refs: list[str] | None) -> set[Pair] | None:
+        """The tools that have one of these skills; None where any will do."""
+        if refs is None:
+            return None
+        with about_skills():
+            found = await self._registry.skills.holding(refs)
+        names = {record.id: record.name for record in self._registry.all()}
+        return {Pair(names[server], name) for server, name in found if server in names}
 
     async def _shown(self, hits: list[Hit], *, with_schema: bool) -> list[FoundTool]:
         external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
@@ -93,6 +103,7 @@ def _own(name: str, score: float, *, with_schema: bool) -> FoundTool:
         source_server=None,
         skill_ids=[],
         primary_skill_id=None,
+        skill_confidences={},
         is_classified=False,
         is_external=False,
         enabled=True,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, post
-from litestar.params import HeaderParameter, PathParameter, QueryParameter
+from litestar.params import PathParameter, QueryParameter
 
 from mcp_junction.api.access import Right, needs
 from mcp_junction.api.bodies import AnyRequest, read_body
 from mcp_junction.api.errors import invalid, wrong
+from mcp_junction.api.etags import IfMatch, etag, version_in
 from mcp_junction.api.models import (
     HistoryPage,
     Server,
@@ -29,14 +30,6 @@ from mcp_junction.upstream.state import ServerState, parse_state
 
 Ref = Annotated[
     str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
-]
-IfMatch = Annotated[
-    str | None,
-    HeaderParameter(
-        name="If-Match",
-        max_length=100,
-        description="The ETag that was read: the change is made only if it is still the one.",
-    ),
 ]
 Status = Annotated[
     str | None,
@@ -117,7 +110,7 @@ async def change_server(
     _, value = await read_body(request)
     if not isinstance(value, dict):
         raise wrong("$", "must be an object")
-    version = _version(if_match)
+    version = version_in(if_match)
     return _tagged(await room.registry.change(server_id, value, caller(request), version))
 
 
@@ -130,7 +123,7 @@ async def change_server(
 async def remove_server(
     request: AnyRequest, room: InRoom, server_id: Ref, if_match: IfMatch = None
 ) -> None:
-    await room.registry.remove(server_id, caller(request), _version(if_match))
+    await room.registry.remove(server_id, caller(request), version_in(if_match))
 
 
 @get(
@@ -152,7 +145,7 @@ async def show_history(
 def _tagged(
     record: ServerRecord, status: int = 200, shown: Server | None = None
 ) -> Response[Server]:
-    headers = {"etag": f'"{record.version}"'}
+    headers = etag(record.version)
     if status == 201:
         headers["location"] = f"/api/v1/aggregator/servers/{record.id}"
     return Response(shown or shown_server(record), status_code=status, headers=headers)
@@ -173,16 +166,6 @@ def _state(text: str) -> ServerState:
         return parse_state(text)
     except ValueError:
         raise wrong("status", f"must be one of {', '.join(ServerState)}") from None
-
-
-def _version(if_match: str | None) -> int | None:
-    """The version in an If-Match; None where any will do."""
-    if if_match is None or if_match.strip() == "*":
-        return None
-    bare = if_match.strip().removeprefix('"').removesuffix('"')
-    if not (bare.isascii() and bare.isdecimal() and len(bare) < 18):
-        raise wrong("If-Match", "must be one ETag of this server, or *")
-    return int(bare)
 
 
 def _before(cursor: str) -> int:

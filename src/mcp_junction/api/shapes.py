@@ -79,7 +79,7 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Search(msgspec.Struct, forbid_unknown_fields=True):
-    """What to search for, and among what. ``server_filter`` has ids or names of servers.
+    """What to search for, and among what. Filters have ids or names, of servers and of skills.
 
     ``auto`` takes the best way there is, which is by keywords.
     """
@@ -91,6 +91,24 @@ class Search(msgspec.Struct, forbid_unknown_fields=True):
     skill_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
     strategy: Literal["auto", "keyword"] = "auto"
     include_schemas: bool = False
+
+
+Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
+SkillName = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class NewSkill(msgspec.Struct, forbid_unknown_fields=True):
+    """A skill to make: its description is what tools are compared with."""
+
+    name: SkillName
+    description: Text
+
+
+class SkillChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What to change in a skill."""
+
+    name: SkillName | UnsetType = UNSET
+    description: Text | UnsetType = UNSET
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):

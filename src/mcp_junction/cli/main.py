@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": "serve them over HTTP, to many clients, with a REST API",
     "servers": "show, add, connect and remove the servers of a running service",
     "tools": "list, find and call the tools of a running service",
+    "skills": "show what the tools of a running service are good for",
     "state": "show how a running service stands",
     "inspect": "start the servers of a config file and show what became of them",
     "call": "call one tool and print its result",

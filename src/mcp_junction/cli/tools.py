@@ -26,6 +26,7 @@ def run(argv: list[str]) -> int:
     search = actions.add_parser("search", help="find tools by what they are for")
     search.add_argument("query", metavar="QUERY", help="what you want to do, in a few words")
     search.add_argument("--limit", type=int, default=10, metavar="N", help="at most (default: 10)")
+    search.add_argument("--skill", metavar="SKILL", help="only what has this skill; its id or name")
     call = actions.add_parser(
         "call",
         help="call a tool and print its result",
@@ -57,10 +58,10 @@ def _list(given: argparse.Namespace, remote: Remote) -> int:
 
 
 def _search(given: argparse.Namespace, remote: Remote) -> int:
+    filters = {"server_filter": given.server, "skill_filter": given.skill}
     body = {"query": given.query, "limit": given.limit}
-    found = remote.post(
-        "/api/v1/search", body | ({"server_filter": [given.server]} if given.server else {})
-    )
+    body |= {name: [one] for name, one in filters.items() if one}
+    found = remote.post("/api/v1/search", body)
     if given.json:
         print_json(found)
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from mcp_junction.catalog.catalog import Offering
@@ -27,8 +27,10 @@ _WRITTEN: Final = 2.0
 class ToolDesk:
     """Tools, one by one."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, stored: Callable[[], None]) -> None:
         self._ground = ground
+        self._told = stored
+        """Told when the tools in the store are others."""
         self._shelving = Shelving(ground.store, ground.tasks, self._stored)
         self.inspection = Inspection(
             ground.store,
@@ -145,6 +147,7 @@ class ToolDesk:
             self._last[member.id] = changes
         if not changes:
             return
+        self._told()
         for record in changes.added:
             member.decisions.setdefault(record.name, decision_of(record))
         added = [record.name for record in changes.added]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -44,7 +43,8 @@ from mcp_junction.registry.life import Life
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.metrics import metrics_of
 from mcp_junction.registry.rules import change_of, check, check_version
-from mcp_junction.registry.shelving import stored_offers
+from mcp_junction.registry.shelving import stored_lists, stored_offers
+from mcp_junction.registry.skills import SkillDesk
 from mcp_junction.registry.state import State, state_of
 from mcp_junction.store.records import (
     HistoryRecord,
@@ -80,7 +80,8 @@ class Registry:
 
     async def __aenter__(self) -> Self:
         self._life = Life(self._ground)
-        self._desk = ToolDesk(self._ground)
+        self.skills = SkillDesk(self._ground)
+        self._desk = ToolDesk(self._ground, self.skills.classifying.look)
         self._life.begin()
         self._junction.keeper.review = self._desk.review
         self._junction.greet()
@@ -102,12 +103,8 @@ class Registry:
         store, config = self._ground.store, self._junction.config
         known = await store.servers.all()
         of_file = await recorded(self._ground, config, known)
-        tools: defaultdict[str, list[ToolRecord]] = defaultdict(list)
-        offers: defaultdict[str, list[OfferRecord]] = defaultdict(list)
-        for tool in await store.tools.all(with_gone=True):
-            tools[tool.server_id].append(tool)
-        for offer in await store.offers.all():
-            offers[offer.server_id].append(offer)
+        await self.skills.load()
+        tools, offers = await stored_lists(store)
         written = {definition.key: definition for definition in config.servers}
         registered = [record for record in known if record.origin != FILE]
         registered.sort(key=lambda record: record.registered_at)
@@ -173,7 +170,8 @@ class Registry:
         """All servers in one look."""
         interval = self._junction.settings.health_interval_ms / 1000
         uptime, indexed = time.time() - self._began, self._junction.finding.indexed
-        return state_of(self._roster, self._desk.synced_at, interval, uptime, indexed)
+        done = indexed, self.skills.classifying.classified
+        return state_of(self._roster, self._desk.synced_at, interval, uptime, *done)
 
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None
@@ -398,3 +396,4 @@ class Registry:
         self._life.forget(member)
         self._fleet.remove(member.name, DRAIN)
         self._desk.inspection.look()
+        self.skills.classifying.look()

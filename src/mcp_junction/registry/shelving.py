@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -64,6 +65,20 @@ def _offer(name: str, definition: bytes) -> Offer:
     schema = members.get("inputSchema")
     is_marked = schema is not None and param_headers.MARK_BYTES in definition
     return Offer(name, members, param_headers.find(schema) if is_marked and schema else ())
+
+
+Lists = tuple[dict[str, list[ToolRecord]], dict[str, list[OfferRecord]]]
+
+
+async def stored_lists(store: Store) -> Lists:
+    """What all servers offered when they were last seen, by server; gone tools are among it."""
+    tools: defaultdict[str, list[ToolRecord]] = defaultdict(list)
+    offers: defaultdict[str, list[OfferRecord]] = defaultdict(list)
+    for tool in await store.tools.all(with_gone=True):
+        tools[tool.server_id].append(tool)
+    for offer in await store.offers.all():
+        offers[offer.server_id].append(offer)
+    return tools, offers
 
 
 class Shelving:

@@ -12,7 +12,7 @@ from mcp_junction.upstream.state import ServerState
 
 
 class State(msgspec.Struct, frozen=True):
-    """The aggregate, as it is answered. What nobody classifies yet is counted as not."""
+    """The aggregate, as it is answered."""
 
     total_servers: int
     connected_servers: int
@@ -37,6 +37,7 @@ def state_of(
     interval: float,
     uptime: float,
     indexed: int = 0,
+    classified: int = 0,
 ) -> State:
     every = list(members)
     count = {state: sum(member.status is state for member in every) for state in ServerState}
@@ -51,8 +52,8 @@ def state_of(
         total_tools=tools,
         indexed_tools=min(indexed, tools),
         unindexed_tools=max(0, tools - indexed),
-        classified_tools=0,
-        unclassified_tools=tools,
+        classified_tools=min(classified, tools),
+        unclassified_tools=max(0, tools - classified),
         tokens_saved=0,
         last_sync=None if last_sync is None else datetime.fromtimestamp(last_sync, UTC),
         health_check_interval_seconds=interval,

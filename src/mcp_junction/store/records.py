@@ -118,6 +118,7 @@ class ToolRecord(msgspec.Struct, frozen=True, gc=False):
     flags: list[str] = []
     skill_ids: list[str] = []
     primary_skill_id: str | None = None
+    skill_confidences: dict[str, float] = {}
     is_classified: bool = False
     first_seen_at: float = 0.0
     updated_at: float = 0.0
@@ -136,8 +137,6 @@ DECIDED = frozenset(
         "tool_version",
         "versions",
         "flags",
-        "skill_ids",
-        "primary_skill_id",
         "is_classified",
     }
 )
@@ -163,6 +162,44 @@ class ToolCount(msgspec.Struct, frozen=True):
     classified: int
     quarantined: int
     disabled: int
+
+
+class SkillRecord(msgspec.Struct, frozen=True):
+    """A skill: what it is called and means, and the vector of what has it.
+
+    ``marked`` counts what should change the vector, ``computed`` how far it has followed.
+    """
+
+    id: str
+    name: str
+    description: str
+    embedding: bytes | None = None
+    tool_count: int = 0
+    marked: int = 0
+    computed: int = 0
+    version: int = 1
+    created_at: float = 0.0
+    updated_at: float = 0.0
+
+
+class PendingTool(msgspec.Struct, frozen=True, gc=False):
+    """A tool that nobody has classified as it is now, with its vector if that is known."""
+
+    tool: ToolRecord
+    embedding: bytes | None
+
+
+class Classified(msgspec.Struct, frozen=True, gc=False):
+    """What a classification says of a tool that had this hash: skills, the likeliest first.
+
+    The vector is None where it is stored already.
+    """
+
+    tool_id: str
+    hash: str
+    confidences: dict[str, float]
+    primary: str | None
+    embedding: bytes | None = None
 
 
 class OfferRecord(msgspec.Struct, frozen=True, gc=False):

@@ -16,6 +16,7 @@ import msgspec
 from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
 from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
 from mcp_junction.store.records import DEFINING, STANDING, ServerRecord
+from mcp_junction.store.skills import held, marked
 from mcp_junction.store.table import Table
 
 TABLE = Table(
@@ -34,6 +35,10 @@ TABLE = Table(
 )
 TOPIC = "servers"
 _BY_ID_OR_NAME = f"SELECT {TABLE.selected} FROM servers WHERE id = ? OR name = ? ORDER BY id = ?"
+_SKILLS_OF = (
+    "SELECT DISTINCT skill_id FROM skill_members"
+    " WHERE tool_id IN (SELECT id FROM tools WHERE server_id = ?)"
+)
 
 
 class Sealer(Protocol):
@@ -148,6 +153,9 @@ class Servers:
 
     def _remove(self, server_id: str, version: int | None) -> Script[ServerRecord]:
         server = yield from self._locked(server_id, version)
+        yield held()
+        rows = yield Query(_SKILLS_OF, (server_id,))
+        yield marked(row[0] for row in rows)
         yield Query("DELETE FROM servers WHERE id = ?", (server_id,))
         yield bump(TOPIC)
         yield bump("tools")

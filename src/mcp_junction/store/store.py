@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError
 from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.classification import Classification
 from mcp_junction.store.database import Database, Dialect, Query
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.history import History
@@ -17,6 +18,7 @@ from mcp_junction.store.migrate import migrate
 from mcp_junction.store.offers import Offers
 from mcp_junction.store.servers import Sealer, Servers
 from mcp_junction.store.settings import RuntimeSettings
+from mcp_junction.store.skills import Skills
 from mcp_junction.store.tools import Tools
 
 FILE: Final = "junction.db"
@@ -30,6 +32,8 @@ class Store:
         self._database = database
         self.servers = Servers(database, sealer)
         self.tools = Tools(database)
+        self.skills = Skills(database)
+        self.classification = Classification(database)
         self.offers = Offers(database)
         self.history = History(database)
         self.keys = Keys(database)

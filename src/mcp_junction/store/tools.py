@@ -18,12 +18,13 @@ import msgspec
 from mcp_junction.errors import NotFound, VersionConflict
 from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Script, bump
 from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolCount, ToolRecord
+from mcp_junction.store.skills import held, marked
 from mcp_junction.store.table import Table
 
 TABLE = Table(
     "tools",
     ToolRecord,
-    json={"fallbacks", "flags", "skill_ids"},
+    json={"fallbacks", "flags", "skill_ids", "skill_confidences"},
     flags={"quarantined", "enabled", "read_only", "idempotent", "is_classified"},
 )
 TOPIC = "tools"
@@ -38,6 +39,8 @@ _WRITTEN = (
     "gone_at",
 )
 _SELECT = f"SELECT {TABLE.selected} FROM tools"
+LOCKED = "UPDATE servers SET id = id WHERE id = ? RETURNING id"
+"""Held first by whoever changes several tools of a server: who waits for whom makes no circle."""
 
 
 class Tools:
@@ -113,8 +116,7 @@ class Tools:
 def _replace(
     server_id: str, definitions: Sequence[Definition], strict: bool
 ) -> Script[ToolChanges]:
-    locked = yield Query("UPDATE servers SET id = id WHERE id = ? RETURNING id", (server_id,))
-    if not locked:
+    if not (yield Query(LOCKED, (server_id,))):
         raise NotFound(f"there is no server with the id {server_id!r}")
     rows = yield Query(f"{_SELECT} WHERE server_id = ?", (server_id,))
     (made,) = yield Compute(lambda: _compare(server_id, TABLE.records(rows), definitions, strict))
@@ -124,6 +126,8 @@ def _replace(
     if changes.added:
         yield Load("tools", TABLE.columns, [TABLE.values(tool) for tool in changes.added])
     if rewritten:
+        yield held()
+        yield marked({skill for tool in _moved(changes) for skill in tool.skill_ids})
         clause = ", ".join(f"{column} = ?" for column in _WRITTEN)
         args = [[*(getattr(tool, c) for c in _WRITTEN), tool.id] for tool in rewritten]
         yield Batch(f"UPDATE tools SET {clause} WHERE id = ?", args)
@@ -165,6 +169,11 @@ def _compare(
             changes.removed.append(tool)
             rewritten.append(gone)
     return msgspec.structs.replace(changes, unchanged=unchanged), rewritten
+
+
+def _moved(changes: ToolChanges) -> list[ToolRecord]:
+    """The tools that have left the list, or are back on it."""
+    return [*changes.removed, *(old for old, _ in changes.changed if old.gone_at is not None)]
 
 
 def _new(server_id: str, position: int, definition: Definition, now: float) -> ToolRecord:
@@ -222,6 +231,7 @@ def _mark(server_id: str, marks: Mapping[str, tuple[Sequence[str], bool]]) -> Sc
         (TABLE.value("flags", list(flags)), quarantined, server_id, name)
         for name, (flags, quarantined) in sorted(marks.items())
     ]
+    yield Query(LOCKED, (server_id,))
     yield Batch(
         "UPDATE tools SET flags = ?, quarantined = ? WHERE server_id = ? AND name = ?", rows
     )

@@ -1,0 +1,104 @@
+"""SkillDesk: the skills that there are, and what follows for tools when they change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+from uuid import uuid4
+
+from mcp_junction.errors import NotFound, VersionConflict
+from mcp_junction.policy.principal import Principal
+from mcp_junction.registry.classifying import Classifying
+from mcp_junction.registry.ground import Ground
+from mcp_junction.skills.taxonomy import taxonomy
+from mcp_junction.store.records import SkillRecord
+from mcp_junction.store.skills import TAXONOMY
+
+_APART: Final = re.compile(r"[^a-z0-9]+")
+_ID: Final = 60
+
+
+class SkillDesk:
+    """Skills, one by one."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._skills = ground.store.skills
+        self.classifying = Classifying(ground)
+
+    async def load(self) -> None:
+        """Put in the skills to begin with, at the first start."""
+        if TAXONOMY not in await self._ground.store.generations():
+            await self._skills.seed([SkillRecord(s.id, s.name, s.description) for s in taxonomy()])
+
+    # -- reading
+
+    async def all(self) -> list[SkillRecord]:
+        """By name."""
+        return await self._skills.all()
+
+    async def get(self, ref: str) -> SkillRecord:
+        """A skill by id, or else by name. Raises NotFound."""
+        if not ref.isprintable():  # there is none such, and not every store can be asked
+            raise NotFound("there is no such skill")
+        return await self._skills.get(ref)
+
+    async def holding(self, refs: Iterable[str]) -> set[tuple[str, str]]:
+        """The tools that have any of these skills, by server's id and name. Raises NotFound."""
+        ids = [(await self.get(ref)).id for ref in refs]
+        return await self._ground.store.classification.holding(ids)
+
+    # -- changing
+
+    async def add(self, name: str, description: str, actor: Principal) -> SkillRecord:
+        """A new skill, for tools that are classified from now on. Raises AlreadyExists."""
+        taken = {skill.id for skill in await self._skills.all()}
+        skill = SkillRecord(_id_of(name, taken), name, description)
+        async with self._act(actor, "skill.create", skill):
+            skill = await self._skills.add(skill)
+        self.classifying.look()
+        return skill
+
+    async def change(
+        self, ref: str, changes: Mapping[str, str], actor: Principal, if_match: int | None = None
+    ) -> SkillRecord:
+        """Another name or description. Raises NotFound, AlreadyExists, VersionConflict."""
+        skill = await self.get(ref)
+        changed = {name: text for name, text in changes.items() if getattr(skill, name) != text}
+        if not changed:
+            if if_match not in (None, skill.version):
+                raise VersionConflict("the skill", skill.version)
+            return skill
+        async with self._act(actor, "skill.change", skill, detail={"changed": sorted(changed)}):
+            skill = await self._skills.change(skill.id, changed, version=if_match)
+        self.classifying.look()
+        return skill
+
+    async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
+        """Take it from its tools, which are classified again. Raises NotFound, VersionConflict."""
+        skill = await self.get(ref)
+        async with self._act(actor, "skill.remove", skill):
+            await self._skills.remove(skill.id, version=if_match)
+        self.classifying.look()
+
+    async def classify(self, server: str, actor: Principal) -> int:
+        """Have all tools of a server classified again, soon; how many. Raises NotFound."""
+        member = self._ground.roster.get(server)
+        async with self._ground.act(actor, "tools.classify", member.record):
+            count = await self._ground.store.classification.forget(member.id)
+        self.classifying.look()
+        return count
+
+    def _act(
+        self, actor: Principal, action: str, skill: SkillRecord, **more: Any
+    ) -> AbstractAsyncContextManager[None]:
+        given = {"target": skill.id, **more}
+        return self._ground.audit.act(actor.id, actor.role.value, action, **given)
+
+
+def _id_of(name: str, taken: Collection[str]) -> str:
+    """An id that can be read, where the name can be spelt so."""
+    plain = _APART.sub("-", name.lower()).strip("-")[:_ID]
+    return plain if plain and plain not in taken else str(uuid4())

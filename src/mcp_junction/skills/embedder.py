@@ -1,0 +1,74 @@
+"""Embedder: texts to vectors; and WordVectors, which has them from the ``wordllama`` wheel.
+
+Of that package only the two files are used, a tokenizer and a table of vectors; its code is not
+imported: it would load a client for downloads, and set up logging. Nothing is ever fetched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mcp_junction.skills.vectors import packed
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from mcp_junction.skills.vectors import Matrix
+
+_PACKAGE: Final = "wordllama"
+_TOKENIZER: Final = Path("tokenizers", "l2_supercat_tokenizer_config.json")
+_WEIGHTS: Final = Path("weights", "l2_supercat_256.safetensors")
+_TABLE: Final = "embedding.weight"
+_lock = threading.Lock()
+
+
+class Embedder(Protocol):
+    """Makes vectors. Called in a thread: it may take its time."""
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        """A vector for each text, of length 1 (or 0, for a text without words)."""
+        ...
+
+
+class WordVectors:
+    """The mean of the vectors of a text's tokens. The first use loads them, once a process."""
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        import numpy
+
+        tokenizer, table = _model()
+        found = numpy.zeros((len(texts), table.shape[1]), numpy.float32)
+        for row, text in enumerate(texts):
+            # One by one: a batch would be spread over all processors, which are not ours alone.
+            tokens = tokenizer.encode(text, add_special_tokens=False).ids
+            if tokens:
+                found[row] = table[tokens].astype(numpy.float32).mean(axis=0)
+        lengths = numpy.linalg.norm(found, axis=1, keepdims=True)
+        lengths[lengths == 0] = 1
+        return packed((found / lengths).astype(numpy.float32))
+
+
+def _model() -> tuple[Tokenizer, Matrix]:
+    with _lock:  # two at one time would load it twice
+        return _loaded()
+
+
+@cache
+def _loaded() -> tuple[Tokenizer, Matrix]:
+    from safetensors import safe_open
+    from tokenizers import Tokenizer
+
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"the package {_PACKAGE} is not installed")
+    folder = Path(spec.origin).parent
+    tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    with safe_open(str(folder / _WEIGHTS), framework="np") as weights:
+        return tokenizer, weights.get_tensor(_TABLE)
