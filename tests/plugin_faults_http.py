@@ -4,6 +4,7 @@ It is the rig of `plugin_faults.py` with remote servers and `mcp-junction serve`
 no children of the gateway: the rig ends them itself.
 """
 
+import os
 import re
 import signal
 import socket
@@ -107,7 +108,9 @@ class HttpRig(Rig):
         argv = [PROGRAM, "serve", "--config", str(self.config()), "--port", "0"]
         argv += ["--data-dir", str(self.folder / "data"), *options]
         with log.open("wb") as err:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=err)
+            # Its model comes at a moment of its own, and many tests here measure memory.
+            env = {**os.environ, "JUNCTION_CLASSIFIER": "off"}
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=err, env=env)
         self.gateways.append(gateway := Gateway(process, 0))
         gateway.port = listens(log, process)
         return gateway

@@ -246,3 +246,15 @@ async def test_what_is_classified_is_told_on_the_stream_of_events(served, add):
     assert answer.status_code == 200, answer.text
     assert record["id"] in answer.text
     assert '"send_email"' in answer.text
+
+
+async def test_what_is_switched_off_classifies_nothing(gateway, toolbox):
+    served = await gateway(classifier="off")
+    box = await toolbox(MAIL)
+    await served.register("mail", transport_type="HTTP", connection_config={"url": box.url})
+    await served.until("mail", "CONNECTED")
+    asked = await served.client().post(f"{SERVERS}/mail/tools/classify")
+    assert asked.status_code == 202
+    await served.registry.skills.classifying.settled()
+    items = (await served.client().get(f"{SERVERS}/mail/tools")).json()["items"]
+    assert [one["is_classified"] for one in items] == [False, False]

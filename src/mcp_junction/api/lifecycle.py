@@ -102,7 +102,8 @@ async def refresh_tools(request: AnyRequest, room: InRoom, server_id: Ref) -> Re
     responses=outcomes("SERVER_NOT_FOUND", bodied=True),
     summary="Classify a server's tools again",
     description="Answers at once; it goes on in the background, and each tool keeps the skills it"
-    " has until it has others. `tool.classified` events tell of them.",
+    " has until it has others. `tool.classified` events tell of them. With the setting"
+    " `classifier` at `off` they wait until it is on again.",
 )
 async def classify_tools(request: AnyRequest, room: InRoom, server_id: Ref) -> Classifying:
     shaped((await read_body(request, optional=True))[1], Nothing)

@@ -10,6 +10,7 @@ from mcp_junction.api.searching import Searching
 from mcp_junction.api.streaming import Streams
 from mcp_junction.app import Junction
 from mcp_junction.bus.bus import Bus
+from mcp_junction.config.settings import OFF
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Principal
 from mcp_junction.registry.registry import Registry
@@ -26,6 +27,7 @@ class Room:
         self.registry = registry
         self.searching = Searching(junction, registry)
         self._finding = junction.finding
+        self._classifies = junction.settings.classifier != OFF
         self.calling = Calling(junction, registry, keys.is_in_force)
         self._tasks = TaskScope("REST")
         self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force)
@@ -34,7 +36,8 @@ class Room:
     def open(self) -> None:
         """Begin to load the routes, to index what they search and to classify what is found."""
         self._finding.begin()
-        self.registry.skills.classifying.begin()
+        if self._classifies:
+            self.registry.skills.classifying.begin()
         self.front.load(self._tasks)
 
     def drain(self) -> None:

@@ -20,11 +20,15 @@ ALL, SEARCH = "all", "search"
 EXPOSURES = (ALL, SEARCH)
 """What is listed to clients: all tools, or the three to search, look at and call them with."""
 AUDIT_MODES = ("normal", "strict", "off")
+OFFLINE, OFF = "offline", "off"
+CLASSIFIERS = (OFFLINE, OFF)
+"""What finds the skills of tools, if anything does."""
 _CHOICES = {
     "prefix": PREFIX_MODES,
     "names": NAMINGS,
     "exposure": EXPOSURES,
     "audit": AUDIT_MODES,
+    "classifier": CLASSIFIERS,
 }
 
 
@@ -66,6 +70,7 @@ class Settings(NamedTuple):
     invocation_timeout_ms: int = 30_000
     audit: str = "normal"
     audit_days: int = 90
+    classifier: str = OFFLINE
     watch_config: bool = True
 
 

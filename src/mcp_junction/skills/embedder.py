@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from mcp_junction.skills.vectors import packed
 
 if TYPE_CHECKING:
@@ -60,7 +62,6 @@ def _model() -> tuple[Tokenizer, Matrix]:
 
 @cache
 def _loaded() -> tuple[Tokenizer, Matrix]:
-    from safetensors import safe_open
     from tokenizers import Tokenizer
 
     spec = find_spec(_PACKAGE)
@@ -70,5 +71,28 @@ def _loaded() -> tuple[Tokenizer, Matrix]:
     tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    with safe_open(str(folder / _WEIGHTS), framework="np") as weights:
-        return tokenizer, weights.get_tensor(_TABLE)
+    return tokenizer, _mapped(folder / _WEIGHTS)
+
+
+def _mapped(file: Path) -> Matrix:
+    """The table of a safetensors file, left where it is: only what is looked up takes memory.
+
+    The file is the size of a JSON text, that text, and the numbers where it says they are.
+    """
+    import numpy
+
+    with file.open("rb") as data:
+        size = int.from_bytes(data.read(8), "little")
+        table = msgspec.json.decode(data.read(size), type=dict[str, _Tensor])[_TABLE]
+    if table.dtype != "F16":
+        raise ValueError(f"{file.name}: {table.dtype} instead of F16")
+    begin = 8 + size + table.data_offsets[0]
+    return numpy.memmap(file, numpy.float16, "r", begin, table.shape)
+
+
+class _Tensor(msgspec.Struct):
+    """Of what a table consists, and where in the file it lies."""
+
+    dtype: str
+    shape: tuple[int, int]
+    data_offsets: tuple[int, int]
