@@ -1,12 +1,27 @@
 """What a session leaves behind goes by itself: the collector runs too seldom to be waited for."""
 
 import gc
+import json
 from collections import Counter
 
 import pytest
 from tests.http.test_doors import PING, opened, post
 
-KINDS = ("Exchange", "HttpSession", "Session", "Standing", "EventStream", "Reply")
+KINDS = ("Exchange", "HttpSession", "Session", "Standing", "EventStream", "Reply", "Call", "Flow")
+VERSION = "2026-07-28"
+CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {
+        "name": "no:such",
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": VERSION,
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    },
+}
+SAID = {"mcp_protocol_version": VERSION, "mcp_method": "tools/call", "mcp_name": "no:such"}
 
 
 def alive() -> Counter[str]:
@@ -39,3 +54,13 @@ async def test_sessions_that_are_over_are_gone_without_the_collector(serving, un
             await stream.rest()
     left = alive() - before
     assert left.total() <= 3, left  # the last ones may still be on their way out
+
+
+async def test_stateless_calls_that_are_over_are_gone_without_the_collector(serving, uncollected):
+    gateway = await serving({})
+    before = alive()
+    for _ in range(10):
+        answer = await post(gateway, json.dumps(CALL).encode(), **SAID)
+        assert "unknown tool" in answer.words
+    left = alive() - before
+    assert left.total() <= 3, left

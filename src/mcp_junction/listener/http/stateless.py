@@ -61,6 +61,7 @@ class StatelessFront:
             exchange.when_gone = flow.gone
         answer = self._dispatcher.answer(principal, endpoint, frame, flow, flow.begun, headers)
         reply = answer if isinstance(answer, Reply) else await answer
+        flow.over()
         if exchange is not None and flow.stream is None:
             exchange.when_gone = None  # it holds the flow, which holds it
         if flow.stream is not None:
@@ -98,6 +99,10 @@ class Flow(msgspec.Struct, eq=False):
     def begun(self, frame_id: bytes, what: Call | Listen) -> None:
         """From now on it ends when the client closes the stream."""
         self._what = what
+
+    def over(self) -> None:
+        """It has ended, and need not be. It knows us, too: no circle is left for the collector."""
+        self._what = None
 
     def gone(self) -> None:
         """The client has closed the stream, or it is over."""
