@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
+from statistics import median
 
 import procs
 from budgets import AtMost, Figure, Limit, Ratio
@@ -21,11 +22,14 @@ SAME = "new → new server"
 CROSSED = "new → old server"
 BACK = "old → new server"
 AGAINST_OLD = ", against old → old"
+FOR_ITS_BYTES = ", both against their floors"
 BUDGET: dict[str, Limit] = {
     SAME: Ratio(3, stretch=2),
     CROSSED: Ratio(3, stretch=2),
     SAME + AGAINST_OLD: Ratio(1.1, stretch=1),
     CROSSED + AGAINST_OLD: Ratio(1.1, stretch=1),
+    SAME + FOR_ITS_BYTES: Ratio(1.1, stretch=1),
+    CROSSED + FOR_ITS_BYTES: Ratio(1.1, stretch=1),
 }
 
 
@@ -36,7 +40,22 @@ def figures(taken: Taken) -> list[Figure]:
         compared(taken, SAME, "old", SAME + AGAINST_OLD, "µs"),
         compared(taken, CROSSED, "old", CROSSED + AGAINST_OLD, "µs"),
         compared(taken, BACK, "old", BACK + AGAINST_OLD, "µs"),
+        for_its_bytes(taken, SAME, "floor → new"),
+        for_its_bytes(taken, CROSSED, "floor → old"),
     ]
+
+
+def for_its_bytes(taken: Taken, name: str, floor: str) -> Figure:
+    """How many floors a call takes, against how many one of the handshake era takes.
+
+    A request of 2026-07-28 is longer, and so it is for the floor.
+    """
+
+    def floors(load: str, least: str) -> float:
+        return median(taken.seconds[load]) / median(taken.seconds[least])
+
+    old = floors("old", "floor, old")
+    return Figure(name + FOR_ITS_BYTES, floors(name, floor), "×", old)
 
 
 @case("http-new-32", budget=BUDGET, front="http")
@@ -54,6 +73,7 @@ async def http_new_32(lab: Lab) -> list[Figure]:
                 BACK: by(lab, before_new["ours"], HttpSession),
                 "floor → old": by(lab, before_old["floor"], StatelessHttpSession),
                 "floor → new": by(lab, before_new["floor"], StatelessHttpSession),
+                "floor, old": by(lab, before_old["floor"], HttpSession),
             },
         )
     )
@@ -95,6 +115,7 @@ async def stdio_new_call(lab: Lab) -> list[Figure]:
         BACK: await lab.start("ours", STATELESS),
         "floor → old": await lab.start("floor", HANDSHAKE, new),
         "floor → new": await lab.start("floor", STATELESS, new),
+        "floor, old": await lab.start("floor", HANDSHAKE),
     }
     for target in started.values():
         await target.open()
