@@ -27,7 +27,7 @@ demo: setup  ## show the demo servers at work, and end
 	@$(BIN)/python examples/next_steps.py
 
 test:  ## every check and every test, from nothing
-	@$(MAKE) --no-print-directory -j2 -O check compiled peers
+	@$(MAKE) --no-print-directory -j3 -O peers check compiled
 	@$(MAKE) --no-print-directory unit untraced requirements conformance
 
 check: lint types imports  ## ruff, strict types, what may import what
@@ -47,7 +47,7 @@ compiled: .venv/.dev
 
 unit: .venv/.dev peers
 	@rm -rf .reports && mkdir -p .reports
-	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m "not soak" --ignore $(UNTRACED) $(PYTEST)
+	$(BIN)/coverage run -m pytest -n 5 --dist worksteal -m "not soak" --ignore $(UNTRACED) $(PYTEST)
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report --fail-under=85 | tail -n 12
 
 # What has a bound on the time that the loop is held up, which tracing makes two to three times as long.

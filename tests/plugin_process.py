@@ -25,6 +25,8 @@ _TRACING: dict[str, str] = {}
 _CLIENTS = {"cli", "conformance", "demo", "faults", "faults_http", "journeys", "journeys_eras"}
 _CLIENTS |= {"journeys_http", "peers"}
 """Folders whose tests talk to programs, or only put a load on what other tests cover."""
+_LONG = {"conformance"}
+"""Folders with the longest tests: first, or at the end one worker has one of them alone."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_tests:  # and does not start workers, which are to be traced
         for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
             _TRACING[name] = os.environ.pop(name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name not in _LONG)
 
 
 def pytest_collection_finish() -> None:
