@@ -228,7 +228,7 @@ class StatelessDispatcher:
         try:
             if not self._backend.is_settled:
                 await self._backend.offered(call)
-                call.snapshot = self._backend.snapshot
+            call.snapshot = self._backend.snapshot  # it may have come up since the call was read
             outcome = await call.snapshot.handle(call)
         finally:
             self.calls.discard(call)
