@@ -15,6 +15,7 @@ tracing takes nearly as long as the tests.
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -31,6 +32,9 @@ _LONG = {"conformance"}
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SSL_CERT_DIR", str(Path(__file__).parent))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Run in the background by a shell: what tests start would ignore it, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     runs_tests = config.getoption("dist", "no") == "no"
     if runs_tests:  # and does not start workers, which are to be traced
         for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
