@@ -7,11 +7,12 @@ import pytest
 from msgspec import Raw
 from tests.calls.world import World, body
 
-from mcp_junction.calls.call import Call, tool_call
+from mcp_junction.calls.methods import address
+from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
-from mcp_junction.protocol.versions import INVALID_PARAMS, Era
+from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND, Era
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.testing.link import FakeUpstream, silence
 from mcp_junction.upstream import outcome as outcomes
@@ -25,14 +26,15 @@ class Stateless:
 
     def __init__(self, era: Era = Era.HANDSHAKE) -> None:
         self.server = FakeUpstream("one", script=silence, era=era)
-        self.server._manners.refused = frozenset({Era.STATELESS})
+        self.server.not_spoken = {Era.STATELESS}
         self.world = World(self.server)
         capabilities = {"elicitation": Raw(b"{}")}
         self.visitor = Visitor(LOCAL_OWNER, EVERYTHING, names.STDIO, capabilities, Raw(b"{}"))
 
-    def call(self, **members: Any) -> Call:
+    def call(self, **members: Any) -> Visit:
         params = frames.members(json.dumps({"name": "one:echo", **members}).encode())
-        return tool_call(self.visitor, self.world.snapshot, "one:echo", params)
+        what = "tools/call", address("tools/call", params), params
+        return Visit(self.visitor, self.world.snapshot, *what, self.visitor)
 
     async def asked(self) -> dict[str, Any]:
         """Call, and be asked something: what the client is answered."""
@@ -55,6 +57,32 @@ async def test_a_client_that_comes_back_with_the_answer_has_its_result():
     assert body(client.answers[0]) == {"action": "decline"}
     client.server.wire.waiting[-1].end(outcomes.result(b'{"content":[]}'))
     assert body(await running)["resultType"] == "complete"
+
+
+async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_on():
+    client = Stateless()
+    call = client.call()
+    running = client.world.start(call)
+    await client.world.clock.advance(0)
+    flight, answers = client.server.wire.waiting[-1], []
+    flight.passenger.park("sampling/createMessage", Raw(b"{}"), answers.append)
+    assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
+    flight.end(outcomes.result(b'{"content":[]}'))
+    assert body(await running)["resultType"] == "complete"
+    assert call.ride is None, "what knows the call is not to be known by it"
+
+
+async def test_a_call_that_is_cancelled_as_it_is_asked_ends_at_the_server():
+    client = Stateless()
+    call = client.call()
+    running = client.world.start(call)
+    await client.world.clock.advance(0)
+    flight, answers = client.server.wire.waiting[-1], []
+    flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
+    call.cancel("the client closed the stream")
+    assert (await running).kind is Kind.CANCELLED
+    assert client.server.wire.cancelled == [(flight, "the client closed the stream")]
+    assert [answer.kind for answer in answers] == [Kind.ERROR], "nobody answers it any more"
 
 
 @pytest.mark.parametrize("said", [[], None, 5, "q1"])
@@ -96,7 +124,7 @@ async def test_the_ticket_of_a_ride_is_nothing_to_a_server_that_came_back_in_the
 @pytest.mark.parametrize("meta", [None, 5, [], "x"])
 async def test_a_meta_that_is_no_object_is_replaced(meta):
     server = FakeUpstream("one", era=Era.STATELESS)
-    server._manners.refused = frozenset({Era.HANDSHAKE})
+    server.not_spoken = {Era.HANDSHAKE}
     world = World(server)
     outcome = await world.run(world.call(_meta=meta))
     assert outcome.kind is Kind.RESULT
@@ -107,7 +135,7 @@ async def test_a_meta_that_is_no_object_is_replaced(meta):
 @pytest.mark.parametrize("result", [b"null", b"5", b"[]"])
 async def test_a_result_that_is_no_object_is_passed_on(result):
     server = FakeUpstream("one", script=lambda _: outcomes.result(result), era=Era.STATELESS)
-    server._manners.refused = frozenset({Era.HANDSHAKE})
+    server.not_spoken = {Era.HANDSHAKE}
     world = World(server)
     outcome = await world.run(world.call())
     assert (outcome.kind, bytes(outcome.payload)) == (Kind.RESULT, result)

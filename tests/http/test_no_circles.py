@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 from tests.http.test_doors import PING, opened, post
 
-KINDS = ("Exchange", "HttpSession", "Session", "Standing", "EventStream", "Reply", "Call", "Flow")
+KINDS = ("Exchange", "HttpSession", "Session", "Standing", "EventStream", "Reply", "Flow")
+KINDS += ("Call", "Visit")
 VERSION = "2026-07-28"
 CALL = {
     "jsonrpc": "2.0",

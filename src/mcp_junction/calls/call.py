@@ -15,9 +15,9 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, levels
+from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import HANDSHAKE, SERVER_UNAVAILABLE, Era
+from mcp_junction.protocol.versions import SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
@@ -67,10 +67,6 @@ class Call(msgspec.Struct, eq=False):
     params: dict[str, Raw]
     wire: Wire
     progress_token: Raw | None = None
-    level: int | None = None
-    """The least level of log messages a stateless client wants of this call; None is none."""
-    is_bare: bool = False
-    """Whether a stateless client says nothing in ``_meta`` but who it is."""
     route: Route | None = None
     flight: Flight | None = None
     deadline: float | None = None
@@ -88,7 +84,7 @@ class Call(msgspec.Struct, eq=False):
         return self.address.name
 
     @property
-    def session(self) -> Caller:
+    def session(self) -> object:
         return self.caller
 
     @property
@@ -147,13 +143,11 @@ class Call(msgspec.Struct, eq=False):
             self._tell("notifications/progress", encode.dumps(params))
 
     def log(self, params: Raw) -> None:
-        if self.ended_by is None and self._wants_log(params):
+        if self.ended_by is None and self.wants_log(params):
             self._tell("notifications/message", params)
 
-    def _wants_log(self, params: Raw) -> bool:
-        if self.caller.era is HANDSHAKE:
-            return self.caller.wants_log(params)
-        return self.level is not None and levels.passes(params, self.level)
+    def wants_log(self, params: Raw) -> bool:
+        return self.caller.wants_log(params)
 
     def _tell(self, method: str, params: Raw | bytes) -> None:
         self.spoke = True

@@ -9,34 +9,32 @@ before a stateless server, whose questions are put to the client before it is ca
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable
 from typing import Final
 
-import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OF_TASKS, readdressed
+from mcp_junction.calls.visit import Visit
+from mcp_junction.calls.visiting import Visiting, bearer_of, state_text
 from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
-from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.rounds import fulfilled
 from mcp_junction.eras.seal import Bearer
-from mcp_junction.errors import FrameError, StateError
+from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import (
     HANDSHAKE,
     INVALID_PARAMS,
-    LOG_LEVELS,
-    RESOURCE_NOT_FOUND,
     STATELESS,
+    Era,
 )
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
+from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
 
 ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
@@ -48,7 +46,6 @@ SUBSCRIBING: Final = {"resources/subscribe", "resources/unsubscribe"}
 _MAX_ROUNDS: Final = 32
 _VERDICT_WAIT: Final = 5.0
 _OBJECT: Final = ord("{")
-_KEPT: Final = b'"ttlMs":0,"cacheScope":"private",'
 
 
 async def fly(call: Call, link: Link, route: Route) -> Outcome:
@@ -86,16 +83,15 @@ class Crossing:
     def __init__(self, lot: Lot, name: str, version: str) -> None:
         self._lot = lot
         self.seal = lot.seal
-        self._server_info = encode.dumps({"name": name, "version": version})
-        self._dress = envelope.dress(self._server_info)
+        self._visiting = Visiting(lot, encode.dumps({"name": name, "version": version}))
         self._loop = asyncio.get_running_loop()
 
     def __call__(self, call: Call, route: Route) -> Awaitable[Outcome]:
         upstream = route.upstream
         link: Link | None = upstream.link
-        if link is not None and _is_decided(upstream, call):
-            return self._way(call, upstream, link, route)
-        return self._found(call, route)
+        if link is None or call.method in SUBSCRIBING or not _is_common(upstream, call.caller.era):
+            return self._found(call, route)
+        return self._way(call, upstream, link, route)
 
     def _way(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Awaitable[Outcome]:
         """From the era of the client to that of the server."""
@@ -104,7 +100,8 @@ class Crossing:
             return way(call, link, route)
         if link.era is STATELESS:
             return self._in_rounds(call, link, route)
-        return self._parked(call, upstream, link, route)
+        assert isinstance(call, Visit)
+        return self._visiting(call, upstream, link, route)
 
     async def _found(self, call: Call, route: Route) -> Outcome:
         """By whichever link to the server this call has to take, once there is one."""
@@ -162,11 +159,12 @@ class Crossing:
         state = params.get("requestState")
         if state is not None:
             try:
-                params["requestState"] = self._unsealed(state, _bearer(call, route))
+                params["requestState"] = self._unsealed(state, bearer_of(call, route))
             except StateError as error:
                 return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         flight.params = encode.dumps(params)
-        flight.headers = _headers(call, route)
+        if route.upstream.definition.transport == "http":
+            flight.headers = _headers(call, route)
         if call.board(flight):
             link.send(flight)
         outcome = await flight.future
@@ -180,7 +178,7 @@ class Crossing:
         )
 
     def _unsealed(self, state: Raw, bearer: Bearer) -> Raw:
-        ticket = self.seal.open(_text(state), bearer)
+        ticket = self.seal.open(state_text(state), bearer)
         if ticket.inner is None:  # a ride's: the server was of the other era then
             raise StateError("what this requestState belongs to has ended")
         return Raw(encode.dumps(ticket.inner))
@@ -209,65 +207,9 @@ class Crossing:
         state = found.get("requestState")
         if state is None:
             return Outcome(SUSPENDED, outcome.payload)
-        sealed = self._lot.keep(_bearer(call, route), _text(state))
+        sealed = self._lot.keep(bearer_of(call, route), state_text(state))
         found["requestState"] = Raw(encode.dumps(sealed))
         return Outcome(SUSPENDED, encode.dumps(found))
-
-    # -- a stateless client before a handshake server
-
-    async def _parked(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Outcome:
-        if call.method in OF_TASKS:
-            return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
-        params = readdressed(call.method, call.params, route.raw_name)
-        state, answers = params.pop("requestState", None), params.pop("inputResponses", None)
-        try:
-            responses = {} if answers is None else _responses(answers)
-            if state is None:
-                if call.level is not None:  # what it says below that is filtered
-                    await upstream.at_level(LOG_LEVELS[call.level])
-                ride = self._boarded(call, link)
-            elif call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
-                return call.ended_by
-            else:
-                ride = self._lot.take(_text(state), _bearer(call, route, _digest(params)))
-                call.flight = ride.flight
-                ride.answered(responses)
-        except StateError as error:
-            return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
-        outcome = await ride.news(call)
-        if outcome is not None:
-            return self._dressed(call, outcome)
-        call.flight = None  # it is no longer this request's
-        return self._lot.park(ride, _bearer(call, route, ride.digest or _digest(params)))
-
-    def _boarded(self, call: Call, link: Link) -> Ride:
-        """The call on its flight, with its envelope taken off."""
-        ride = Ride(call.caller.principal, call.caller.questions)
-        ride.flight = flight = new_flight(call.method, ride, self._loop)
-        params = call.params
-        if call.is_bare:
-            params.pop("_meta", None)
-        else:
-            envelope.opened(params)
-        if call.progress_token is not None:
-            meta = frames.members(params["_meta"])
-            params["_meta"] = Raw(encode.dumps({**meta, "progressToken": Raw(flight.wire_id)}))
-        flight.params = encode.dumps(params)
-        if call.board(flight):
-            link.send(flight)
-        return ride
-
-    def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
-        if outcome.kind is ERROR:
-            return _renumbered(outcome)
-        if outcome.kind is not RESULT:
-            return outcome
-        cache, dress = (_KEPT, b"") if call.method == "resources/read" else (b"", self._dress)
-        try:
-            dressed = envelope.dressed(outcome.payload, self._server_info, cache, dress)
-        except FrameError:
-            return outcome  # no object: it cannot be dressed, and is the server's own fault
-        return Outcome(RESULT, dressed)
 
     # -- a handshake client before a stateless server
 
@@ -283,7 +225,8 @@ class Crossing:
                 said["progressToken"] = Raw(flight.wire_id)
             envelope.sealed(params, said)
             flight.params = encode.dumps(params)
-            flight.headers = _headers(call, route)
+            if route.upstream.definition.transport == "http":
+                flight.headers = _headers(call, route)
             if call.board(flight):
                 link.send(flight)
             outcome = await flight.future
@@ -306,6 +249,19 @@ class Crossing:
         )
 
 
+def _is_common(server: Upstream, era: Era) -> bool:
+    """Whether all who call in an era can only go by the server's one link, in the other era.
+
+    On the way of every call that crosses: it asks in the cheapest way, and may say no.
+    """
+    definition = server.definition
+    if definition.isolation == "per-session":
+        return False
+    if era is STATELESS and definition.transport != "stdio":
+        return False  # it is told what each client can do
+    return era in server.not_spoken
+
+
 def _of_task(call: Call, outcome: Outcome) -> Outcome:
     """What is said of a task, under the id that the client knows it by."""
     found = frames.members(outcome.payload)
@@ -324,64 +280,11 @@ async def _subscribed(call: Call, route: Route) -> Outcome:
     return await change(route.pair.name)
 
 
-def _is_decided(server: Upstream, call: Call) -> bool:
-    """Whether a call to a server with a link can only go by that."""
-    era = call.caller.era
-    if era is STATELESS and server.definition.transport != "stdio":
-        return False  # it is told what this client can do
-    if server.speaks(era) is not False or server.is_isolated:
-        return False
-    return call.method not in SUBSCRIBING
-
-
-def _bearer(call: Call, route: Route, digest: str = "") -> Bearer:
-    caller = call.caller
-    return Bearer(
-        caller.principal.id,
-        caller.principal.role.value,
-        caller.endpoint.name,
-        *route.pair,
-        call.method,
-        digest,
-    )
-
-
-def _digest(params: dict[str, Raw]) -> str:
-    """Says whether a call that comes back is still the same call, however it is written."""
-    said = msgspec.json.decode(encode.dumps({**params, "_meta": None}))
-    return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()[:32]
-
-
 def _headers(call: Call, route: Route) -> bytes:
     """What a stateless server over HTTP wants repeated in headers."""
-    if route.upstream.definition.transport != "http" or call.method not in NAMED:
+    if call.method not in NAMED:
         return b""
     if not route.headers:
         return route.name_header
     arguments = call.params.get("arguments") or b"{}"
     return route.name_header + param_headers.headers_for(route.headers, arguments)
-
-
-def _responses(raw: Raw) -> dict[str, Raw]:
-    try:
-        return frames.members(raw)
-    except FrameError:
-        raise StateError("inputResponses must be an object") from None
-
-
-def _text(state: Raw) -> str:
-    found = frames.text(state)
-    if found is None:
-        raise StateError("requestState must be a string")
-    return found
-
-
-def _renumbered(outcome: Outcome) -> Outcome:
-    """An address that is not there has another code in the stateless era."""
-    if b"%d" % RESOURCE_NOT_FOUND not in bytes(outcome.payload):
-        return outcome
-    members = frames.members(outcome.payload)
-    if bytes(members.get("code", b"")) != b"%d" % RESOURCE_NOT_FOUND:
-        return outcome
-    members["code"] = Raw(b"%d" % INVALID_PARAMS)
-    return Outcome(ERROR, encode.dumps(members), outcome.delivery)

@@ -32,6 +32,7 @@ from mcp_junction.catalog.own import (
 from mcp_junction.catalog.view import View
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.envelope import Dress
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream import outcome as outcomes
@@ -71,7 +72,7 @@ class OwnTools:
 
     def __init__(self, finding: Finding, name: str, version: str) -> None:
         self._finding = finding
-        self._server_info = encode.dumps({"name": name, "version": version})
+        self._dress = Dress(encode.dumps({"name": name, "version": version}))
 
     def __call__(self, call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
         """What becomes of a call whose name is one of ``view.own``."""
@@ -136,7 +137,7 @@ class OwnTools:
 
     def _dressed(self, call: Call, payload: bytes) -> Outcome:
         if call.caller.era is Era.STATELESS:
-            payload = envelope.dressed(payload, self._server_info)
+            payload = envelope.dressed(payload, self._dress)
         return outcomes.result(payload)
 
 

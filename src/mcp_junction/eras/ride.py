@@ -23,7 +23,7 @@ from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Kind, Outcome
 
 MAX_QUESTIONS: Final = 32
-_ASKED: Final = Outcome(Kind.SUSPENDED, b"{}")
+ASKED: Final = Outcome(Kind.SUSPENDED, b"{}")
 """What a flight's waiter is told when the server has asked something instead of answering."""
 
 
@@ -124,7 +124,7 @@ class Ride(msgspec.Struct, eq=False):
         try:
             while not self.questions:
                 outcome = await self.flight.future
-                if outcome is not _ASKED:
+                if outcome is not ASKED:
                     if self.questions:
                         self._unanswered("the call is over")
                     return outcome
@@ -172,4 +172,4 @@ class Ride(msgspec.Struct, eq=False):
             return
         self.traveller = None
         waiting, flight.future = flight.future, asyncio.get_running_loop().create_future()
-        waiting.set_result(_ASKED)
+        waiting.set_result(ASKED)

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.calls.methods import OF_TASKS, Address, address
+from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
@@ -206,8 +207,17 @@ class StatelessDispatcher:
                 wrong = self._contradicted(visitor, target, params, headers)
             if wrong is not None:
                 return refusal(frame_id, HEADER_MISMATCH, wrong)
-        own = said.progress_token, said.level, said.is_bare
-        call = Call(visitor, snapshot, method, target, params, wire, *own)
+        call = Visit(
+            visitor,
+            snapshot,
+            method,
+            target,
+            params,
+            wire,
+            said.progress_token,
+            level=said.level,
+            is_bare=said.is_bare,
+        )
         begun(frame_id, call)
         return self._run(frame_id, call)
 

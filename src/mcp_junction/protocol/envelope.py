@@ -7,6 +7,7 @@ asked what, and when, is decided elsewhere.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import msgspec
@@ -29,8 +30,10 @@ INPUT_REQUIRED: Final = "input_required"
 TASK: Final = "task"
 _RESERVED: Final = frozenset((VERSION_KEY, CLIENT_INFO_KEY, CAPABILITIES_KEY, LOG_LEVEL_KEY))
 _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope")
+_FIRST: Final = (b'{"resultType":"complete",',)
+_LAST: Final = (b',"resultType":"complete"}',)
+_END: Final = struct.Struct(f"{len(_FIRST[0])}s")
 _STAMP: Final = SERVER_INFO_KEY.encode()
-_NEAR: Final = 32
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -47,7 +50,7 @@ class _Typed(msgspec.Struct, gc=False):
     resultType: str = COMPLETE
 
 
-class _Dress(msgspec.Struct, gc=False):
+class _Worn(msgspec.Struct, gc=False):
     """The members of a result that we write; nearly none of the handshake era has one."""
 
     meta: Raw = msgspec.field(name="_meta", default=frames.NOTHING)
@@ -58,7 +61,8 @@ class _Dress(msgspec.Struct, gc=False):
 
 _envelopes = msgspec.json.Decoder(Envelope)
 _types = msgspec.json.Decoder(_Typed)
-_dresses = msgspec.json.Decoder(_Dress)
+_worn = msgspec.json.Decoder(_Worn)
+_NOTHING_WORN: Final = _Worn()
 
 
 def read(meta: Raw | None) -> Envelope:
@@ -126,46 +130,54 @@ def opened(params: dict[str, Raw]) -> None:
 
 
 def result_type(payload: Raw | bytes) -> str:
-    """Of which type a result says it is; one that does not say is complete."""
+    """Of which type a result says it is; one that does not say is complete.
+
+    Nearly all are complete and say so first or last: their ends are looked at before all is read.
+    """
+    size = len(payload)
+    if size >= _END.size and (
+        _END.unpack_from(payload) == _FIRST or _END.unpack_from(payload, size - _END.size) == _LAST
+    ):
+        return COMPLETE
     try:
         return _types.decode(payload).resultType
     except msgspec.MsgspecError:
         return COMPLETE
 
 
-def dress(server: bytes, cache: bytes = b"") -> bytes:
-    """What a result of the stateless era begins with when we write it.
+class Dress(msgspec.Struct, frozen=True):
+    """What a result of the stateless era begins with when we write it."""
 
-    ``server`` is who answers, as JSON; ``cache`` the members that say how long it keeps.
-    """
-    return b'{"resultType":"complete",%b"_meta":{"%b":%b},' % (cache, _STAMP, server)
+    server: bytes
+    """Who answers, as JSON."""
+    cache: bytes = b""
+    """The members that say how long it keeps, with the comma that ends them."""
+    ready: bytes = b""
+    """All of it, for results that have nothing of it."""
+
+    def __post_init__(self) -> None:
+        ready = b'{"resultType":"complete",%b"_meta":{"%b":%b},' % (self.cache, _STAMP, self.server)
+        msgspec.structs.force_setattr(self, "ready", ready)
 
 
-def dressed(payload: Raw | bytes, server: bytes, cache: bytes = b"", ready: bytes = b"") -> bytes:
-    """A result of the handshake era as one of the stateless era; ``ready`` is their ``dress``."""
+def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
+    """A result of the handshake era as one of the stateless era. Raises FrameError."""
     text = frames.octets(payload)
-    if _is_plain(text):
-        return (ready or dress(server, cache)) + text[1:]
+    if text[:2] == b'{"':  # it has members, and ours can be put before them unless it has those
+        try:
+            if _worn.decode(text) == _NOTHING_WORN:
+                return dress.ready + text[1:]
+        except msgspec.MsgspecError:
+            pass
     found = frames.members(payload)
     stamp = members(found.get("_meta"))
-    stamp.setdefault(SERVER_INFO_KEY, Raw(server))
+    stamp.setdefault(SERVER_INFO_KEY, Raw(dress.server))
     for name in _OF_RESULTS:
         found.pop(name, None)
     found.pop("_meta", None)
     rest = encode.dumps(found)[1:]
-    head = b'{"resultType":"complete",%b"_meta":%b' % (cache, encode.dumps(stamp))
+    head = b'{"resultType":"complete",%b"_meta":%b' % (dress.cache, encode.dumps(stamp))
     return head + (b"}" if rest == b"}" else b"," + rest)
-
-
-def _is_plain(text: bytes) -> bool:
-    """Whether members can be put before those of a result, which has some and none of ours."""
-    if text[:2] != b'{"' and (text[:1] != b"{" or text[1:_NEAR].lstrip()[:1] != b'"'):
-        return False
-    try:
-        found = _dresses.decode(text)
-    except msgspec.MsgspecError:
-        return False
-    return not (found.meta or found.type or found.ttl or found.scope)
 
 
 def undressed(found: dict[str, Raw]) -> bytes:

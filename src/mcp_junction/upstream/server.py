@@ -79,6 +79,7 @@ class Upstream:
         self.failures = 0  # attempts in a row
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
+        self.not_spoken: set[Era] = set()  # as was found in this life
         self.settled = asyncio.Event()
         self._open = opener
         self._observer = observer
@@ -189,14 +190,13 @@ class Upstream:
         """Whether it is known to speak an era; None when nobody has asked it."""
         if self.link is not None and self.link.era is era:
             return True
-        return False if era in self._manners.refused else self._twins.speaks(era)
+        return False if era in self.not_spoken else self._twins.speaks(era)
 
     async def in_era(self, era: Era) -> Upstream | None:
-        """This server in an era: itself, or a twin. None when it does not speak that era; while
-        it is down that is not known, and it stands for itself."""
+        """This server in an era: itself, also while it is down, or a twin; else None."""
         if self.link is None or self.link.era is era:
             return self
-        return None if era in self._manners.refused else await self._twins.in_era(era)
+        return None if era in self.not_spoken else await self._twins.in_era(era)
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
         """A twin in the handshake era for those who share a key; None when all are at work."""
@@ -301,7 +301,7 @@ class Upstream:
         raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
 
     def _up(self, link: OwnedLink) -> None:
-        self._twins.forget_verdicts()
+        self.not_spoken = set(self._manners.refused)
         self.error = None
         if not self._gate.is_held:
             self.link = link

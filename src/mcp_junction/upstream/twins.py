@@ -39,7 +39,6 @@ class Twins:
         self._make = make
         self._by_session: dict[object, Upstream] = {}
         self._by_era: dict[Era, Upstream] = {}
-        self._not_spoken: set[Era] = set()
         self._pooled: OrderedDict[Hashable, tuple[Upstream, float]] = OrderedDict()
         self._sweeping: asyncio.Task[None] | None = None
         self._tasks = TaskScope(f"twins of {of.key}")
@@ -111,18 +110,10 @@ class Twins:
     def speaks(self, era: Era) -> bool | None:
         """Whether the server speaks an era other than its link's; None when nobody has asked."""
         twin = self._by_era.get(era)
-        if twin is not None and twin.link is not None:
-            return True
-        return False if era in self._not_spoken else None
-
-    def forget_verdicts(self) -> None:
-        """The server has a new life: what was found out about the last one may be wrong."""
-        self._not_spoken.clear()
+        return True if twin is not None and twin.link is not None else None
 
     async def in_era(self, era: Era) -> Upstream | None:
         """The twin in an era, once it is known whether there can be one."""
-        if era in self._not_spoken:
-            return None
         twin = self._by_era.get(era)
         if twin is None:
             base = EVERYTHING_RELAYED if era is Era.HANDSHAKE else Hello()
@@ -137,7 +128,7 @@ class Twins:
         """A twin that could not be had: for good, or, when it is an outage, for now."""
         is_refused = isinstance(twin.error, EraError)
         if twin.link is None and (is_refused or not twin.terms.restart):
-            self._not_spoken.add(era)
+            self._of.not_spoken.add(era)
             if self._by_era.get(era) is twin:
                 del self._by_era[era]
                 twin.stop()

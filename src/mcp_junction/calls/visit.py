@@ -1,0 +1,46 @@
+"""Visit: a call of a stateless client, which can be asked only by ending the exchange.
+
+Hardly a call is asked anything. The first question makes a Ride of it, which keeps the flight when
+the request it came with is over; until then there is nothing more to it than to any call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call
+from mcp_junction.eras.ride import Question, Ride
+from mcp_junction.protocol import levels
+from mcp_junction.upstream.outcome import Outcome
+
+
+class Visit(Call, eq=False):
+    """A call that takes questions as a Parker does."""
+
+    level: int | None = None
+    """The least level of log messages that the client wants of this call; None is none."""
+    is_bare: bool = False
+    """Whether the client says nothing in ``_meta`` but who it is."""
+    is_asked: ClassVar[bool] = False
+    """What was asked something is a ride."""
+    is_alone: bool = False
+    """Whether its server is of the handshake era: no two calls belong to one conversation then."""
+    ride: Ride | None = None
+
+    @property
+    def session(self) -> object:
+        return self if self.is_alone else self.caller
+
+    def wants_log(self, params: Raw) -> bool:
+        return self.level is not None and levels.passes(params, self.level)
+
+    def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
+        """Take the first question; the ride takes the others."""
+        assert self.flight is not None, "a server is asked before it asks"
+        caller = self.caller
+        self.ride = Ride(caller.principal, caller.questions, flight=self.flight, traveller=self)
+        self.flight.passenger = self.ride
+        return self.ride.park(method, params, answer)

@@ -1,0 +1,154 @@
+"""Visiting: a call of a stateless client at a server of the handshake era, and its answer back.
+
+Such a server may ask something in the middle of a call. The client then has its answer, which asks
+it, and the call is parked; when the client comes back with what it was asked, it is taken up again.
+Which link the call takes is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import OF_TASKS, readdressed
+from mcp_junction.calls.visit import Visit
+from mcp_junction.catalog.routes import Route
+from mcp_junction.eras.lot import Lot
+from mcp_junction.eras.ride import Ride
+from mcp_junction.eras.seal import Bearer
+from mcp_junction.errors import FrameError, StateError
+from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.envelope import Dress
+from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, RESOURCE_NOT_FOUND
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import new_flight
+from mcp_junction.upstream.link import Link
+from mcp_junction.upstream.outcome import ERROR, RESULT, Delivery, Outcome
+from mcp_junction.upstream.server import Upstream
+
+
+class Visiting:
+    """The way there and back."""
+
+    def __init__(self, lot: Lot, server: bytes) -> None:
+        """``server`` is who we are, as JSON."""
+        self._lot = lot
+        self._dress = Dress(server)
+        self._kept = Dress(server, b'"ttlMs":0,"cacheScope":"private",')
+        self._loop = asyncio.get_running_loop()
+
+    async def __call__(self, call: Visit, upstream: Upstream, link: Link, route: Route) -> Outcome:
+        if call.method in OF_TASKS:
+            return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
+        params = readdressed(call.method, call.params, route.raw_name)
+        if "requestState" in params or "inputResponses" in params:
+            early = await self._taken_up(call, route, params)
+            if early is not None:
+                return early
+        if call.level is not None:  # what it says below that is filtered
+            await upstream.at_level(LOG_LEVELS[call.level])
+        flight = new_flight(call.method, call, self._loop)
+        flight.params = _bared(call, params, flight.wire_id)
+        call.is_alone = True
+        if call.board(flight):
+            link.send(flight)
+        outcome = await flight.future
+        ride, call.ride = call.ride, None
+        if ride is None:
+            return self._dressed(call, outcome)
+        await asyncio.sleep(0)  # questions that come together are asked together
+        return await self._ridden(call, route, ride, params)
+
+    async def _taken_up(self, call: Visit, route: Route, params: dict[str, Raw]) -> Outcome | None:
+        """The rest of a call that was parked, or what is wrong; None when it was none."""
+        state, answers = params.pop("requestState", None), params.pop("inputResponses", None)
+        try:
+            responses = {} if answers is None else _responses(answers)
+            if state is None:
+                return None
+            if call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
+                return call.ended_by
+            ride = self._lot.take(state_text(state), bearer_of(call, route, _digest(params)))
+        except StateError as error:
+            return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        call.flight = ride.flight
+        ride.answered(responses)
+        return await self._ridden(call, route, ride, params)
+
+    async def _ridden(
+        self, call: Visit, route: Route, ride: Ride, params: dict[str, Raw]
+    ) -> Outcome:
+        """The end of a ride, or the questions it is parked with."""
+        outcome = await ride.news(call)
+        if outcome is not None:
+            return self._dressed(call, outcome)
+        call.flight = None  # it is no longer this request's
+        return self._lot.park(ride, bearer_of(call, route, ride.digest or _digest(params)))
+
+    def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
+        if outcome.kind is RESULT:
+            dress = self._kept if call.method == "resources/read" else self._dress
+            try:
+                return Outcome(RESULT, envelope.dressed(outcome.payload, dress))
+            except FrameError:
+                return outcome  # no object: it cannot be dressed, and is the server's own fault
+        return _renumbered(outcome) if outcome.kind is ERROR else outcome
+
+
+def _bared(call: Visit, params: dict[str, Raw], wire_id: bytes) -> bytes:
+    """The params as a server of the handshake era is sent them: the envelope is taken off."""
+    if call.is_bare:
+        params.pop("_meta", None)
+    else:
+        envelope.opened(params)
+    if call.progress_token is not None:
+        meta = frames.members(params["_meta"])
+        params["_meta"] = Raw(encode.dumps({**meta, "progressToken": Raw(wire_id)}))
+    return encode.dumps(params)
+
+
+def bearer_of(call: Call, route: Route, digest: str = "") -> Bearer:
+    caller = call.caller
+    return Bearer(
+        caller.principal.id,
+        caller.principal.role.value,
+        caller.endpoint.name,
+        *route.pair,
+        call.method,
+        digest,
+    )
+
+
+def state_text(state: Raw) -> str:
+    found = frames.text(state)
+    if found is None:
+        raise StateError("requestState must be a string")
+    return found
+
+
+def _digest(params: dict[str, Raw]) -> str:
+    """Says whether a call that comes back is still the same call, however it is written."""
+    said = msgspec.json.decode(encode.dumps({**params, "_meta": None}))
+    return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()[:32]
+
+
+def _responses(raw: Raw) -> dict[str, Raw]:
+    try:
+        return frames.members(raw)
+    except FrameError:
+        raise StateError("inputResponses must be an object") from None
+
+
+def _renumbered(outcome: Outcome) -> Outcome:
+    """An address that is not there has another code in the stateless era."""
+    if b"%d" % RESOURCE_NOT_FOUND not in bytes(outcome.payload):
+        return outcome
+    members = frames.members(outcome.payload)
+    if bytes(members.get("code", b"")) != b"%d" % RESOURCE_NOT_FOUND:
+        return outcome
+    members["code"] = Raw(b"%d" % INVALID_PARAMS)
+    return Outcome(ERROR, encode.dumps(members), outcome.delivery)
