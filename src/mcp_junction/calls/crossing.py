@@ -28,7 +28,6 @@ from mcp_junction.protocol.versions import (
     HANDSHAKE,
     INVALID_PARAMS,
     STATELESS,
-    Era,
 )
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
@@ -89,9 +88,17 @@ class Crossing:
     def __call__(self, call: Call, route: Route) -> Awaitable[Outcome]:
         upstream = route.upstream
         link: Link | None = upstream.link
-        if link is None or call.method in SUBSCRIBING or not _is_common(upstream, call.caller.era):
-            return self._found(call, route)
-        return self._way(call, upstream, link, route)
+        era, known = call.caller.era, upstream.definition
+        # There is but one way to a server that all share, unless it is told what its client can do.
+        if (
+            link is not None
+            and era in upstream.not_spoken
+            and (known.transport == "stdio" or era is HANDSHAKE)
+            and known.isolation == "shared"
+            and call.method not in SUBSCRIBING
+        ):
+            return self._way(call, upstream, link, route)
+        return self._found(call, route)
 
     def _way(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Awaitable[Outcome]:
         """From the era of the client to that of the server."""
@@ -247,19 +254,6 @@ class Crossing:
         return outcomes.failed(
             INVALID_PARAMS, f"the server asked {_MAX_ROUNDS} times in a row", Delivery.UNKNOWN
         )
-
-
-def _is_common(server: Upstream, era: Era) -> bool:
-    """Whether all who call in an era can only go by the server's one link, in the other era.
-
-    On the way of every call that crosses: it asks in the cheapest way, and may say no.
-    """
-    definition = server.definition
-    if definition.isolation == "per-session":
-        return False
-    if era is STATELESS and definition.transport != "stdio":
-        return False  # it is told what each client can do
-    return era in server.not_spoken
 
 
 def _of_task(call: Call, outcome: Outcome) -> Outcome:

@@ -60,15 +60,12 @@ class PipeClient:
             answer = refusal(frame_id, INVALID_REQUEST, words)
         else:
             answer = self._dispatcher.answer(
-                self._principal, self._endpoint, frame, self._wire, self._begun
+                self._principal, self._endpoint, frame, self._wire, self._running.__setitem__
             )
         if isinstance(answer, Reply):
             self._wire.send(answer.frame)
         else:
             self._tasks.hand(self._later(frame_id, answer))
-
-    def _begun(self, frame_id: bytes, what: Call | Listen) -> None:
-        self._running[frame_id] = what
 
     async def _later(
         self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | bytes | None]
