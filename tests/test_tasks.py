@@ -2,7 +2,10 @@
 
 import asyncio
 import gc
+import inspect
 import logging
+
+import pytest
 
 from mcp_junction.tasks import TaskScope
 
@@ -161,6 +164,21 @@ async def test_settling_waits_for_what_was_handed_over_and_not_for_who_rests():
         await scope.settle(BOUND * 2)
     assert ended.is_set()
     assert len(scope) == 0
+
+
+@pytest.mark.parametrize("who", ["a new task", "one that rested"])
+async def test_what_is_handed_over_as_the_scope_closes_is_never_begun(who):
+    scope, begun = TaskScope("test"), asyncio.Event()
+    if who != "a new task":
+        first = asyncio.Event()
+        scope.hand(set_later(first))
+        await first.wait()
+        await asyncio.sleep(0)
+    late = set_later(begun)
+    scope.hand(late)
+    await scope.close()
+    assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED
+    assert not begun.is_set()
 
 
 async def test_closing_ends_what_was_handed_over_and_who_rests():

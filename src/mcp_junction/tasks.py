@@ -54,8 +54,8 @@ class TaskScope:
         """Start ``coro``, in a task that has done others before. Nobody can wait for it."""
         if self._resting:
             self._resting.pop().set_result(coro)
-        else:
-            self.spawn(self._work(coro))
+        else:  # closing ends what was never begun, and is nothing to what is over
+            self.spawn(self._work(coro)).add_done_callback(lambda _: coro.close())
 
     async def _work(self, coro: Coroutine[Any, Any, Any] | None) -> None:
         """Do one thing after another, and rest in between."""
@@ -76,7 +76,12 @@ class TaskScope:
                 self._resting.append(rest)
                 if self._evening is None:
                     self._evening = loop.call_later(REST, self._send_home)
-                coro = await rest
+                try:
+                    coro = await rest
+                except asyncio.CancelledError:
+                    if not rest.cancelled():
+                        rest.result().close()  # it came too late
+                    raise
                 del rest
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -126,24 +126,32 @@ async def test_calls_end_well_or_say_so_while_their_server_is_renamed_and_remove
     await served.register()
     await served.register("steady")
     outcomes: Counter = Counter()
-    over = asyncio.Event()
+    over, answered = asyncio.Event(), asyncio.Condition()
 
     async def calling(server_id: str) -> None:
         while not over.is_set():
             answer = await served.call("echo", server_id=server_id)
             outcomes[server_id, answer.status_code] += 1
+            async with answered:
+                answered.notify_all()
+
+    async def more() -> None:
+        """Wait until each caller has begun and ended another call, or nearly."""
+        enough = outcomes.total() + 2 * len(callers)
+        async with asyncio.timeout(20), answered:
+            await answered.wait_for(lambda: outcomes.total() >= enough)
 
     shown = (await served.client().get(PEER)).json()
     callers = [asyncio.create_task(calling(ref)) for ref in (shown["id"], "steady") * 4]
     for name in ("other", "third", "peer"):
         await served.client().patch(f"{SERVERS}/{shown['id']}", json={"name": name})
-        await asyncio.sleep(0.1)
+        await more()
     assert {code for _, code in outcomes} == {200}, "a rename costs nobody a call"
     for _ in range(3):
         await served.client().post(f"{PEER}/disconnect")
         await served.client().post(f"{PEER}/connect")
     await served.client().delete(PEER)
-    await asyncio.sleep(0.1)
+    await more()
     over.set()
     await asyncio.gather(*callers)
     assert {code for ref, code in outcomes if ref == "steady"} == {200}
