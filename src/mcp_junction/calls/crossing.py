@@ -31,7 +31,7 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import new_flight
+from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
@@ -169,12 +169,7 @@ class Crossing:
                 params["requestState"] = self._unsealed(state, bearer_of(call, route))
             except StateError as error:
                 return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
-        flight.params = encode.dumps(params)
-        if route.upstream.definition.transport == "http":
-            flight.headers = _headers(call, route)
-        if call.board(flight):
-            link.send(flight)
-        outcome = await flight.future
+        outcome = await _sent(call, link, route, flight, params)
         if outcome.kind is not RESULT:
             return outcome
         if call.method not in ASKING:
@@ -231,12 +226,7 @@ class Crossing:
                 call.progress_token = token
                 said["progressToken"] = Raw(flight.wire_id)
             envelope.sealed(params, said)
-            flight.params = encode.dumps(params)
-            if route.upstream.definition.transport == "http":
-                flight.headers = _headers(call, route)
-            if call.board(flight):
-                link.send(flight)
-            outcome = await flight.future
+            outcome = await _sent(call, link, route, flight, params)
             if outcome.kind is not RESULT:
                 return outcome
             found = envelope.members(outcome.payload)
@@ -254,6 +244,18 @@ class Crossing:
         return outcomes.failed(
             INVALID_PARAMS, f"the server asked {_MAX_ROUNDS} times in a row", Delivery.UNKNOWN
         )
+
+
+def _sent(
+    call: Call, link: Link, route: Route, flight: Flight, params: dict[str, Raw]
+) -> asyncio.Future[Outcome]:
+    """Send a stateless server a request; what is returned is its end."""
+    flight.params = encode.dumps(params)
+    if route.upstream.definition.transport == "http":
+        flight.headers = _headers(call, route)
+    if call.board(flight):
+        link.send(flight)
+    return flight.future
 
 
 def _of_task(call: Call, outcome: Outcome) -> Outcome:
