@@ -82,3 +82,24 @@ def test_the_type_of_a_result_is_told_wherever_it_stands(text, kind):
 )
 def test_a_result_that_says_no_type_is_complete(text):
     assert envelope.result_type(text) == "complete"
+
+
+@given(result=MEMBERS, separators=SEPARATORS, is_first=st.booleans())
+def test_an_undressed_result_has_nothing_of_ours_and_keeps_the_rest(result, separators, is_first):
+    rest = {name: value for name, value in result.items() if name not in OURS}
+    typed = {"resultType": "complete"}
+    result = {**typed, **result, **typed} if is_first else {**rest, **typed}
+    text = json.dumps(result, separators=separators).encode()
+    assert json.loads(envelope.undressed(text)) == rest
+
+
+@pytest.mark.parametrize("meta", [{}, {"vendor/x": 1}])
+def test_who_answered_is_taken_off_with_the_dress(meta):
+    dressed = {"resultType": "complete", "content": [], "_meta": {STAMP: {}, **meta}}
+    undressed = json.loads(envelope.undressed(json.dumps(dressed).encode()))
+    assert undressed == ({"content": [], "_meta": meta} if meta else {"content": []})
+
+
+@pytest.mark.parametrize("text", [b"[]", b"null", b'"x"', b"7", b"{}"])
+def test_what_has_no_members_is_undressed_already(text):
+    assert envelope.undressed(text) == text

@@ -215,3 +215,22 @@ def test_a_server_of_the_clients_own_is_told_what_can_be_relayed_to_it():
     hello = session.hello()
     assert hello.protocol_version == "2025-06-18"
     assert json.loads(hello.capabilities) == {"roots": {}, "sampling": {}}
+
+
+def test_stateless_servers_are_told_what_the_client_said_last():
+    session = Client("sampling", "unheard/of").session
+    session.client_info = Raw(b'{"name":"one"}')
+    said = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "one"},
+        "io.modelcontextprotocol/clientCapabilities": {"sampling": {}},
+    }
+    assert json.loads(bytes(session.envelope)) == said
+    assert session.envelope is session.envelope
+    session.log_level = LOG_LEVELS.index("warning")
+    level = {"io.modelcontextprotocol/logLevel": "warning"}
+    assert json.loads(bytes(session.envelope)) == {**said, **level}
+    session.client_info, session.capabilities = Raw(b'{"name":"two"}'), {}
+    told = json.loads(bytes(session.envelope))
+    assert told["io.modelcontextprotocol/clientInfo"] == {"name": "two"}
+    assert told["io.modelcontextprotocol/clientCapabilities"] == {}

@@ -50,8 +50,8 @@ class Caller(Wire, Protocol):
         ...
 
     @property
-    def log_name(self) -> str | None:
-        """The level of log messages it has asked for, if it has."""
+    def envelope(self) -> Raw:
+        """What a stateless server is told of it with each request."""
         ...
 
     def hello(self) -> Hello: ...

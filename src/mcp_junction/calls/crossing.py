@@ -61,11 +61,10 @@ def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
     params = readdressed(call.method, call.params, route.raw_name)
     meta = params.get("_meta")
     if meta is not None and memoryview(meta)[0] == _OBJECT:
-        members = frames.members(meta)
-        token = members.get("progressToken")
+        token = frames.members(meta).get("progressToken")
         if token is not None:
             call.progress_token = token
-            params["_meta"] = Raw(encode.dumps({**members, "progressToken": Raw(wire_id)}))
+            params["_meta"] = envelope.tokened(meta, wire_id)
     return encode.dumps(params)
 
 
@@ -161,8 +160,7 @@ class Crossing:
         flight = new_flight(call.method, call, self._loop)
         params = readdressed(call.method, call.params, route.raw_name)
         if call.progress_token is not None:
-            members = frames.members(params["_meta"])
-            params["_meta"] = Raw(encode.dumps({**members, "progressToken": Raw(flight.wire_id)}))
+            params["_meta"] = envelope.tokened(params["_meta"], flight.wire_id)
         state = params.get("requestState")
         if state is not None:
             try:
@@ -216,24 +214,21 @@ class Crossing:
     # -- a handshake client before a stateless server
 
     async def _in_rounds(self, call: Call, link: Link, route: Route) -> Outcome:
-        hello = call.caller.hello()
         params = readdressed(call.method, call.params, route.raw_name)
-        token = envelope.members(params.get("_meta")).get("progressToken")
-        said = envelope.meta(hello.client, hello.capabilities, call.caller.log_name)
+        own, said = params.get("_meta"), call.caller.envelope
+        if own is not None:
+            call.progress_token = envelope.members(own).get("progressToken")
+            said = envelope.joined(own, said)
         for _ in range(_MAX_ROUNDS):
             flight = new_flight(call.method, call, self._loop)
-            if token is not None:
-                call.progress_token = token
-                said["progressToken"] = Raw(flight.wire_id)
-            envelope.sealed(params, said)
+            has_token = call.progress_token is not None
+            params["_meta"] = envelope.tokened(said, flight.wire_id) if has_token else said
             outcome = await _sent(call, link, route, flight, params)
             if outcome.kind is not RESULT:
                 return outcome
+            if envelope.result_type(outcome.payload) != envelope.INPUT_REQUIRED:
+                return Outcome(RESULT, envelope.undressed(outcome.payload))
             found = envelope.members(outcome.payload)
-            if not found:
-                return outcome
-            if frames.text(found.get("resultType")) != envelope.INPUT_REQUIRED:
-                return outcomes.result(envelope.undressed(found))
             answers = await fulfilled(found.get("inputRequests"), call.ask)
             if isinstance(answers, Outcome):
                 return call.ended_by or answers

@@ -106,8 +106,7 @@ def _bared(call: Visit, params: dict[str, Raw], wire_id: bytes) -> bytes:
     else:
         envelope.opened(params)
     if call.progress_token is not None:
-        meta = frames.members(params["_meta"])
-        params["_meta"] = Raw(encode.dumps({**meta, "progressToken": Raw(wire_id)}))
+        params["_meta"] = envelope.tokened(params["_meta"], wire_id)
     return encode.dumps(params)
 
 

@@ -30,9 +30,9 @@ INPUT_REQUIRED: Final = "input_required"
 TASK: Final = "task"
 _RESERVED: Final = frozenset((VERSION_KEY, CLIENT_INFO_KEY, CAPABILITIES_KEY, LOG_LEVEL_KEY))
 _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope")
-_FIRST: Final = (b'{"resultType":"complete",',)
-_LAST: Final = (b',"resultType":"complete"}',)
-_END: Final = struct.Struct(f"{len(_FIRST[0])}s")
+_FIRST: Final = b'{"resultType":"complete",'
+_LAST: Final = b',"resultType":"complete"}'
+_END: Final = struct.Struct(f"{len(_FIRST)}s")
 _STAMP: Final = SERVER_INFO_KEY.encode()
 
 
@@ -116,6 +116,16 @@ def sealed(params: dict[str, Raw], said: dict[str, Raw]) -> None:
     params["_meta"] = Raw(encode.dumps({**kept, **said}))
 
 
+def joined(meta: Raw, said: Raw) -> Raw:
+    """A ``_meta`` of a client's own with the envelope around it, which is ``said``."""
+    return Raw(encode.dumps({**members(meta), **frames.members(said)}))
+
+
+def tokened(meta: Raw, token: bytes) -> Raw:
+    """A ``_meta`` with another progress token, in the same place if it has one."""
+    return Raw(encode.dumps({**members(meta), "progressToken": Raw(token)}))
+
+
 def opened(params: dict[str, Raw]) -> None:
     """Take the envelope off params; the rest of ``_meta`` stays."""
     kept = members(params.get("_meta"))
@@ -136,7 +146,8 @@ def result_type(payload: Raw | bytes) -> str:
     """
     size = len(payload)
     if size >= _END.size and (
-        _END.unpack_from(payload) == _FIRST or _END.unpack_from(payload, size - _END.size) == _LAST
+        _END.unpack_from(payload)[0] == _FIRST
+        or _END.unpack_from(payload, size - _END.size)[0] == _LAST
     ):
         return COMPLETE
     try:
@@ -163,12 +174,8 @@ class Dress(msgspec.Struct, frozen=True):
 def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
     """A result of the handshake era as one of the stateless era. Raises FrameError."""
     text = frames.octets(payload)
-    if text[:2] == b'{"':  # it has members, and ours can be put before them unless it has those
-        try:
-            if _worn.decode(text) == _NOTHING_WORN:
-                return dress.ready + text[1:]
-        except msgspec.MsgspecError:
-            pass
+    if text[:2] == b'{"' and _is_bare(text):  # it has members, and ours can be put before them
+        return dress.ready + text[1:]
     found = frames.members(payload)
     stamp = members(found.get("_meta"))
     stamp.setdefault(SERVER_INFO_KEY, Raw(dress.server))
@@ -180,8 +187,24 @@ def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
     return head + (b"}" if rest == b"}" else b"," + rest)
 
 
-def undressed(found: dict[str, Raw]) -> bytes:
-    """The members of a result of the stateless era as one of the handshake era."""
+def _is_bare(text: bytes) -> bool:
+    """Whether a result has none of the members that we write."""
+    try:
+        return _worn.decode(text) == _NOTHING_WORN
+    except msgspec.MsgspecError:
+        return False
+
+
+def undressed(payload: Raw | bytes) -> bytes:
+    """A result of the stateless era as one of the handshake era; what is no object stays."""
+    text = frames.octets(payload)
+    if text.startswith(_FIRST):  # most often that is all there is to take off
+        rest = b"{" + text[_END.size :]
+        if _is_bare(rest):
+            return rest
+    found = members(text)
+    if not found:
+        return text
     kept = {name: raw for name, raw in found.items() if name not in _OF_RESULTS}
     stamp = members(kept.get("_meta"))
     if SERVER_INFO_KEY in stamp:

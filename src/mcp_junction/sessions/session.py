@@ -12,7 +12,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, levels
+from mcp_junction.protocol import encode, envelope, levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LATEST_HANDSHAKE, LOG_LEVELS, METHOD_NOT_FOUND, Era
@@ -31,6 +31,7 @@ class Session:
     era = Era.HANDSHAKE
 
     __slots__ = (
+        "_envelope",
         "_questions",
         "calls",
         "capabilities",
@@ -67,6 +68,7 @@ class Session:
         self.log_level: int | None = None
         self.listed: dict[str, int] | None = None
         """The generation of each list the client has, by what announces another one."""
+        self._envelope: tuple[Raw, int | None, Raw] | None = None
         self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
 
     @property
@@ -87,6 +89,17 @@ class Session:
             client=bytes(self.client_info),
             prefers=Era.HANDSHAKE,
         )
+
+    @property
+    def envelope(self) -> Raw:
+        """What a stateless server is told of it with each request; made anew when that changes."""
+        made = self._envelope
+        if made is None or made[0] is not self.client_info or made[1] != self.log_level:
+            hello = self.hello()
+            level = None if self.log_level is None else LOG_LEVELS[self.log_level]
+            said = envelope.meta(hello.client, hello.capabilities, level)
+            self._envelope = made = self.client_info, self.log_level, Raw(encode.dumps(said))
+        return made[2]
 
     # -- to the client
 
@@ -115,10 +128,6 @@ class Session:
     def wants_log(self, params: Raw) -> bool:
         """Whether the client wants log messages of this one's level."""
         return levels.passes(params, self.log_level or 0)
-
-    @property
-    def log_name(self) -> str | None:
-        return None if self.log_level is None else LOG_LEVELS[self.log_level]
 
     def log(self, params: Raw) -> None:
         """Pass on a server's log message, if the client wants it."""

@@ -14,6 +14,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Wire
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import envelope
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, Era
 from mcp_junction.upstream import outcome as outcomes
@@ -58,8 +59,9 @@ class Visitor:
         return False  # each call says for itself
 
     @property
-    def log_name(self) -> str | None:
-        return None
+    def envelope(self) -> Raw:
+        said = envelope.meta(self._hello.client, self._hello.capabilities)
+        return Raw(msgspec.json.encode(said))
 
     async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
         return outcomes.failed(INVALID_REQUEST, "a stateless client is asked by its own requests")
