@@ -11,7 +11,7 @@ from tests.plugin_faults import Rig
 from mcp_junction.app import Junction
 from mcp_junction.config.load import load
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.protocol import frames
+from mcp_junction.protocol import requests
 from mcp_junction.tasks import TaskScope
 
 BOUND = 30.0
@@ -29,7 +29,7 @@ class Client:
 
     def receive(self, data: bytes) -> None:
         """Give a frame to the gateway as a wire that does not split at line feeds would."""
-        self._dispatcher.receive(self.session, frames.decode(data))
+        self._dispatcher.receive(self.session, requests.decode(data))
 
     def send(self, method: str, frame_id: Any, params: dict[str, Any]) -> None:
         frame = {"jsonrpc": "2.0", "method": method, "params": params}

@@ -137,7 +137,7 @@ class Dispatcher:
     # -- opening
 
     def _initialize(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:
-        params = frames.members_once(frame.params)
+        params = frame.members()
         wanted = frames.text(params.get("protocolVersion"))
         if wanted is None:
             raise FrameError(INVALID_PARAMS, "protocolVersion is missing")
@@ -167,7 +167,7 @@ class Dispatcher:
 
     def _list(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
         kind = _LISTS[frame.method]
-        cursor = frames.text(frames.members_once(frame.params).get("cursor"))
+        cursor = frames.text(frame.members().get("cursor"))
         if self._backend.is_settled or session.listed is not None:
             return self._page(session, frame_id, kind, cursor)
         return self._page_when_settled(session, frame_id, kind, cursor)
@@ -199,7 +199,7 @@ class Dispatcher:
     # -- calls
 
     def _routed(self, session: Session, frame_id: bytes, frame: Frame, wire: Wire) -> Answer:
-        params = frames.members_once(frame.params)
+        params = frame.members()
         target = address(frame.method, params)
         if frame_id in session.calls:
             raise FrameError(INVALID_REQUEST, "a request with this id is still running")
@@ -220,7 +220,7 @@ class Dispatcher:
     # -- logging
 
     def _set_level(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:
-        params = frames.members_once(frame.params)
+        params = frame.members()
         level = frames.text(params.get("level"))
         if level not in LOG_LEVELS:
             raise FrameError(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")

@@ -102,6 +102,6 @@ class PipeClient:
 def _version(frame: Frame) -> str:
     """The version that a client wants to open a session with, if it says one."""
     try:
-        return frames.text(frames.members(frame.params).get("protocolVersion")) or ""
+        return frames.text(frame.members().get("protocolVersion")) or ""
     except FrameError:
         return ""

@@ -104,7 +104,7 @@ class StatelessDispatcher:
         """
         frame_id = frames.octets(frame.id)
         try:
-            params = frames.members_once(frame.params)
+            params = frame.members()
             said = self.introductions.read(principal, endpoint, params.get("_meta"))
             if headers is not None:
                 wrong = agreement.mismatch(headers, frame.method, said.version)

@@ -16,7 +16,7 @@ from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
 from mcp_junction.outbox import Outbox
-from mcp_junction.protocol import envelope, frames
+from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import BATCHING, INVALID_REQUEST
@@ -115,7 +115,7 @@ class StdioListener:
         try:
             if isinstance(line, Overlong):
                 raise self._too_long(line)
-            frame = frames.decode(line)
+            frame = requests.decode(line)
         except FrameError as error:
             if isinstance(line, bytes) and frames.is_batch(line):
                 self._batch(self.session, line, error)
@@ -133,7 +133,7 @@ class StdioListener:
         """The first request says of which era the client is; that holds for as long as it stays."""
         assert self._stateless is not None
         self._is_decided = True
-        if frame.method != "initialize" and envelope.is_enveloped(frame.params):
+        if frame.method != "initialize" and envelope.is_enveloped(frame):
             self._client = self._stateless(self)
 
     def drop(self, reason: str) -> None:

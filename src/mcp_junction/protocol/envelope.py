@@ -15,6 +15,8 @@ from msgspec import Raw
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.requests import Request
 from mcp_junction.protocol.versions import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -83,14 +85,10 @@ def is_bare(meta: bytes) -> bool:
     return _RESERVED.issuperset(members(meta))
 
 
-def is_enveloped(params: Raw | bytes) -> bool:
+def is_enveloped(frame: Frame) -> bool:
     """Whether a request is of the stateless era: it says its version itself."""
-    if VERSION_KEY.encode() not in bytes(params):
-        return False
-    try:
-        return VERSION_KEY in frames.members(frames.members(params).get("_meta") or b"")
-    except FrameError:
-        return False
+    params = frame.known if isinstance(frame, Request) else members(frame.params)
+    return VERSION_KEY in members(params.get("_meta"))
 
 
 def meta(

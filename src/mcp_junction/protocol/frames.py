@@ -49,6 +49,10 @@ class Frame(msgspec.Struct, gc=False):
     def is_answer(self) -> bool:
         return not self.method
 
+    def members(self) -> dict[str, Raw]:
+        """Its params, each still raw. Raises FrameError when they are no object, or not clear."""
+        return members_once(self.params)
+
 
 _frames = msgspec.json.Decoder(Frame)
 _members = msgspec.json.Decoder(dict[str, Raw])
@@ -73,18 +77,18 @@ _METHOD = len(b'"method":"",')
 _PARAMS = len(b'"params":,')
 _RESULT = len(b'"result":,')
 _ERROR = len(b'"error":,')
-_LEAST_REPEAT = len(b',"id":1')
+LEAST_REPEAT = len(b',"id":1')
 _VERSION = "2.0"
 _CALL = len(b'{"jsonrpc":"2.0","id":,"method":"","params":}')
 _ANSWER = len(b'{"jsonrpc":"2.0","id":,"result":}')
 
 _DIGITS = frozenset(b"0123456789")
-_ID_STARTS = frozenset(b'"-0123456789')
+ID_STARTS = frozenset(b'"-0123456789')
 _NULL_START = ord("n")
 _OBJECT_START = ord("{")
 _BATCH = "batches are not part of MCP since 2025-06-18: send each message as a frame of its own"
 
-_SMALL = 4096
+SMALL = 4096
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
@@ -124,13 +128,13 @@ def _is_plain(frame: Frame, data: bytes) -> bool:
     Small, with few brackets, and no longer than its members: each is there once. On the way of
     every call, so it asks in the cheapest way; and it asks only what ``_check`` asks, too.
     """
-    if len(data) >= _SMALL or frame.jsonrpc != _VERSION or frame.error:
+    if len(data) >= SMALL or frame.jsonrpc != _VERSION or frame.error:
         return False
     frame_id = _join((frame.id,))
     frame.id = frame_id  # type: ignore[assignment] # it is asked for as bytes soon
     if not frame_id:
         least = -_ID
-    elif frame_id[0] in _ID_STARTS and len(frame_id) <= MAX_ID_BYTES:
+    elif frame_id[0] in ID_STARTS and len(frame_id) <= MAX_ID_BYTES:
         least = len(frame_id)
     else:
         return False
@@ -143,7 +147,7 @@ def _is_plain(frame: Frame, data: bytes) -> bool:
         least += _ANSWER + len(frame.result)
     else:
         return False
-    if len(data) - least >= _LEAST_REPEAT:
+    if len(data) - least >= LEAST_REPEAT:
         return False
     # Leaving brackets out is several times faster than to ``count`` them.
     return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) <= MAX_DEPTH
@@ -153,7 +157,7 @@ def _check(frame: Frame, data: bytes, exact: bool) -> None:
     """What the types do not say: a frame has an end, and each member one meaning."""
     if too_deep(data, exact=exact):
         raise _refused(data, PARSE_ERROR, f"nested deeper than {MAX_DEPTH} levels")
-    if len(data) - _least_size(frame) >= _LEAST_REPEAT and repeats(data):
+    if len(data) - _least_size(frame) >= LEAST_REPEAT and repeats(data):
         raise _refused(data, INVALID_REQUEST, "a member of the envelope is repeated or escaped")
     if len(data) > MAX_DIGITS and has_long_number(data):
         raise _refused(data, PARSE_ERROR, f"a number has more than {MAX_DIGITS} digits")
@@ -173,7 +177,7 @@ def _check_members(frame: Frame, data: bytes) -> None:
         first = memoryview(frame.id)[0]
         if len(frame.id) > MAX_ID_BYTES:
             raise FrameError(INVALID_REQUEST, f"the id is longer than {MAX_ID_BYTES} bytes")
-        if first not in _ID_STARTS and not (first == _NULL_START and frame.error):
+        if first not in ID_STARTS and not (first == _NULL_START and frame.error):
             raise FrameError(INVALID_REQUEST, "the id is not a number or a string")
     if frame.method:
         if frame.params and memoryview(frame.params)[0] not in b"{[":
@@ -273,7 +277,7 @@ def _without_escapes(data: bytes) -> bytes:
 
 def _few_brackets(data: bytes, limit: int) -> bool:
     """True when there are at most ``limit`` opening brackets, wherever they stand."""
-    if len(data) < _SMALL:
+    if len(data) < SMALL:
         return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) <= limit
     seen = 0
     for bracket in (b"{", b"["):
@@ -353,11 +357,11 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 def members_once(raw: Raw | bytes) -> dict[str, Raw]:
     """Like ``members``, but an object that has one twice is refused."""
     found = members(raw)
-    if len(raw) < _SMALL:
+    if len(raw) < SMALL:
         size = len(_encode(found))
     else:
         size = 1 + sum(len(key) + 4 + len(value) for key, value in found.items())
-    if len(raw) - size >= _LEAST_REPEAT and repeats(octets(raw)):
+    if len(raw) - size >= LEAST_REPEAT and repeats(octets(raw)):
         raise FrameError(INVALID_REQUEST, "a member of params is repeated or escaped")
     return found
 

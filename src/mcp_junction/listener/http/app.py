@@ -32,7 +32,7 @@ from mcp_junction.listener.http.heads import Fields
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import batch, encode, envelope, frames
+from mcp_junction.protocol import batch, encode, envelope, frames, requests
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import (
     BATCHING,
@@ -180,7 +180,7 @@ class HttpListener:
         if body is None:
             return _refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
         try:
-            frame = frames.decode(body)
+            frame = requests.decode(body)
         except FrameError as error:
             if frames.is_batch(body) and b"mcp-session-id" in headers:
                 return self._batch(body, error, asked)
@@ -339,7 +339,7 @@ def _is_rest(path: str) -> bool:
 
 def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
     """Whether a request says in its own params what a session would know."""
-    return b"mcp-session-id" not in headers and envelope.is_enveloped(frame.params)
+    return b"mcp-session-id" not in headers and envelope.is_enveloped(frame)
 
 
 def _says_twice(given: list[tuple[bytes, bytes]]) -> bool:
