@@ -147,6 +147,28 @@ async def test_an_abandoned_ride_is_ended_at_the_server():
     assert not journey.ride.is_asked
 
 
+async def test_all_that_the_only_call_on_a_pipe_asks_at_once_is_its_own():
+    journey, wire = Journey(ELICIT, SAMPLE), []
+    exchange = Exchange("files", wire.append, None)
+    exchange.register(journey.flight)
+    for method in (ELICIT, SAMPLE):
+        exchange.receive(b'{"jsonrpc":"2.0","id":"%b","method":"%b"}' % ((method.encode(),) * 2))
+    assert [question.method for question in journey.ride.questions.values()] == [ELICIT, SAMPLE]
+    assert wire == []
+
+
+async def test_a_question_is_not_guessed_to_be_one_of_two_that_wait():
+    wire: list[bytes] = []
+    exchange = Exchange("files", wire.append, None)
+    for journey in (Journey(), Journey()):
+        journey.asks()
+        exchange.register(journey.flight)
+    exchange.receive(b'{"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{}}')
+    await turns()
+    (answer,) = [json.loads(line) for line in wire]
+    assert "several clients" in answer["error"]["message"]
+
+
 async def test_no_question_is_left_open_when_the_ride_is_over():
     """A server that does not heed a cancellation would wait for ever, and we would remember."""
     for end in ("abandoned", "landed"):

@@ -245,7 +245,8 @@ class Exchange:
 
         On a stream of its own it is the flight's. On a shared one it can be told only when every
         call under way is one session's; otherwise we do not guess. A call that has been asked and
-        not yet answered waits for that, so the next question is another's of the same principal.
+        not yet answered waits for that, so the next question is another's of the same principal,
+        unless there is no other: a call may ask several things at once.
         """
         if on is not None:
             return on.passenger, True
@@ -261,6 +262,8 @@ class Exchange:
                 return None, False
             else:
                 found = passenger
+        if found is None and len(waiting) == 1:
+            return waiting[0], True
         if waiting and (found is None or any(w.principal != found.principal for w in waiting)):
             return None, False
         return found, True
