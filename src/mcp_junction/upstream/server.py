@@ -228,6 +228,7 @@ class Upstream:
             self.failures += 1
             await unless(self._stop, unless(self._hurried, self.clock.sleep(wait)))
             self._hurried.clear()
+        self._gate.send_away()  # it will not come
         await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
             self.error = None
