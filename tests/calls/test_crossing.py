@@ -10,6 +10,8 @@ from tests.calls.world import World, body
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND, Era
@@ -24,8 +26,8 @@ QUESTION = "elicitation/create"
 class Stateless:
     """A client that can be asked, before a server that is silent until the test speaks for it."""
 
-    def __init__(self, era: Era = Era.HANDSHAKE) -> None:
-        self.server = FakeUpstream("one", script=silence, era=era)
+    def __init__(self, server: FakeUpstream | None = None) -> None:
+        self.server = server or FakeUpstream("one", script=silence)
         self.server.not_spoken = {Era.STATELESS}
         self.world = World(self.server)
         capabilities = {"elicitation": Raw(b"{}")}
@@ -35,6 +37,11 @@ class Stateless:
         params = frames.members(json.dumps({"name": "one:echo", **members}).encode())
         what = "tools/call", address("tools/call", params), params
         return Visit(self.visitor, self.world.snapshot, *what, self.visitor)
+
+    def route(self) -> Route:
+        found = self.world.snapshot.catalog.view(names.STDIO, TOOLS).find("one:echo")
+        assert found is not None
+        return found
 
     async def asked(self) -> dict[str, Any]:
         """Call, and be asked something: what the client is answered."""
@@ -72,6 +79,21 @@ async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_
     assert call.ride is None, "what knows the call is not to be known by it"
 
 
+async def test_what_cannot_be_answered_with_a_question_is_asked_none():
+    client = Stateless()
+    said = {"ref": {"type": "ref/prompt", "name": "one:p"}, "argument": {"name": "a", "value": "b"}}
+    params = frames.members(json.dumps(said).encode())
+    what = "completion/complete", address("completion/complete", params), params
+    call = Visit(client.visitor, client.world.snapshot, *what, client.visitor)
+    running = client.world.tasks.spawn(client.world.crossing(call, client.route()))
+    await client.world.clock.advance(0)
+    flight, answers = client.server.wire.waiting[-1], []
+    flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
+    assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
+    flight.end(outcomes.result(b'{"completion":{"values":[]}}'))
+    assert body(await running)["completion"] == {"values": []}
+
+
 async def test_a_call_that_is_cancelled_as_it_is_asked_ends_at_the_server():
     client = Stateless()
     call = client.call()
@@ -100,7 +122,7 @@ async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_i
     client = Stateless()
     asked = await client.asked()
     back = client.call(requestState=asked["requestState"], inputResponses={"q1": {}})
-    back.route = client.world.snapshot.catalog.view(names.STDIO, back.address.kind).find("one:echo")
+    back.route = client.route()
     back.cancel("the client closed the stream")
     outcome = await client.world.crossing(back, back.route)
     assert outcome.kind is Kind.CANCELLED
@@ -116,6 +138,20 @@ async def test_the_ticket_of_a_ride_is_nothing_to_a_server_that_came_back_in_the
     refused = await client.world.run(client.call(requestState=asked["requestState"]))
     assert refused.code == INVALID_PARAMS
     assert client.server.wire.flights == []
+
+
+async def test_a_call_waits_for_a_stateless_server_over_http_and_is_not_sent_to_a_session_of_it():
+    up = FakeUpstream("one", connected=False, era=Era.STATELESS)
+    up.definition = up.definition._replace(transport="http")
+    client = Stateless(up)
+    running = client.world.start(client.call())
+    await client.world.clock.advance(0)
+    life = client.world.tasks.spawn(up.run())
+    assert body(await running)["name"] == "echo"
+    assert [flight.method for flight in up.wire.flights] == ["server/discover", "tools/call"]
+    assert len(up.links) == 1
+    up.stop()
+    await life
 
 
 # -- a handshake client before a stateless server

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import OF_TASKS, readdressed
+from mcp_junction.calls.methods import ASKING, OF_TASKS, readdressed
 from mcp_junction.calls.visit import Visit
 from mcp_junction.calls.visiting import Visiting, bearer_of, state_text
 from mcp_junction.catalog.routes import Route
@@ -36,8 +36,6 @@ from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
 
-ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
-"""The methods whose answer may be a question."""
 NAMED: Final = ASKING | OF_TASKS
 """The methods whose target is repeated in a header."""
 SUBSCRIBING: Final = {"resources/subscribe", "resources/unsubscribe"}
@@ -117,7 +115,12 @@ class Crossing:
         alone = route.upstream.is_isolated and call.caller.era is HANDSHAKE
         if call.method in SUBSCRIBING and not alone:
             return await _subscribed(call, route)
-        upstream = await self._upstream(call, route.upstream)
+        upstream = route.upstream
+        if call.caller.era is STATELESS:  # only its own link tells of which era it is by now
+            link = await _link_for(call, upstream, route.timeout)
+            if link is None:
+                return call.ended_by or upstream.unavailable()
+        upstream = await self._upstream(call, upstream)
         link = await _link_for(call, upstream, route.timeout)
         if link is None:
             return call.ended_by or upstream.unavailable()
