@@ -14,11 +14,16 @@ from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
-from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.versions import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    SERVER_UNAVAILABLE,
+    Era,
+)
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.testing.link import FakeUpstream, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 QUESTION = "elicitation/create"
 
@@ -129,6 +134,24 @@ async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_i
     assert client.answers == []
     again = body(await client.world.run(client.call(requestState=asked["requestState"])))
     assert again["resultType"] == "input_required"
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "held"])
+async def test_a_call_that_waits_is_gone_on_with_though_its_server_takes_no_others(is_lost):
+    """That the answer was not sent is not to be said of a call that may have run."""
+    client = Stateless()
+    asked = await client.asked()
+    flight = client.server.wire.waiting[-1]
+    client.server.go_down() if is_lost else client.server.hold()
+    back = {"requestState": asked["requestState"], "inputResponses": {"q1": {}}}
+    running = client.world.start(client.call(**back))
+    await client.world.clock.advance(0)
+    flight.end(outcomes.result(b'{"content":[]}'))
+    outcome = await running
+    assert outcome.delivery is (Delivery.UNKNOWN if is_lost else None)
+    assert [body(answer) for answer in client.answers] == [{}]
+    again = await client.world.run(client.call(**back))
+    assert again.code == SERVER_UNAVAILABLE, "nothing waits for that any more"
 
 
 async def test_the_ticket_of_a_ride_is_nothing_to_a_server_that_came_back_in_the_other_era():

@@ -110,6 +110,10 @@ class Crossing:
 
     async def _found(self, call: Call, route: Route) -> Outcome:
         """By whichever link to the server this call has to take, once there is one."""
+        if "requestState" in call.params:  # what is parked has its link
+            parked = await self._visiting.parked(call, route)
+            if parked is not None:
+                return parked
         if route.upstream.is_shut:
             return route.upstream.unavailable()
         alone = route.upstream.is_isolated and call.caller.era is HANDSHAKE
