@@ -16,13 +16,15 @@ from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
+    LINK_LOST,
     METHOD_NOT_FOUND,
     SERVER_UNAVAILABLE,
     Era,
 )
 from mcp_junction.sessions.visitor import Visitor
-from mcp_junction.testing.link import FakeUpstream, silence
+from mcp_junction.testing.link import FakeUpstream, echo, silence
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 QUESTION = "elicitation/create"
@@ -198,3 +200,36 @@ async def test_a_result_that_is_no_object_is_passed_on(result):
     world = World(server)
     outcome = await world.run(world.call())
     assert (outcome.kind, bytes(outcome.payload)) == (Kind.RESULT, result)
+
+
+@pytest.mark.parametrize("era", [Era.STATELESS, Era.HANDSHAKE])
+async def test_a_server_that_came_back_while_the_client_was_asked_is_called_where_it_is_now(era):
+    """Its state is with us, and it needs no other; unless it is of the other era by now."""
+
+    def asks(flight: Flight) -> Outcome:
+        flight.link.closed.set_result(None)
+        server.link = server.current = server._new_link(era)
+        server.wire.script = echo
+        return outcomes.result(b'{"resultType":"input_required","requestState":"s"}')
+
+    server = FakeUpstream("one", script=asks, era=Era.STATELESS)
+    server.not_spoken = {Era.HANDSHAKE}
+    world = World(server)
+    outcome = await world.run(world.call())
+    if era is Era.STATELESS:
+        assert body(outcome)["requestState"] == "s"
+    else:
+        assert (outcome.code, outcome.delivery) == (LINK_LOST, Delivery.UNKNOWN)
+        assert server.wire.flights == []
+
+
+async def test_a_call_whose_client_is_asked_goes_on_at_a_server_that_takes_no_others():
+    def asks(flight: Flight) -> Outcome:
+        server.hold()
+        server.wire.script = echo
+        return outcomes.result(b'{"resultType":"input_required","requestState":"s"}')
+
+    server = FakeUpstream("one", script=asks, era=Era.STATELESS)
+    server.not_spoken = {Era.HANDSHAKE}
+    world = World(server)
+    assert body(await world.run(world.call()))["requestState"] == "s"

@@ -104,7 +104,7 @@ class Crossing:
             way = fly if link.era is HANDSHAKE else self.stateless
             return way(call, link, route)
         if link.era is STATELESS:
-            return self._in_rounds(call, link, route)
+            return self._in_rounds(call, upstream, link, route)
         assert isinstance(call, Visit)
         return self._visiting(call, upstream, link, route)
 
@@ -227,23 +227,13 @@ class Crossing:
 
     # -- a handshake client before a stateless server
 
-    async def _in_rounds(self, call: Call, link: Link, route: Route) -> Outcome:
+    async def _in_rounds(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Outcome:
         hello = call.caller.hello()
         params = readdressed(call.method, call.params, route.raw_name)
-        token = envelope.members(params.get("_meta")).get("progressToken")
+        call.progress_token = envelope.members(params.get("_meta")).get("progressToken")
         said = envelope.meta(hello.client, hello.capabilities, call.caller.log_name)
         for _ in range(_MAX_ROUNDS):
-            flight = new_flight(call.method, call, self._loop)
-            if token is not None:
-                call.progress_token = token
-                said["progressToken"] = Raw(flight.wire_id)
-            envelope.sealed(params, said)
-            flight.params = encode.dumps(params)
-            if route.upstream.definition.transport == "http":
-                flight.headers = _headers(call, route)
-            if call.board(flight):
-                link.send(flight)
-            outcome = await flight.future
+            outcome = await self._round(call, link, route, params, said)
             if outcome.kind is not RESULT:
                 return outcome
             found = envelope.members(outcome.payload)
@@ -254,6 +244,11 @@ class Crossing:
             answers = await fulfilled(found.get("inputRequests"), call.ask)
             if isinstance(answers, Outcome):
                 return call.ended_by or answers
+            again = await _link_again(call, upstream, link, route.timeout)
+            if again is None:
+                why = "it went while the client was asked"
+                return call.ended_by or outcomes.link_lost(upstream.key, Delivery.UNKNOWN, why)
+            link = again
             params["inputResponses"] = Raw(encode.dumps(answers))
             params.pop("requestState", None)
             if "requestState" in found:
@@ -261,6 +256,34 @@ class Crossing:
         return outcomes.failed(
             INVALID_PARAMS, f"the server asked {_MAX_ROUNDS} times in a row", Delivery.UNKNOWN
         )
+
+    def _round(
+        self,
+        call: Call,
+        link: Link,
+        route: Route,
+        params: dict[str, Raw],
+        said: dict[str, Raw],
+    ) -> Awaitable[Outcome]:
+        """One flight of a call that may take several."""
+        flight = new_flight(call.method, call, self._loop)
+        if call.progress_token is not None:
+            said["progressToken"] = Raw(flight.wire_id)
+        envelope.sealed(params, said)
+        flight.params = encode.dumps(params)
+        if route.upstream.definition.transport == "http":
+            flight.headers = _headers(call, route)
+        if call.board(flight):
+            link.send(flight)
+        return flight.future
+
+
+async def _link_again(call: Call, server: Upstream, link: Link, limit: float) -> Link | None:
+    """The link to go on by after a question: any of its era, for the server's state is with us."""
+    if server.current is link:
+        return link
+    again = await _link_for(call, server, limit)
+    return again if again is not None and again.era is STATELESS else None
 
 
 def _of_task(call: Call, outcome: Outcome) -> Outcome:
