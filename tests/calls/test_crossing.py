@@ -15,7 +15,9 @@ from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.protocol.versions import (
+    CALL_TIMEOUT,
     INVALID_PARAMS,
+    LATEST_HANDSHAKE,
     LINK_LOST,
     METHOD_NOT_FOUND,
     SERVER_UNAVAILABLE,
@@ -25,6 +27,7 @@ from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.testing.link import FakeUpstream, echo, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import Greeting
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 QUESTION = "elicitation/create"
@@ -112,6 +115,20 @@ async def test_a_call_that_is_cancelled_as_it_is_asked_ends_at_the_server():
     assert (await running).kind is Kind.CANCELLED
     assert client.server.wire.cancelled == [(flight, "the client closed the stream")]
     assert [answer.kind for answer in answers] == [Kind.ERROR], "nobody answers it any more"
+
+
+async def test_a_call_is_not_held_up_beyond_its_end_by_a_server_that_is_told_a_level():
+    client = Stateless()
+    client.server.greeting = Greeting(LATEST_HANDSHAKE, {"logging": {}})
+    call = client.call()
+    call.level = 0
+    running = client.world.start(call)
+    await client.world.clock.advance(0)
+    assert [flight.method for flight in client.server.wire.waiting] == ["logging/setLevel"]
+    call.expire(1.0)
+    await client.world.clock.advance(0)
+    assert running.done()
+    assert (await running).code == CALL_TIMEOUT
 
 
 @pytest.mark.parametrize("said", [[], None, 5, "q1"])

@@ -24,6 +24,7 @@ from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.envelope import Dress
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, RESOURCE_NOT_FOUND
+from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
@@ -52,8 +53,9 @@ class Visiting:
                 return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
             if early is not None:
                 return early
-        if call.level is not None:  # what it says below that is filtered
-            await upstream.at_level(LOG_LEVELS[call.level])
+        if call.level is not None and upstream.level != LOG_LEVELS[call.level]:
+            # What it says below that is filtered.
+            await unless(call.ending, upstream.at_level(LOG_LEVELS[call.level]))
         flight = new_flight(call.method, call, self._loop)
         flight.params = _bared(call, params, flight.wire_id)
         call.is_alone = True
