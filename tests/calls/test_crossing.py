@@ -131,6 +131,20 @@ async def test_a_call_is_not_held_up_beyond_its_end_by_a_server_that_is_told_a_l
     assert (await running).code == CALL_TIMEOUT
 
 
+async def test_a_call_is_not_held_up_beyond_its_end_by_the_question_of_which_era_a_server_is():
+    client = Stateless()
+    client.server.not_spoken = set()
+    call = client.call()
+    running = client.world.start(call)
+    await client.world.clock.advance(0)
+    assert [flight.method for flight in client.server.wire.waiting] == ["server/discover"]
+    call.expire(1.0)
+    await client.world.clock.advance(0)
+    assert running.done()
+    assert (await running).code == CALL_TIMEOUT
+    await client.server._twins.close(0.0)
+
+
 @pytest.mark.parametrize("said", [[], None, 5, "q1"])
 async def test_answers_that_are_no_object_are_the_clients_fault_and_cost_it_nothing(said):
     client = Stateless()

@@ -74,6 +74,15 @@ async def _link_for(call: Call, upstream: Upstream, limit: float) -> Link | None
     return upstream.link if call.ended_by is None else None
 
 
+async def _verdict(call: Call, server: Upstream) -> None:
+    """Wait until it is known whether a server speaks the caller's era, but not for long."""
+    try:
+        asked = asyncio.wait_for(server.in_era(call.caller.era), _VERDICT_WAIT)
+        await unless(call.ending, asked)
+    except TimeoutError:
+        pass
+
+
 class Crossing:
     """The ways that are not the plain one."""
 
@@ -120,9 +129,9 @@ class Crossing:
         if call.method in SUBSCRIBING and not alone:
             return await _subscribed(call, route)
         upstream = route.upstream
-        if call.caller.era is STATELESS:  # only its own link tells of which era it is by now
-            link = await _link_for(call, upstream, route.timeout)
-            if link is None:
+        if upstream.link is None and call.caller.era is STATELESS:
+            await _link_for(call, upstream, route.timeout)  # it tells of which era it is by now
+            if upstream.link is None:
                 return call.ended_by or upstream.unavailable()
         upstream = await self._upstream(call, upstream)
         link = await _link_for(call, upstream, route.timeout)
@@ -133,13 +142,11 @@ class Crossing:
     async def _upstream(self, call: Call, server: Upstream) -> Upstream:
         """The server as this caller reaches it: in the caller's own era, if it speaks that."""
         caller = call.caller
-        foreign = server.link is not None and server.link.era is not caller.era
-        if foreign and server.speaks(caller.era) is not False:
-            try:
-                own = await asyncio.wait_for(server.in_era(caller.era), _VERDICT_WAIT)
-            except TimeoutError:
-                own = None
-            server = own or server
+        if server.link is not None and server.link.era is not caller.era:
+            if server.speaks(caller.era) is None:
+                await _verdict(call, server)
+            if server.speaks(caller.era):
+                server = await server.in_era(caller.era) or server
         if caller.era is HANDSHAKE:
             return server.for_session(caller, caller.hello)
         if server.link is not None and server.link.era is STATELESS:
