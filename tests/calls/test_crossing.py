@@ -187,12 +187,21 @@ async def test_a_call_that_waits_is_gone_on_with_though_its_server_takes_no_othe
     assert again.code == SERVER_UNAVAILABLE, "nothing waits for that any more"
 
 
-async def test_the_ticket_of_a_ride_is_nothing_to_a_server_that_came_back_in_the_other_era():
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "replaced"])
+async def test_a_call_that_waits_is_nothing_to_a_server_that_came_back_in_the_other_era(is_lost):
+    """It ends as its own link does, or goes on there; what comes next is not asked."""
     client = Stateless()
     asked = await client.asked()
+    flight = client.server.wire.waiting[-1]
+    if is_lost:
+        client.server.wire.lose()
     client.server.link = client.server._new_link(Era.STATELESS)
-    refused = await client.world.run(client.call(requestState=asked["requestState"]))
-    assert refused.code == INVALID_PARAMS
+    back = {"requestState": asked["requestState"], "inputResponses": {"q1": {}}}
+    running = client.world.start(client.call(**back))
+    await client.world.clock.advance(0)
+    flight.end(outcomes.result(b'{"content":[]}'))
+    assert (await running).delivery is (Delivery.UNKNOWN if is_lost else None)
+    assert (await client.world.run(client.call(**back))).code == INVALID_PARAMS
     assert client.server.wire.flights == []
 
 

@@ -182,7 +182,8 @@ class Crossing:
             try:
                 params["requestState"] = self._unsealed(state, bearer_of(call, route))
             except StateError as error:
-                return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+                parked = await self._visiting.parked(call, route)  # where it was of the other era
+                return parked or outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         flight.params = encode.dumps(params)
         if route.upstream.definition.transport == "http":
             flight.headers = _headers(call, route)
