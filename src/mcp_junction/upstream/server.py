@@ -244,8 +244,7 @@ class Upstream:
     def stop(self) -> None:
         """Ask the owner to end; it leaves the link by itself."""
         self._stop.set()
-        if self.link is None:
-            self._gate.send_away()
+        self._gate.send_away()
 
     def hold(self) -> None:
         """Take no more calls. Those that are under way go on."""
