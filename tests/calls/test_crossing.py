@@ -10,13 +10,25 @@ from tests.calls.world import World, body
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
-from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.versions import (
+    CALL_TIMEOUT,
+    INVALID_PARAMS,
+    LATEST_HANDSHAKE,
+    LINK_LOST,
+    METHOD_NOT_FOUND,
+    SERVER_UNAVAILABLE,
+    Era,
+)
 from mcp_junction.sessions.visitor import Visitor
-from mcp_junction.testing.link import FakeUpstream, silence
+from mcp_junction.testing.link import FakeUpstream, echo, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 QUESTION = "elicitation/create"
 
@@ -24,8 +36,8 @@ QUESTION = "elicitation/create"
 class Stateless:
     """A client that can be asked, before a server that is silent until the test speaks for it."""
 
-    def __init__(self, era: Era = Era.HANDSHAKE) -> None:
-        self.server = FakeUpstream("one", script=silence, era=era)
+    def __init__(self, server: FakeUpstream | None = None) -> None:
+        self.server = server or FakeUpstream("one", script=silence)
         self.server.not_spoken = {Era.STATELESS}
         self.world = World(self.server)
         capabilities = {"elicitation": Raw(b"{}")}
@@ -35,6 +47,11 @@ class Stateless:
         params = frames.members(json.dumps({"name": "one:echo", **members}).encode())
         what = "tools/call", address("tools/call", params), params
         return Visit(self.visitor, self.world.snapshot, *what, self.visitor)
+
+    def route(self) -> Route:
+        found = self.world.snapshot.catalog.view(names.STDIO, TOOLS).find("one:echo")
+        assert found is not None
+        return found
 
     async def asked(self) -> dict[str, Any]:
         """Call, and be asked something: what the client is answered."""
@@ -72,6 +89,21 @@ async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_
     assert call.ride is None, "what knows the call is not to be known by it"
 
 
+async def test_what_cannot_be_answered_with_a_question_is_asked_none():
+    client = Stateless()
+    said = {"ref": {"type": "ref/prompt", "name": "one:p"}, "argument": {"name": "a", "value": "b"}}
+    params = frames.members(json.dumps(said).encode())
+    what = "completion/complete", address("completion/complete", params), params
+    call = Visit(client.visitor, client.world.snapshot, *what, client.visitor)
+    running = client.world.tasks.spawn(client.world.crossing(call, client.route()))
+    await client.world.clock.advance(0)
+    flight, answers = client.server.wire.waiting[-1], []
+    flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
+    assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
+    flight.end(outcomes.result(b'{"completion":{"values":[]}}'))
+    assert body(await running)["completion"] == {"values": []}
+
+
 async def test_a_call_that_is_cancelled_as_it_is_asked_ends_at_the_server():
     client = Stateless()
     call = client.call()
@@ -83,6 +115,34 @@ async def test_a_call_that_is_cancelled_as_it_is_asked_ends_at_the_server():
     assert (await running).kind is Kind.CANCELLED
     assert client.server.wire.cancelled == [(flight, "the client closed the stream")]
     assert [answer.kind for answer in answers] == [Kind.ERROR], "nobody answers it any more"
+
+
+async def test_a_call_is_not_held_up_beyond_its_end_by_a_server_that_is_told_a_level():
+    client = Stateless()
+    client.server.greeting = Greeting(LATEST_HANDSHAKE, {"logging": {}})
+    call = client.call()
+    call.level = 0
+    running = client.world.start(call)
+    await client.world.clock.advance(0)
+    assert [flight.method for flight in client.server.wire.waiting] == ["logging/setLevel"]
+    call.expire(1.0)
+    await client.world.clock.advance(0)
+    assert running.done()
+    assert (await running).code == CALL_TIMEOUT
+
+
+async def test_a_call_is_not_held_up_beyond_its_end_by_the_question_of_which_era_a_server_is():
+    client = Stateless()
+    client.server.not_spoken = set()
+    call = client.call()
+    running = client.world.start(call)
+    await client.world.clock.advance(0)
+    assert [flight.method for flight in client.server.wire.waiting] == ["server/discover"]
+    call.expire(1.0)
+    await client.world.clock.advance(0)
+    assert running.done()
+    assert (await running).code == CALL_TIMEOUT
+    await client.server._twins.close(0.0)
 
 
 @pytest.mark.parametrize("said", [[], None, 5, "q1"])
@@ -100,7 +160,7 @@ async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_i
     client = Stateless()
     asked = await client.asked()
     back = client.call(requestState=asked["requestState"], inputResponses={"q1": {}})
-    back.route = client.world.snapshot.catalog.view(names.STDIO, back.address.kind).find("one:echo")
+    back.route = client.route()
     back.cancel("the client closed the stream")
     outcome = await client.world.crossing(back, back.route)
     assert outcome.kind is Kind.CANCELLED
@@ -109,13 +169,54 @@ async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_i
     assert again["resultType"] == "input_required"
 
 
-async def test_the_ticket_of_a_ride_is_nothing_to_a_server_that_came_back_in_the_other_era():
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "held"])
+async def test_a_call_that_waits_is_gone_on_with_though_its_server_takes_no_others(is_lost):
+    """That the answer was not sent is not to be said of a call that may have run."""
     client = Stateless()
     asked = await client.asked()
+    flight = client.server.wire.waiting[-1]
+    client.server.go_down() if is_lost else client.server.hold()
+    back = {"requestState": asked["requestState"], "inputResponses": {"q1": {}}}
+    running = client.world.start(client.call(**back))
+    await client.world.clock.advance(0)
+    flight.end(outcomes.result(b'{"content":[]}'))
+    outcome = await running
+    assert outcome.delivery is (Delivery.UNKNOWN if is_lost else None)
+    assert [body(answer) for answer in client.answers] == [{}]
+    again = await client.world.run(client.call(**back))
+    assert again.code == SERVER_UNAVAILABLE, "nothing waits for that any more"
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "replaced"])
+async def test_a_call_that_waits_is_nothing_to_a_server_that_came_back_in_the_other_era(is_lost):
+    """It ends as its own link does, or goes on there; what comes next is not asked."""
+    client = Stateless()
+    asked = await client.asked()
+    flight = client.server.wire.waiting[-1]
+    if is_lost:
+        client.server.wire.lose()
     client.server.link = client.server._new_link(Era.STATELESS)
-    refused = await client.world.run(client.call(requestState=asked["requestState"]))
-    assert refused.code == INVALID_PARAMS
+    back = {"requestState": asked["requestState"], "inputResponses": {"q1": {}}}
+    running = client.world.start(client.call(**back))
+    await client.world.clock.advance(0)
+    flight.end(outcomes.result(b'{"content":[]}'))
+    assert (await running).delivery is (Delivery.UNKNOWN if is_lost else None)
+    assert (await client.world.run(client.call(**back))).code == INVALID_PARAMS
     assert client.server.wire.flights == []
+
+
+async def test_a_call_waits_for_a_stateless_server_over_http_and_is_not_sent_to_a_session_of_it():
+    up = FakeUpstream("one", connected=False, era=Era.STATELESS)
+    up.definition = up.definition._replace(transport="http")
+    client = Stateless(up)
+    running = client.world.start(client.call())
+    await client.world.clock.advance(0)
+    life = client.world.tasks.spawn(up.run())
+    assert body(await running)["name"] == "echo"
+    assert [flight.method for flight in up.wire.flights] == ["server/discover", "tools/call"]
+    assert len(up.links) == 1
+    up.stop()
+    await life
 
 
 # -- a handshake client before a stateless server
@@ -139,3 +240,36 @@ async def test_a_result_that_is_no_object_is_passed_on(result):
     world = World(server)
     outcome = await world.run(world.call())
     assert (outcome.kind, bytes(outcome.payload)) == (Kind.RESULT, result)
+
+
+@pytest.mark.parametrize("era", [Era.STATELESS, Era.HANDSHAKE])
+async def test_a_server_that_came_back_while_the_client_was_asked_is_called_where_it_is_now(era):
+    """Its state is with us, and it needs no other; unless it is of the other era by now."""
+
+    def asks(flight: Flight) -> Outcome:
+        flight.link.closed.set_result(None)
+        server.link = server.current = server._new_link(era)
+        server.wire.script = echo
+        return outcomes.result(b'{"resultType":"input_required","requestState":"s"}')
+
+    server = FakeUpstream("one", script=asks, era=Era.STATELESS)
+    server.not_spoken = {Era.HANDSHAKE}
+    world = World(server)
+    outcome = await world.run(world.call())
+    if era is Era.STATELESS:
+        assert body(outcome)["requestState"] == "s"
+    else:
+        assert (outcome.code, outcome.delivery) == (LINK_LOST, Delivery.UNKNOWN)
+        assert server.wire.flights == []
+
+
+async def test_a_call_whose_client_is_asked_goes_on_at_a_server_that_takes_no_others():
+    def asks(flight: Flight) -> Outcome:
+        server.hold()
+        server.wire.script = echo
+        return outcomes.result(b'{"resultType":"input_required","requestState":"s"}')
+
+    server = FakeUpstream("one", script=asks, era=Era.STATELESS)
+    server.not_spoken = {Era.HANDSHAKE}
+    world = World(server)
+    assert body(await world.run(world.call()))["requestState"] == "s"

@@ -189,3 +189,13 @@ async def test_a_call_waits_for_a_supervised_server_that_was_lost_moments_ago():
     assert len(one.links) == 2
     one.stop()
     await asyncio.wait_for(life, BOUND)
+
+
+async def test_a_call_does_not_go_on_waiting_for_a_server_that_has_failed_for_good():
+    one = FakeUpstream("one", script=lambda _: outcomes.refused(b"{}"), connected=False)
+    world = World(one)
+    task = world.start(world.call())
+    await turns()
+    await asyncio.wait_for(one.run(), BOUND)
+    outcome = await asyncio.wait_for(task, BOUND)  # less than a call may wait
+    assert (outcome.code, outcome.delivery) == (SERVER_UNAVAILABLE, Delivery.NOT_SENT)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import pytest
 from msgspec import Raw
 
 from mcp_junction.eras.ride import MAX_QUESTIONS, Ride
@@ -36,9 +37,9 @@ class Traveller:
 class Journey:
     """A ride on a flight that has been sent, and the server's end of it."""
 
-    def __init__(self, *capabilities: str) -> None:
+    def __init__(self, *capabilities: str, by: Principal = ANN) -> None:
         self.link = FakeLink("files", silence)
-        self.ride = Ride(ANN, frozenset(capabilities or (ELICIT,)))
+        self.ride = Ride(by, frozenset(capabilities or (ELICIT,)))
         self.flight = self.ride.flight = new_flight("tools/call", self.ride)
         self.link.send(self.flight)
         self.answers: list[Outcome] = []
@@ -145,6 +146,34 @@ async def test_an_abandoned_ride_is_ended_at_the_server():
     assert journey.link.cancelled == [(journey.flight, "nobody comes")]
     assert journey.flight.future.result() is RESULT
     assert not journey.ride.is_asked
+
+
+async def test_all_that_the_only_call_on_a_pipe_asks_at_once_is_its_own():
+    journey, wire = Journey(ELICIT, SAMPLE), []
+    exchange = Exchange("files", wire.append, None)
+    exchange.register(journey.flight)
+    for method in (ELICIT, SAMPLE):
+        exchange.receive(b'{"jsonrpc":"2.0","id":"%b","method":"%b"}' % ((method.encode(),) * 2))
+    assert [question.method for question in journey.ride.questions.values()] == [ELICIT, SAMPLE]
+    assert wire == []
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_a_question_is_not_guessed_to_be_one_of_two_that_wait(is_over):
+    """A server may go on with a call that was given up, and ask what is for its caller alone."""
+    wire: list[bytes] = []
+    exchange = Exchange("files", wire.append, None)
+    for journey in (Journey(by=Principal("bob", Role.AGENT)), Journey()):
+        exchange.register(journey.flight)
+        if is_over and journey.ride.principal[0] == "bob":
+            exchange.cancel(journey.flight, "he left")
+            wire.clear()
+        else:
+            journey.asks()
+    exchange.receive(b'{"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{}}')
+    await turns()
+    (answer,) = [json.loads(line) for line in wire]
+    assert "several clients" in answer["error"]["message"]
 
 
 async def test_no_question_is_left_open_when_the_ride_is_over():

@@ -151,6 +151,19 @@ async def test_a_twin_that_is_refused_is_remembered_until_the_server_has_a_new_l
         assert (await connected(await upstream.in_era(NEW))).link.era is NEW
 
 
+async def test_a_refusal_that_nobody_waited_for_says_nothing_of_a_later_life():
+    async with living([OLD], prefers=OLD) as upstream:
+        asking = asyncio.create_task(upstream.in_era(NEW))
+        await asyncio.sleep(0)
+        (twin,) = upstream.twins
+        asking.cancel()
+        await until(upstream, lambda: twin.state is ServerState.ERROR)
+        upstream.script = greets(["a"], silence, [OLD, NEW])
+        upstream.links[0].lose()
+        await until(upstream, lambda: upstream.link not in (None, upstream.links[0]))
+        assert (await connected(await upstream.in_era(NEW))).link.era is NEW
+
+
 async def test_while_a_server_is_down_it_stands_for_itself():
     upstream = FakeUpstream("s")
     upstream.go_down()

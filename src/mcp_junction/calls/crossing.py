@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import OF_TASKS, readdressed
+from mcp_junction.calls.methods import ASKING, OF_TASKS, readdressed
 from mcp_junction.calls.visit import Visit
 from mcp_junction.calls.visiting import Visiting, bearer_of, state_text
 from mcp_junction.catalog.routes import Route
@@ -36,8 +36,6 @@ from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
 
-ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
-"""The methods whose answer may be a question."""
 NAMED: Final = ASKING | OF_TASKS
 """The methods whose target is repeated in a header."""
 SUBSCRIBING: Final = {"resources/subscribe", "resources/unsubscribe"}
@@ -75,6 +73,15 @@ async def _link_for(call: Call, upstream: Upstream, limit: float) -> Link | None
     return upstream.link if call.ended_by is None else None
 
 
+async def _verdict(call: Call, server: Upstream) -> None:
+    """Wait until it is known whether a server speaks the caller's era, but not for long."""
+    try:
+        asked = asyncio.wait_for(server.in_era(call.caller.era), _VERDICT_WAIT)
+        await unless(call.ending, asked)
+    except TimeoutError:
+        pass
+
+
 class Crossing:
     """The ways that are not the plain one."""
 
@@ -105,18 +112,27 @@ class Crossing:
             way = fly if link.era is HANDSHAKE else self.stateless
             return way(call, link, route)
         if link.era is STATELESS:
-            return self._in_rounds(call, link, route)
+            return self._in_rounds(call, upstream, link, route)
         assert isinstance(call, Visit)
         return self._visiting(call, upstream, link, route)
 
     async def _found(self, call: Call, route: Route) -> Outcome:
         """By whichever link to the server this call has to take, once there is one."""
+        if "requestState" in call.params:  # what is parked has its link
+            parked = await self._visiting.parked(call, route)
+            if parked is not None:
+                return parked
         if route.upstream.is_shut:
             return route.upstream.unavailable()
         alone = route.upstream.is_isolated and call.caller.era is HANDSHAKE
         if call.method in SUBSCRIBING and not alone:
             return await _subscribed(call, route)
-        upstream = await self._upstream(call, route.upstream)
+        upstream = route.upstream
+        if upstream.link is None and call.caller.era is STATELESS:
+            await _link_for(call, upstream, route.timeout)  # it tells of which era it is by now
+            if upstream.link is None:
+                return call.ended_by or upstream.unavailable()
+        upstream = await self._upstream(call, upstream)
         link = await _link_for(call, upstream, route.timeout)
         if link is None:
             return call.ended_by or upstream.unavailable()
@@ -125,13 +141,11 @@ class Crossing:
     async def _upstream(self, call: Call, server: Upstream) -> Upstream:
         """The server as this caller reaches it: in the caller's own era, if it speaks that."""
         caller = call.caller
-        foreign = server.link is not None and server.link.era is not caller.era
-        if foreign and server.speaks(caller.era) is not False:
-            try:
-                own = await asyncio.wait_for(server.in_era(caller.era), _VERDICT_WAIT)
-            except TimeoutError:
-                own = None
-            server = own or server
+        if server.link is not None and server.link.era is not caller.era:
+            if server.speaks(caller.era) is None:
+                await _verdict(call, server)
+            if server.speaks(caller.era):
+                server = await server.in_era(caller.era) or server
         if caller.era is HANDSHAKE:
             return server.for_session(caller, caller.hello)
         if server.link is not None and server.link.era is STATELESS:
@@ -166,7 +180,8 @@ class Crossing:
             try:
                 params["requestState"] = self._unsealed(state, bearer_of(call, route))
             except StateError as error:
-                return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+                parked = await self._visiting.parked(call, route)  # where it was of the other era
+                return parked or outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         outcome = await _sent(call, link, route, flight, params)
         if outcome.kind is not RESULT:
             return outcome
@@ -213,7 +228,7 @@ class Crossing:
 
     # -- a handshake client before a stateless server
 
-    async def _in_rounds(self, call: Call, link: Link, route: Route) -> Outcome:
+    async def _in_rounds(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Outcome:
         params = readdressed(call.method, call.params, route.raw_name)
         own, said = params.get("_meta"), call.caller.envelope
         if own is not None:
@@ -232,6 +247,11 @@ class Crossing:
             answers = await fulfilled(found.get("inputRequests"), call.ask)
             if isinstance(answers, Outcome):
                 return call.ended_by or answers
+            again = await _link_again(call, upstream, link, route.timeout)
+            if again is None:
+                why = "it went while the client was asked"
+                return call.ended_by or outcomes.link_lost(upstream.key, Delivery.UNKNOWN, why)
+            link = again
             params["inputResponses"] = Raw(encode.dumps(answers))
             params.pop("requestState", None)
             if "requestState" in found:
@@ -239,6 +259,14 @@ class Crossing:
         return outcomes.failed(
             INVALID_PARAMS, f"the server asked {_MAX_ROUNDS} times in a row", Delivery.UNKNOWN
         )
+
+
+async def _link_again(call: Call, server: Upstream, link: Link, limit: float) -> Link | None:
+    """The link to go on by after a question: any of its era, for the server's state is with us."""
+    if server.current is link:
+        return link
+    again = await _link_for(call, server, limit)
+    return again if again is not None and again.era is STATELESS else None
 
 
 def _sent(

@@ -38,6 +38,8 @@ _KEYS: Final = {
     "tasks/cancel": (TASKS, "taskId"),
 }
 COMPLETE: Final = "completion/complete"
+ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
+"""Those whose answer, in the stateless era, may be a question."""
 OF_TASKS: Final = frozenset(method for method, (kind, _) in _KEYS.items() if kind is TASKS)
 ROUTED: Final = (*(method for method in _KEYS if method not in OF_TASKS), COMPLETE)
 """What clients of the handshake era may ask for; tasks are the other's."""

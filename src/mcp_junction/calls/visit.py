@@ -12,6 +12,7 @@ from typing import ClassVar
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import ASKING
 from mcp_junction.eras.ride import Question, Ride
 from mcp_junction.protocol import levels
 from mcp_junction.upstream.outcome import Outcome
@@ -41,6 +42,7 @@ class Visit(Call, eq=False):
         """Take the first question; the ride takes the others."""
         assert self.flight is not None, "a server is asked before it asks"
         caller = self.caller
-        self.ride = Ride(caller.principal, caller.questions, flight=self.flight, traveller=self)
+        askable: frozenset[str] = caller.questions if self.method in ASKING else frozenset()
+        self.ride = Ride(caller.principal, askable, flight=self.flight, traveller=self)
         self.flight.passenger = self.ride
         return self.ride.park(method, params, answer)

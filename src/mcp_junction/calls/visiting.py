@@ -24,6 +24,7 @@ from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.envelope import Dress
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, RESOURCE_NOT_FOUND
+from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
@@ -46,11 +47,15 @@ class Visiting:
             return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
         params = readdressed(call.method, call.params, route.raw_name)
         if "requestState" in params or "inputResponses" in params:
-            early = await self._taken_up(call, route, params)
+            try:
+                early = await self._taken_up(call, route, params)
+            except StateError as error:
+                return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
             if early is not None:
                 return early
-        if call.level is not None:  # what it says below that is filtered
-            await upstream.at_level(LOG_LEVELS[call.level])
+        if call.level is not None and upstream.level != LOG_LEVELS[call.level]:
+            # What it says below that is filtered.
+            await unless(call.ending, upstream.at_level(LOG_LEVELS[call.level]))
         flight = new_flight(call.method, call, self._loop)
         flight.params = _bared(call, params, flight.wire_id)
         call.is_alone = True
@@ -63,18 +68,25 @@ class Visiting:
         await asyncio.sleep(0)  # questions that come together are asked together
         return await self._ridden(call, route, ride, params)
 
+    async def parked(self, call: Call, route: Route) -> Outcome | None:
+        """The rest of a call that was parked, whatever its server takes now; None if it was not."""
+        if isinstance(call, Visit):
+            try:
+                params = readdressed(call.method, {**call.params}, route.raw_name)
+                return await self._taken_up(call, route, params)
+            except StateError:
+                pass  # a server of the other era knows it, or nobody
+        return None
+
     async def _taken_up(self, call: Visit, route: Route, params: dict[str, Raw]) -> Outcome | None:
-        """The rest of a call that was parked, or what is wrong; None when it was none."""
+        """The rest of a call that was parked; None when it was none. Raises StateError."""
         state, answers = params.pop("requestState", None), params.pop("inputResponses", None)
-        try:
-            responses = {} if answers is None else _responses(answers)
-            if state is None:
-                return None
-            if call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
-                return call.ended_by
-            ride = self._lot.take(state_text(state), bearer_of(call, route, _digest(params)))
-        except StateError as error:
-            return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        responses = {} if answers is None else _responses(answers)
+        if state is None:
+            return None
+        if call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
+            return call.ended_by
+        ride = self._lot.take(state_text(state), bearer_of(call, route, _digest(params)))
         call.flight = ride.flight
         ride.answered(responses)
         return await self._ridden(call, route, ride, params)

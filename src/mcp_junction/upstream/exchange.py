@@ -33,7 +33,17 @@ _LARGE = 64 * 1024
 class Exchange:
     """The table of flights of one link."""
 
-    __slots__ = ("_ear", "_open", "_questions", "_server", "_write", "era", "flights", "noise")
+    __slots__ = (
+        "_cancelled",
+        "_ear",
+        "_open",
+        "_questions",
+        "_server",
+        "_write",
+        "era",
+        "flights",
+        "noise",
+    )
 
     def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
         self._server = server
@@ -42,6 +52,7 @@ class Exchange:
         self.flights: dict[bytes, Flight] = {}
         self._questions = TaskScope(f"questions of {server}")
         self._open: dict[bytes, Withdrawable] = {}
+        self._cancelled: set[object] = set()  # whose calls were; the server may go on with them
         self.era = Era.HANDSHAKE
         self.noise = 0
 
@@ -82,6 +93,8 @@ class Exchange:
     def cancel(self, flight: Flight, reason: str) -> None:
         known = self.flights.pop(flight.wire_id, None) is not None
         if known and flight.state is WRITTEN:  # else the server has not heard of it
+            if flight.passenger is not None:
+                self._cancelled.add(flight.passenger.principal)
             params = b'{"requestId":%b,"reason":%b}' % (flight.wire_id, encode.dumps(reason))
             self._write(encode.notification("notifications/cancelled", params))
 
@@ -245,7 +258,8 @@ class Exchange:
 
         On a stream of its own it is the flight's. On a shared one it can be told only when every
         call under way is one session's; otherwise we do not guess. A call that has been asked and
-        not yet answered waits for that, so the next question is another's of the same principal.
+        not yet answered waits for that, so the next question is another's of the same principal,
+        unless there is no other, nor was one given up: a call may ask several things at once.
         """
         if on is not None:
             return on.passenger, True
@@ -261,6 +275,8 @@ class Exchange:
                 return None, False
             else:
                 found = passenger
+        if found is None and len(waiting) == 1 and self._cancelled <= {waiting[0].principal}:
+            return waiting[0], True
         if waiting and (found is None or any(w.principal != found.principal for w in waiting)):
             return None, False
         return found, True

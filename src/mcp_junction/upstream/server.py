@@ -228,6 +228,7 @@ class Upstream:
             self.failures += 1
             await unless(self._stop, unless(self._hurried, self.clock.sleep(wait)))
             self._hurried.clear()
+        self._gate.send_away()  # it will not come
         await self._twins.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
             self.error = None
@@ -243,8 +244,7 @@ class Upstream:
     def stop(self) -> None:
         """Ask the owner to end; it leaves the link by itself."""
         self._stop.set()
-        if self.link is None:
-            self._gate.send_away()
+        self._gate.send_away()
 
     def hold(self) -> None:
         """Take no more calls. Those that are under way go on."""

@@ -66,6 +66,8 @@ class Twins:
     async def _live(self, twin: Upstream, era: Era) -> None:
         """The life of a twin. If it is refused the era of our own link, another server is there."""
         await twin.run()
+        if self._by_era.get(era) is twin:
+            self._judge(era, twin)  # now: nobody may be waiting, and a later life is another matter
         link = self._of.link
         if isinstance(twin.error, EraError) and link is not None and link.era is era:
             link.unreachable("it speaks another version of the protocol than it did")
