@@ -54,6 +54,7 @@ class Rider:
 
     def __init__(self) -> None:
         self.session = self
+        self.principal = "ann"
         self.steps: list[Any] = []
         self.logs: list[Any] = []
 

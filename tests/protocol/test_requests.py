@@ -40,6 +40,7 @@ def test_a_plain_request_is_read_in_one_pass():
     }
 
 
+@pytest.mark.bulk
 @pytest.mark.req("S-02")
 def test_mutated_frames_are_read_alike():
     for data in mutated(seed=4, count=5_000):
