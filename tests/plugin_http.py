@@ -88,7 +88,8 @@ class Gateway:
     async def settled(self) -> None:
         """Wait until every server is up or has failed."""
         async with asyncio.timeout(BOUND):
-            await self.junction.settled()
+            for server in list(self.junction.servers.values()):
+                await server.settled.wait()  # the junction itself waits only for its lists
 
     async def leave(self) -> None:
         for front in self._fronts:
