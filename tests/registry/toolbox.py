@@ -20,6 +20,20 @@ def tool(name: str, description: str = "does something", **members) -> dict:
     return {"name": name, "description": description, "inputSchema": {"type": "object"}} | members
 
 
+class _Door(asyncio.StreamReaderProtocol):
+    """A connection to a toolbox; one that was accepted as it stopped is closed at once."""
+
+    def __init__(self, box: "Toolbox") -> None:
+        super().__init__(asyncio.StreamReader(), box.serve)
+        self._box = box
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        if self._box.is_open:
+            super().connection_made(transport)
+        else:
+            transport.abort()
+
+
 class Toolbox:
     """One server. ``gate`` holds calls back while it is clear, ``answers`` everything."""
 
@@ -50,8 +64,13 @@ class Toolbox:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/mcp"
 
+    @property
+    def is_open(self) -> bool:
+        return self._server is not None
+
     async def start(self) -> "Toolbox":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Door(self), "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -73,7 +92,7 @@ class Toolbox:
         self.answers.set()
         await self.stop()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError):
