@@ -28,7 +28,7 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-EXAMPLES = {"admin": 12, "orchestrator": 4, "agent": 3, "viewer": 3}
+EXAMPLES = {"admin": 20, "orchestrator": 6, "agent": 4, "viewer": 4}
 _turn = count()
 
 
