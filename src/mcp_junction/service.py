@@ -20,6 +20,7 @@ from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.listener.http.app import HttpListener
 from mcp_junction.listener.http.doors import Standing
 from mcp_junction.listener.http.forwarded import App, Forwarded
@@ -190,11 +191,24 @@ class Service:
 class _Server(uvicorn.Server):
     """uvicorn, without its own ideas about signals and about ending the program."""
 
+    servers: list[asyncio.Server]
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.servers = []
+
     async def serve(self, sockets: list[Any] | None = None) -> None:
         try:
             await super().serve(sockets)
         except SystemExit:
             pass  # it cannot listen, and has said why
+        finally:
+            for server in self.servers:  # whoever is cancelled listens no longer, either
+                server.close()
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        await stop_accepting(self.servers)  # it tells only those to leave that it knows
+        await super().shutdown(sockets)
 
     def install_signal_handlers(self) -> None:
         pass

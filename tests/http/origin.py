@@ -5,13 +5,13 @@ a Visit: the request, and the ways to answer it, down to the bytes.
 """
 
 import asyncio
-import gc
 import json
 import ssl
-import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
+
+from mcp_junction.listener.http.accepting import stop_accepting
 
 BOUND = 20.0  # seconds; a wait this long has failed
 
@@ -129,9 +129,7 @@ class Origin:
     async def refuse(self) -> None:
         """Take no more connections; those there are stay."""
         assert self._server is not None
-        self._server.close()
-        for _ in range(3):  # what was accepted a moment ago gets its transport
-            await asyncio.sleep(0)
+        await stop_accepting([self._server])
 
     async def close(self) -> None:
         """Stop, and drop every connection."""
@@ -142,9 +140,8 @@ class Origin:
             task.cancel()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=BOUND)
-        with warnings.catch_warnings():  # asyncio never wraps what it accepted as it was closed
-            warnings.simplefilter("ignore", ResourceWarning)
-            gc.collect()
+        for _ in range(4):  # the clients on this loop come to know of it
+            await asyncio.sleep(0)
 
     async def until(self, found: Callable[[], Any]) -> Any:
         """Wait until ``found()`` gives something; it is asked after every request."""

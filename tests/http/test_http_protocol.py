@@ -10,6 +10,7 @@ import uvicorn
 from tests.http.wire import BOUND, Wire
 from uvicorn.server import ServerState
 
+from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.listener.http.protocol import MAX_QUEUED, Patience, protocol_for
 from mcp_junction.tasks import TaskScope
 
@@ -75,7 +76,7 @@ async def listening(
     server = await loop.create_server(lambda: protocol(config, site.state, {}), "127.0.0.1", 0)
     site.port = server.sockets[0].getsockname()[1]
     yield site
-    server.close()
+    await stop_accepting([server])
     for wire in site.wires:
         wire.reset()
     for connection in list(site.state.connections):

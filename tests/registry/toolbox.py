@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 
+from mcp_junction.listener.http.accepting import stop_accepting
+
 BOUND = 20.0
 
 
@@ -18,20 +20,6 @@ async def until(is_so: Callable[[], object]) -> None:
 
 def tool(name: str, description: str = "does something", **members) -> dict:
     return {"name": name, "description": description, "inputSchema": {"type": "object"}} | members
-
-
-class _Door(asyncio.StreamReaderProtocol):
-    """A connection to a toolbox; one that was accepted as it stopped is closed at once."""
-
-    def __init__(self, box: "Toolbox") -> None:
-        super().__init__(asyncio.StreamReader(), box.serve)
-        self._box = box
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        if self._box.is_open:
-            super().connection_made(transport)
-        else:
-            transport.abort()
 
 
 class Toolbox:
@@ -64,25 +52,19 @@ class Toolbox:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/mcp"
 
-    @property
-    def is_open(self) -> bool:
-        return self._server is not None
-
     async def start(self) -> "Toolbox":
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Door(self), "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def stop(self) -> None:
         """Like a process that is killed: nothing listens, and every connection ends."""
         if self._server is not None:
-            self._server.close()
-            self._server = None
-        for _ in range(4):  # one that was just accepted comes to be known in a turn or two
-            for writer in list(self._writers):
-                writer.transport.abort()
-            await asyncio.sleep(0)
+            server, self._server = self._server, None
+            await stop_accepting([server])
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
     async def __aenter__(self) -> "Toolbox":
         return await self.start()
@@ -92,7 +74,7 @@ class Toolbox:
         self.answers.set()
         await self.stop()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
             with suppress(asyncio.IncompleteReadError, ConnectionError):

@@ -11,6 +11,7 @@ import socket
 import struct
 from types import TracebackType
 
+from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.tasks import TaskScope
 
 _CHUNK = 1 << 16
@@ -58,9 +59,8 @@ class FaultProxy:
     async def refuse(self) -> None:
         """Refuse new connections; those that are there stay."""
         if self._server is not None:
-            self._server.close()
-            self._server = None
-            await asyncio.sleep(0)
+            server, self._server = self._server, None
+            await stop_accepting([server])
 
     def cut(self) -> None:
         """Close every connection."""
