@@ -286,7 +286,7 @@ Serve = Callable[..., Awaitable[Program]]
 
 
 @pytest.fixture
-async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+async def serve(tmp_path: Path, executable: list[str]) -> AsyncIterator[Serve]:
     """Start `mcp-junction serve` on these servers; it must end well when it is told to."""
     running: list[Program] = []
 
@@ -303,7 +303,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         data = ["--data-dir", str(tmp_path / "data")]
         given = {key: value for key, value in os.environ.items() if "JUNCTION_" not in key}
         process = await asyncio.create_subprocess_exec(
-            *[str(PROGRAM), "serve", *file, "--port", "0", *data, *options],
+            *[*executable, "serve", *file, "--port", "0", *data, *options],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

@@ -2,7 +2,8 @@
 
 `junction` starts the program on stdin and stdout; when the test is over its input is closed, and it
 must end with status 0, must have written nothing but frames, and no traceback. `program` runs it to
-its end. `scripted` gives config entries for the server in `journeys/servers/scripted.py`.
+its end. Where a module is marked `preloaded`, both fork it (`preloaded.py`) instead of starting it
+anew. `scripted` gives config entries for the server in `journeys/servers/scripted.py`.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import preloaded
 from tests.journeys.client import BOUND, Client
 
 PROGRAM = Path(sys.executable).with_name("mcp-junction")
@@ -68,8 +70,19 @@ def config(tmp_path: Path) -> Configs:
     return Configs(tmp_path)
 
 
+@pytest.fixture
+def executable(request: pytest.FixtureRequest) -> list[str]:
+    """The words that start the program."""
+    if request.node.get_closest_marker("preloaded") is not None:
+        return preloaded.program()
+    return [str(PROGRAM)]
+
+
 class Runs:
     """Runs the program to its end."""
+
+    def __init__(self, executable: list[str]) -> None:
+        self.executable = executable
 
     def __call__(
         self,
@@ -78,7 +91,7 @@ class Runs:
         env: Mapping[str, str | None] = {},
     ) -> subprocess.CompletedProcess[str]:
         ended = subprocess.run(
-            [str(PROGRAM), *map(str, arguments)],
+            [*self.executable, *map(str, arguments)],
             input=stdin,
             env=own_environment(env),
             capture_output=True,
@@ -96,16 +109,16 @@ class Runs:
 
 
 @pytest.fixture
-def program() -> Runs:
+def program(executable: list[str]) -> Runs:
     """Run the program with these arguments until it ends."""
-    return Runs()
+    return Runs(executable)
 
 
 Start = Callable[..., Awaitable[Client]]
 
 
 @pytest.fixture
-async def launch(config: Configs) -> AsyncIterator[Start]:
+async def launch(config: Configs, executable: list[str]) -> AsyncIterator[Start]:
     """Start the program on a config file, or on servers, without a word to it.
 
     ``exit`` is the status it must end with, once its input is closed.
@@ -121,7 +134,7 @@ async def launch(config: Configs) -> AsyncIterator[Start]:
         **settings: Any,
     ) -> Client:
         path = servers if isinstance(servers, Path) else config(servers, **settings)
-        words = [str(PROGRAM), *command, "--config", str(path), *map(str, options)]
+        words = [*executable, *command, "--config", str(path), *map(str, options)]
         client = await Client.start(words, own_environment(env))
         running.append((client, exit))
         return client

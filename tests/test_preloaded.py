@@ -66,3 +66,10 @@ def test_a_signal_reaches_the_program(start, number):
     process.send_signal(number)
     assert process.communicate(timeout=BOUND)[0] == "", "the program and its streams are gone"
     assert process.returncode == -number
+
+
+def test_its_last_words_are_said(start):
+    source = "import atexit, sys; atexit.register(print, 'over'); print('at'); sys.exit('no')"
+    process = start(source)
+    assert process.communicate(timeout=BOUND) == ("at\nover\n", "no\n")
+    assert process.returncode == 1

@@ -8,6 +8,8 @@ import pytest
 from tests.plugin_journeys import PROGRAM
 from tests.plugin_store import schema_url
 
+pytestmark = pytest.mark.preloaded
+
 
 @pytest.fixture
 def run(program, tmp_path):

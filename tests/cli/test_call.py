@@ -5,6 +5,8 @@ import json
 import pytest
 from tests.plugin_journeys import scripted
 
+pytestmark = pytest.mark.preloaded
+
 
 @pytest.fixture
 def call(program, config):

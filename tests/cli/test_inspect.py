@@ -6,6 +6,8 @@ import subprocess
 import pytest
 from tests.plugin_journeys import PROGRAM, own_environment, python_server, scripted
 
+pytestmark = pytest.mark.preloaded
+
 BAD = scripted(last_words="one\ntwo\nfatal: no database\n", code=7)
 
 

@@ -8,7 +8,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.plugin_journeys import PROGRAM, own_environment
+from tests.plugin_journeys import PROGRAM, Runs, own_environment
+
+pytestmark = pytest.mark.preloaded
 
 BOUND = 60
 CLOCK = [sys.executable, "-m", "mcp_junction.demo.clock"]
@@ -63,6 +65,25 @@ def test_the_demo_says_what_to_do_next_and_its_key_once(demo):
     assert (demo.folder / "admin.key").stat().st_mode & 0o777 == 0o600
     for path in demo.folder.rglob("junction.db*"):
         assert kept.split("_", 2)[2].encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("tools", "call", "arithmetic.evaluate", '{"expression": "6 * 7"}'), "42"),
+        (("tools", "search", "what time is it now"), "clock.now"),
+        (("servers", "list"), "arithmetic"),
+        (("skills", "list"), "Databases"),
+        (("state",), "total servers"),
+    ],
+    ids=lambda given: "-".join(given[:2]) if isinstance(given, tuple) else "",
+)
+def test_each_command_runs_as_it_is_installed(demo, words, said):
+    """The other tests here have everything loaded; these load what they need themselves."""
+    where = ["--url", demo.url, "--data-dir", str(demo.folder)]
+    ended = Runs([str(PROGRAM)])(*words, *where)
+    assert ended.returncode == 0, ended.stderr
+    assert said in ended.stdout
 
 
 def test_tools_are_found_by_what_they_are_for(ask):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests import preloaded
 
 BOUND = 30.0  # seconds; a wait this long has failed
 
@@ -119,8 +120,10 @@ def starting() -> Iterator[Start]:
     peers: list[Peer] = []
 
     def start_one(name: str = "", *args: str, program: str = "") -> Peer:
-        what = ["-c", program] if program else ["-m", f"mcp_junction.demo.{name}", *args]
-        peers.append(Peer([sys.executable, *what]))
+        if program:
+            peers.append(Peer([sys.executable, "-c", program]))
+        else:
+            peers.append(Peer([*preloaded.command(), "-m", f"mcp_junction.demo.{name}", *args]))
         return peers[-1]
 
     yield start_one

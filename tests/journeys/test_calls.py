@@ -5,6 +5,8 @@ import json
 import pytest
 from tests.plugin_journeys import scripted
 
+pytestmark = pytest.mark.preloaded
+
 ODD = (
     '{"whole":1.0,"large":1e5,"small":-0.0,"exact":12345678901234567890123,"deep":[[[{"a":[]}]]],'
     '"text":"\\u00e9 é \\ud83d\\ude80 \\"quoted\\" \\/","empty":{},"none":null,'

@@ -8,6 +8,8 @@ import sys
 import pytest
 from tests.plugin_journeys import python_server, scripted
 
+pytestmark = pytest.mark.preloaded
+
 CHANGED = "notifications/tools/list_changed"
 
 

@@ -5,6 +5,8 @@ import json
 import pytest
 from tests.plugin_journeys import scripted
 
+pytestmark = pytest.mark.preloaded
+
 
 @pytest.mark.req("US2-1", "FR-001", "FR-004", "FR-005", "FR-013", "US1-1")
 async def test_every_tool_of_every_server_is_listed_with_its_key_in_front(junction):

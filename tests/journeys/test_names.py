@@ -5,6 +5,8 @@ import re
 import pytest
 from tests.plugin_journeys import scripted
 
+pytestmark = pytest.mark.preloaded
+
 STRICT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

@@ -7,7 +7,7 @@ from tests.plugin_journeys import scripted
 
 OWN = ["find_tools", "describe_tools", "call_tool"]
 
-pytestmark = pytest.mark.req("AG-US7-AC7")
+pytestmark = [pytest.mark.preloaded, pytest.mark.req("AG-US7-AC7")]
 
 
 def described(name, words):

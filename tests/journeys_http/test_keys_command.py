@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 from tests.http.wire import BOUND
-from tests.plugin_http import PROGRAM, stdio_entry
+from tests.plugin_http import stdio_entry
+
+pytestmark = pytest.mark.preloaded
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 
 @pytest.fixture
-def keys(tmp_path):
+def keys(tmp_path, executable):
     """Run `mcp-junction keys` on the data directory that `serve` uses here."""
 
     def run(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [str(PROGRAM), "keys", *words, "--data-dir", str(tmp_path / "data")]
+        command = [*executable, "keys", *words, "--data-dir", str(tmp_path / "data")]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
         assert ended.returncode == status, ended
         assert "Traceback" not in ended.stderr
