@@ -102,6 +102,13 @@ async def test_a_tool_without_a_name_is_left_out_with_a_warning(caplog, name):
     assert "without a name" in caplog.text
 
 
+@pytest.mark.req("FR-005")
+@pytest.mark.parametrize("item", [b"null", b"1", b'"a"', b"[]", b'[{"name":"a"}]'])
+async def test_what_is_no_tool_at_all_is_left_out_and_spoils_no_other(caplog, item):
+    assert await found(serving(b'{"tools":[%b,{"name":"b"}]}' % item)) == ["b"]
+    assert "without a name" in caplog.text
+
+
 @pytest.mark.req("FR-008")
 async def test_every_member_of_a_tool_is_kept_as_it_was_written():
     text = b'{ "name":"a", "x" : 1.0 ,"inputSchema":{"z":1,"a":[1e5, -0]},"icons":[ ] }'
@@ -119,7 +126,7 @@ DEEP = b'{"tools":[{"name":"a","x":%b}]}' % (b"[" * 2000 + b"]" * 2000)
 
 @pytest.mark.parametrize(
     "page",
-    [b"{}", b'{"tools":{}}', b'{"tools":[1]}', b'{"tools":null}', b"[]", b"null", b"5", DEEP],
+    [b"{}", b'{"tools":{}}', b'{"tools":1}', b'{"tools":null}', b"[]", b"null", b"5", DEEP],
 )
 async def test_an_answer_that_makes_no_sense_fails_the_server(page):
     with pytest.raises(ServerError, match="makes no sense") as caught:

@@ -77,6 +77,24 @@ async def test_a_server_whose_answer_to_initialize_makes_no_sense_is_named(junct
     await client.complaint("server 'odd' failed during initialization")
 
 
+@pytest.mark.req("FR-009")
+@pytest.mark.parametrize(("client", "name"), [("a", "my.db:read"), ("claude-ai", "my_db__read")])
+async def test_who_calls_a_tool_of_a_server_that_never_came_up_is_told_why(junction, client, name):
+    servers = {
+        "my.db": scripted(dies_on="initialize", last_words="no disk", code=3),
+        "my": scripted(dies_on="initialize", code=4),
+        "fine": scripted("read"),
+    }
+    talk = await junction(servers, client=client)
+    await talk.tools()
+    await talk.complaint("no disk")
+    error = await talk.refused(name)
+    assert (error["code"], error["data"]["delivery"]) == (-32000, "not_sent")
+    assert "server 'my.db' is not available" in error["message"]
+    assert "exited with code 3" in error["message"]
+    assert (await talk.refused("fine:write"))["code"] == -32602
+
+
 @pytest.mark.req("US1-6", "SC-007")
 @pytest.mark.parametrize("method", ["initialize", "tools/list"])
 async def test_a_server_that_refuses_to_begin_is_named_with_its_own_words(junction, method):

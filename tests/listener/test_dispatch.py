@@ -138,7 +138,7 @@ async def test_a_separator_that_was_set_holds_for_strict_clients_too():
     assert [t["name"] for t in client.answer()["result"]["tools"]] == ["one:read"]
 
 
-@pytest.mark.parametrize("cursor", ["garbage", "W10="])
+@pytest.mark.parametrize("cursor", ["garbage", "W10=", 7, ["W10="], False])
 async def test_a_cursor_that_is_not_ours_is_refused(cursor):
     client = opened(FakeUpstream("one"))
     client.request("tools/list", {"cursor": cursor})
@@ -236,6 +236,31 @@ async def test_a_cancelled_call_is_cancelled_upstream_and_not_answered():
     ((flight, why),) = one.wire.cancelled
     assert (flight.method, why) == ("tools/call", "enough")
     assert client.take() == []
+
+
+@pytest.mark.req("F-10")
+@pytest.mark.parametrize(
+    ("asked", "cancelled"),
+    [(b'"a\\/b"', b'"a/b"'), (b'"\\u0061/b"', b'"a/b"'), (b'"a/b"', b'"\\u0061\\/b"')],
+    ids=ascii,
+)
+async def test_an_id_is_known_again_however_it_is_written(asked, cancelled):
+    one = quiet()
+    client = opened(one)
+    client.say(
+        b'{"jsonrpc":"2.0","id":%b,"method":"tools/call","params":{"name":"one:echo"}}' % asked
+    )
+    client.request("tools/call", {"name": "one:echo"}, id=1)
+    await turns()
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b}}'
+    client.say(cancel % b'"other"')
+    assert one.wire.cancelled == []
+    client.say(cancel % cancelled)
+    await turns()
+    assert len(one.wire.cancelled) == 1
+    assert list(client.session.calls) == [b"1"]
+    client.say(cancel % b"1")
+    await client.finished()
 
 
 @pytest.mark.req("F-10")

@@ -3,6 +3,7 @@
 import pytest
 from tests.listener.backends import FakeBackend, StatelessClient
 
+from mcp_junction.protocol import frames
 from mcp_junction.protocol.versions import INVALID_REQUEST, UNSUPPORTED_VERSION
 
 
@@ -13,6 +14,15 @@ async def test_a_listen_that_is_cancelled_in_the_same_breath_ends():
     await client.turns()
     assert not client.dispatcher.listens
     assert len(client.tasks) == 0
+
+
+async def test_an_id_is_known_again_however_it_is_written():
+    client = StatelessClient(FakeBackend())
+    client.listen(id="l/1")
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"l\\/1"}}'
+    client.pipe.receive(frames.decode(cancel))
+    await client.turns()
+    assert not client.dispatcher.listens
 
 
 async def test_an_id_that_is_used_again_in_the_same_breath_is_refused():

@@ -189,3 +189,14 @@ def test_an_id_may_be_as_long_as_the_limit_and_no_longer():
 def test_any_bytes_are_a_frame_or_a_frame_error(data):
     with contextlib.suppress(FrameError):
         frames.decode(data)
+
+
+@pytest.mark.parametrize("half", [r"\ud800", r"\uDBFFx", r"\udc00", r"\ud800\ud800"])
+def test_half_a_character_is_named(half):
+    error = refusal(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":"%b"}}' % half.encode())
+    assert "half of a character" in error.message
+    assert error.frame_id == b"1"
+
+
+def test_a_whole_character_is_none_of_that():
+    assert "half" not in refusal(b'{"jsonrpc":"2.0","id":1,"method":"\\ud83d\\ude00"').message

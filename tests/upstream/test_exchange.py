@@ -50,6 +50,37 @@ async def test_no_two_flights_of_the_process_have_one_id():
     assert len(set(ids)) == 100
 
 
+async def test_a_batch_is_taken_message_by_message(talk):
+    """Servers of 2025-03-26 may write one."""
+    one, two = talk.fly(), talk.fly()
+    said = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+    good = b'{"jsonrpc":"2.0","id":%b,"result":{"x" : 1.0}}' % one.wire_id
+    bad = b'{"jsonrpc":"2.0","id":%b,"result":{"x":"\xff"}}' % two.wire_id
+    talk.hear(b"[ %b, 5, [%b], %b ]" % (said, good, good))
+    assert [frame.method for frame in talk.ear.heard_frames] == ["notifications/tools/list_changed"]
+    assert bytes(one.future.result().payload) == b'{"x" : 1.0}'
+    assert talk.exchange.noise == 2
+    talk.hear(b"[%b]" % bad)
+    assert two.future.result().delivery is Delivery.EXECUTED
+
+
+@pytest.mark.parametrize(
+    "line", [b"[12:00] ready", b"[]", b"[{", b"[{}", b'[{"a":1}] x', b"[[{}]]"]
+)
+async def test_what_only_begins_like_a_batch_is_noise(talk, line):
+    flight = talk.fly()
+    talk.hear(line)
+    assert talk.exchange.noise == 1
+    assert not flight.future.done()
+
+
+async def test_a_batch_of_too_many_is_noise(talk):
+    flight = talk.fly()
+    answer = b'{"jsonrpc":"2.0","id":%b,"result":{}}' % flight.wire_id
+    talk.hear(b"[%b]" % b",".join([answer] * 101))
+    assert talk.exchange.noise == 1
+
+
 @pytest.mark.req("FR-008", "US3-2")
 async def test_results_and_errors_pass_as_they_were_written(talk):
     one, two = talk.fly(), talk.fly()

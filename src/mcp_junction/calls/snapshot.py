@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.view import View
 from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.server import Upstream
 
 if TYPE_CHECKING:
     from mcp_junction.calls.call import Call
@@ -25,6 +26,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     handle: Handler
     own: Own | None = None
     """What answers the calls of Junction's own tools."""
+    servers: Mapping[str, Upstream] = {}
+    """Those that should be there, also if they never were."""
 
     @property
     def generation(self) -> int:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from mcp_junction.catalog.kinds import TOOLS, Kind
 from mcp_junction.errors import FrameError, Phase, ServerError
-from mcp_junction.protocol import encode, frames, param_headers
+from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.discretion import discreet
@@ -18,7 +18,7 @@ from mcp_junction.upstream.server import Upstream
 log = logging.getLogger("mcp_junction.catalog")
 
 _MAX_PAGES = 10_000
-_list = msgspec.json.Decoder(list[dict[str, Raw]])
+_list = msgspec.json.Decoder(list[Raw])
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -70,7 +70,8 @@ def _read_page(
     except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
         raise _failed(upstream, kind, f"the answer makes no sense: {error}") from None
     is_marked = kind is TOOLS and MARK_BYTES in bytes(payload)
-    for members in items:
+    for item in items:
+        members = envelope.members(item)  # none, when it is no object
         name = frames.text(members.get(kind.key))
         headers = _headers(upstream, name, members) if is_marked else ()
         if headers is None:

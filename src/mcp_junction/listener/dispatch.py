@@ -21,7 +21,7 @@ from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merge import MergedList
+from mcp_junction.protocol.merge import MergedList, cursor_in
 from mcp_junction.protocol.names import spelling_for
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
@@ -167,7 +167,10 @@ class Dispatcher:
 
     def _list(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
         kind = _LISTS[frame.method]
-        cursor = frames.text(frame.members().get("cursor"))
+        try:
+            cursor = cursor_in(frame.members())
+        except CursorError as error:
+            return _refusal(frame_id, INVALID_PARAMS, str(error))
         if self._backend.is_settled or session.listed is not None:
             return self._page(session, frame_id, kind, cursor)
         return self._page_when_settled(session, frame_id, kind, cursor)

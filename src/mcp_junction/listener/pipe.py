@@ -84,7 +84,7 @@ class PipeClient:
             params = frames.members(frame.params)
         except FrameError:
             return
-        running = self._running.get(bytes(params.get("requestId", b"")))
+        running = frames.by_id(self._running, bytes(params.get("requestId", b"")))
         if isinstance(running, Listen):
             self._dispatcher.unlisten(running)
         elif running is not None:

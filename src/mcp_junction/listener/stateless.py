@@ -27,7 +27,7 @@ from mcp_junction.listener.introductions import Introduction, Introductions
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merge import MergedList
+from mcp_junction.protocol.merge import MergedList, cursor_in
 from mcp_junction.protocol.versions import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -153,7 +153,10 @@ class StatelessDispatcher:
     def _list(
         self, visitor: Visitor, frame_id: bytes, kind: Kind, params: dict[str, Raw]
     ) -> Answer:
-        cursor = frames.text(params.get("cursor"))
+        try:
+            cursor = cursor_in(params)
+        except CursorError as error:
+            return refusal(frame_id, INVALID_PARAMS, str(error))
         if self._backend.is_settled:
             return self._page(visitor, frame_id, kind, cursor)
         return self._when_settled(self._page, visitor, frame_id, kind, cursor)

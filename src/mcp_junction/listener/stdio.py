@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import stat
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from mcp_junction.sessions.session import Session
 _DROP_ABOVE = 8 * 1024 * 1024
 _PAUSE_ABOVE = 64 * 1024 * 1024
 _CHUNK = 1 << 16
+_LOOKS_EVERY = 0.5
 
 Stateless = Callable[["StdioListener"], PipeClient]
 """Makes the client of a pipe whose first request is of the stateless era."""
@@ -47,6 +49,7 @@ class StdioListener:
         self._output: Outbox | None = None
         self._paused = False
         self._nobody_reads = False
+        self._hangup: Hangup | None = None
         self.session: Session | None = None
 
     async def open(self, stdin: int, stdout: int) -> None:
@@ -57,9 +60,11 @@ class StdioListener:
         )
         pipe.set_write_buffer_limits(high=_PAUSE_ABOVE, low=_DROP_ABOVE)
         self._output = Outbox(pipe)
+        reads = _as_pipe(stdin, "in")
         self._input, _ = await loop.connect_read_pipe(
-            lambda: _Input(self), os.fdopen(_as_pipe(stdin, "in"), "rb", 0)
+            lambda: _Input(self), os.fdopen(reads, "rb", 0)
         )
+        self._hangup = Hangup(reads)
 
     async def serve(self) -> None:
         """Wait until the client has closed its end, or ``stop`` is called."""
@@ -166,11 +171,32 @@ class StdioListener:
         if self._input is not None and not self._input.is_closing():
             self._paused = True
             self._input.pause_reading()
+            self._look()
+
+    def _look(self) -> None:
+        """While nothing is read, the end of the input would not be seen, either."""
+        if self._paused and self._hangup is not None:
+            if self._hangup.is_there():
+                self.resume()  # what is left fits into a pipe
+            else:
+                asyncio.get_running_loop().call_later(_LOOKS_EVERY, self._look)
 
     def resume(self) -> None:
         if self._input is not None and self._paused and not self._input.is_closing():
             self._paused = False
             self._input.resume_reading()
+
+
+class Hangup:
+    """Tells whether the other end of a pipe was closed, without reading from it."""
+
+    def __init__(self, fd: int) -> None:
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        if self._poll is not None:
+            self._poll.register(fd, getattr(select, "POLLRDHUP", 0))
+
+    def is_there(self) -> bool:
+        return self._poll is not None and bool(self._poll.poll(0))
 
 
 class _Input(asyncio.Protocol):

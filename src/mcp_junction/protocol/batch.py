@@ -1,8 +1,9 @@
 """Batches: several messages in one JSON array, as versions before 2025-06-18 allow.
 
 ``split`` makes frames of one; what is wrong with a single element is that element's error and
-spoils no other. Which sessions may send batches the version says (``BATCHING``). Only what
-``frames.decode`` has refused for being an array comes here: a single frame pays nothing for it.
+spoils no other. Which sessions may send batches the version says (``BATCHING``); one of a server
+is taken whatever its version, message by message (``texts``). Only what is no frame for being an
+array comes here: a single frame pays nothing for it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ _elements = msgspec.json.Decoder(_Elements)
 
 def split(data: bytes) -> list[Part]:
     """The messages of a batch, in their order. Raises FrameError when the array itself is wrong."""
+    return [_part(text) for text in texts(data)]
+
+
+def texts(data: bytes) -> list[bytes]:
+    """The messages as they were written. Raises FrameError when the array itself is wrong."""
     try:
         read = _elements.decode(data)
     except msgspec.ValidationError:
@@ -44,10 +50,10 @@ def split(data: bytes) -> list[Part]:
         raise FrameError(PARSE_ERROR, message) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FrameError(PARSE_ERROR, str(error)) from None
-    parts = [_part(bytes(raw)) for raw in msgspec.structs.astuple(read) if raw]
-    if not parts:
+    found = [bytes(raw) for raw in msgspec.structs.astuple(read) if raw]
+    if not found:
         raise FrameError(INVALID_REQUEST, "the batch is empty")
-    return parts
+    return found
 
 
 def join(answers: list[bytes]) -> bytes:

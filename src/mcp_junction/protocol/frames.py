@@ -12,8 +12,8 @@ MCP: what a server means by its result is between it and the client.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -25,6 +25,8 @@ MAX_DEPTH: Final = 64
 MAX_ID_BYTES: Final = 1024
 MAX_DIGITS: Final = 4300  # what Python itself is willing to read; longer ones stall slower parsers
 NOTHING: Final = Raw()
+
+T = TypeVar("T")
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -68,6 +70,11 @@ _ID_VALUE = re.compile(_VALUE + rb"(?=[,}])")
 _LAST_ID = re.compile(rb'"id"' + _VALUE + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
 _LAST_JSONRPC = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*(?:,\s*"id"' + _VALUE + rb")?\}\s*\Z")
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
+_HALF = re.compile(  # of a character outside the basic plane, without its other half
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+_HALVED = "a string holds half of a character (a surrogate without its other half)"
 _PROBE = 64
 
 _FIXED = len(b"{}")
@@ -113,7 +120,7 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
         what = _BATCH if is_batch(data) else f"not a JSON-RPC message: {error}"
         raise _refused(data, INVALID_REQUEST, what) from None
     except msgspec.DecodeError as error:
-        raise _refused(data, PARSE_ERROR, str(error)) from None
+        raise _refused(data, PARSE_ERROR, _HALVED if _HALF.search(data) else str(error)) from None
     return frame
 
 
@@ -374,3 +381,14 @@ def text(raw: Raw | bytes | None) -> str | None:
         return _strings.decode(raw)
     except msgspec.DecodeError:
         return None
+
+
+def by_id(table: Mapping[bytes, T], wanted: bytes) -> T | None:
+    """What is there under an id, also where the same string was written with other escapes."""
+    found = table.get(wanted)
+    if found is None and wanted[:1] == b'"':
+        said, is_plain = text(wanted), b"\\" not in wanted
+        for other, thing in table.items():
+            if (b"\\" in other or not is_plain) and text(other) == said:
+                return thing
+    return found

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import Raw
 
 from mcp_junction.errors import CursorError
+from mcp_junction.protocol import frames
 from mcp_junction.protocol.encode import one_line
 from mcp_junction.protocol.sizes import DEFAULT_PAGE_SIZE
 
@@ -67,6 +69,15 @@ class MergedList:
             return self._names.index(last) + 1
         except ValueError:
             raise CursorError("the list has changed; start again without a cursor") from None
+
+
+def cursor_in(params: Mapping[str, Raw]) -> str | None:
+    """The cursor that a client sends; None asks for the first page. Raises CursorError."""
+    cursor = params.get("cursor")
+    found = frames.text(cursor)
+    if found is None and cursor is not None and bytes(cursor) != b"null":
+        raise CursorError("a cursor is a string")
+    return found
 
 
 def _cursor(start: int, last: str) -> bytes:

@@ -12,7 +12,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, envelope, levels
+from mcp_junction.protocol import encode, envelope, frames, levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LATEST_HANDSHAKE, LOG_LEVELS, METHOD_NOT_FOUND, Era
@@ -152,7 +152,7 @@ class Session:
 
     def cancelled(self, request_id: bytes, reason: str) -> None:
         """The client no longer wants an answer."""
-        call = self.calls.get(request_id)
+        call = frames.by_id(self.calls, request_id)
         if call is not None:
             call.cancel(reason)
 

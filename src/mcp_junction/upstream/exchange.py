@@ -28,6 +28,8 @@ _JSONRPC = "2.0"
 _MARGIN = BOM + b" \t\r"  # some runtimes put a byte order mark before every write
 _MAX_QUESTIONS = 64
 _LARGE = 64 * 1024
+_BLANK = b" \t\r"
+_PEEKED = 64
 
 
 class Exchange:
@@ -121,7 +123,8 @@ class Exchange:
         if line[:1] != b"{":  # noise can come in floods: it must not cost what a frame costs
             line = line.lstrip(_MARGIN)
             if line[:1] != b"{":
-                self._noise("it is not an object")
+                if not self._batch(line, on):
+                    self._noise("it is not an object")
                 return
         try:
             frame = frames.decode(line, exact=len(line) < _LARGE)
@@ -137,6 +140,24 @@ class Exchange:
                 self._notified(frame, on)
             except FrameError as error:  # its params are no object
                 self._noise(error)
+
+    def _batch(self, line: bytes, on: Flight | None) -> bool:
+        """Take several messages in one line, as servers of older versions write them."""
+        if line[:1] != b"[" or line[1:_PEEKED].lstrip(_BLANK)[:1] != b"{":
+            return False  # "[12:00:01] ready", say
+        # Imported where it is used: hardly a server does this.
+        from mcp_junction.protocol.batch import texts
+
+        try:
+            found = texts(line)
+        except FrameError:
+            return False
+        for text in found:
+            if text[:1] == b"{":
+                self.receive(text, on)
+            else:
+                self._noise("it is not an object")
+        return True
 
     def _answered(self, frame: Frame) -> None:
         if frame.jsonrpc != _JSONRPC:  # a log record, say, that has an id, too

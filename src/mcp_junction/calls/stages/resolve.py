@@ -8,9 +8,12 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.catalog.view import View
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.protocol.names import STDIO, Pair
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.server import Upstream
 
 _QUOTED = 200
 
@@ -46,11 +49,33 @@ async def _ended(outcome: Outcome) -> Outcome:
 
 
 async def _unknown(call: Call, view: View) -> Outcome:
+    absent = _absent(call)
+    if absent is not None:
+        return absent.unavailable()
     name = _short(call.name)
     near = view.nearest(name)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     message = f"unknown {call.address.kind.name[:-1]}: {name}{hint}"
     return outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, nearest=near)
+
+
+def _absent(call: Call) -> Upstream | None:
+    """The server whose tool it must be by its name, if that has failed and never said what it has.
+
+    For its owner alone: others are told nothing of servers that they may not see.
+    """
+    caller, catalog = call.caller, call.snapshot.catalog
+    if caller.principal is not LOCAL_OWNER or not caller.spelling.prefixed:
+        return None
+    found = None
+    for key, server in call.snapshot.servers.items():
+        if server.error is None or key in catalog.offerings or key in catalog.gone:
+            continue
+        begins = tuple(spelling.spell(Pair(key, "")) for spelling in (caller.spelling, STDIO))
+        is_longer = found is None or len(key) > len(found.key)
+        if is_longer and caller.endpoint.admits_server(key) and call.name.startswith(begins):
+            found = server
+    return found
 
 
 async def _resource(call: Call, following: Handler) -> Outcome:
