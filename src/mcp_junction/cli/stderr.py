@@ -15,8 +15,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
     from queue import SimpleQueue
+
+    from _typeshed import ReadableBuffer
 
 LIMIT: Final = 1024 * 1024
 PATIENCE: Final = 0.3
