@@ -136,7 +136,7 @@ def take_stderr() -> None:
     before = sys.stderr
     before.flush()
     sys.stderr = io.TextIOWrapper(
-        Unhurried(before.fileno()),  # type: ignore[arg-type] # it has what is needed of a buffer
+        Unhurried(before.fileno()),
         encoding=before.encoding,
         errors=before.errors,
         line_buffering=True,
