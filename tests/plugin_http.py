@@ -215,7 +215,7 @@ class Program:
         self._wires: list[Wire] = []
 
     async def _read(self) -> None:
-        while line := await self.process.stderr.readline():
+        while self.process.stderr and (line := await self.process.stderr.readline()):
             self.errors += line.decode("utf-8", "replace")
             self._news.set()
         self._news.set()
@@ -295,6 +295,7 @@ async def serve(tmp_path: Path, executable: list[str]) -> AsyncIterator[Serve]:
         *options: str,
         listens: bool = True,
         env: dict[str, str] | None = None,
+        stderr: int = asyncio.subprocess.PIPE,
         **settings: Any,
     ) -> Program:
         file = []
@@ -306,7 +307,7 @@ async def serve(tmp_path: Path, executable: list[str]) -> AsyncIterator[Serve]:
             *[*executable, "serve", *file, "--port", "0", *data, *options],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=stderr,
             env=given | (env or {}),
         )
         program = Program(process)

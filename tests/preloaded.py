@@ -82,7 +82,7 @@ def _start_keeper() -> str:
         keeper = subprocess.Popen(
             [sys.executable, "-P", __file__, "--keep", str(listening.fileno())],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,  # a stream of Python's remembers whether it could seek
             env=environ,
             pass_fds=[listening.fileno()],
             start_new_session=True,

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from mcp_junction.catalog.discovery import discover_tools
+from mcp_junction.catalog.remarks import MOST
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
@@ -92,8 +93,33 @@ async def test_of_two_tools_with_one_name_the_first_stands(caplog):
     (offer,) = await discover_tools(upstream, BOUND)
     assert bytes(offer.members["description"]) == b'"first"'
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 2
-    assert all("'same' twice" in record.getMessage() for record in warnings)
+    assert [record.getMessage() for record in warnings] == [
+        "server 's' lists 'same' twice; the first one stands"
+    ]
+
+
+async def test_what_is_odd_is_said_once_however_often_a_list_is_read(caplog):
+    page = {"tools": [{"name": "a"}, {"name": "a"}, {"name": "b"}, {"name": 5}]}
+    more = {"tools": [*page["tools"], {"name": "b"}]}
+    upstream = serving(page, page, more, more)
+    for _ in range(4):
+        assert await found(upstream) == ["a", "b"]
+    said = [record.getMessage() for record in caplog.records]
+    assert [("'a' twice" in words, "'b' twice" in words) for words in said] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+    await found(serving(page))
+    assert len(caplog.records) == len(said) + 2
+
+
+async def test_a_server_that_is_odd_in_ever_new_ways_is_not_listened_to_for_ever(caplog):
+    upstream = serving(*(tools(str(n), str(n)) for n in range(MOST + 100)))
+    for _ in range(MOST + 100):
+        await found(upstream)
+    assert len(caplog.records) == MOST + 1
+    assert "more wrong with its lists" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["a"]])

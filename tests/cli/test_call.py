@@ -1,8 +1,10 @@
 """`mcp-junction call`: one tool, called as a client would."""
 
 import json
+import subprocess
 
 import pytest
+from tests.journeys.client import BOUND
 from tests.plugin_journeys import scripted
 
 pytestmark = pytest.mark.preloaded
@@ -124,6 +126,50 @@ def test_arguments_that_are_not_json_are_refused_before_anything_starts(
     assert words in program.refused("call", "--config", path, "one:echo", arguments)
     assert words in program.refused("call", "--config", path, "one:echo", "-", stdin=arguments)
     assert not starts.exists()
+
+
+@pytest.mark.parametrize("digits", [1000, 4300])
+def test_a_number_may_be_as_long_as_in_a_frame(call, digits):
+    arguments = '{"a": %s}' % ("7" * digits)
+    shown = call("one:echo", arguments)
+    assert f'"arguments":{arguments}' in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ('{"a": %s}' % ("7" * 4301), "the arguments: a number has more than 4300 digits"),
+        ('{"a": %s}' % ("[" * 64 + "]" * 64), "the arguments: nested deeper than 64 levels"),
+        ('{"a": %s}' % ("[" * 9999 + "]" * 9999), "the arguments: nested deeper than 64 levels"),
+        ('{"a":\n "b" 5}', "the arguments are not JSON: line 2, column 6"),
+        (" ", "the arguments are not JSON: line 1, column 2: Expecting value"),
+        (r'{"a": "\ud800"}', "the arguments: an escape such as \\ud800 is half a character"),
+    ],
+)
+def test_arguments_have_the_limits_of_a_frame(call, arguments, words):
+    for given in ({"path": None}, {"stdin": arguments}):
+        shown = call("one:echo", "-" if "stdin" in given else arguments, **given)
+        assert (shown.returncode, shown.stdout) == (2, "")
+        assert shown.stderr.startswith(f"mcp-junction: {words}")
+
+
+def test_arguments_that_are_not_utf8_are_refused(executable, config):
+    words = [*executable, "call", "--config", str(config({"one": scripted("echo")})), "one:echo"]
+    bad = b'{"x":"\xff"}'
+    for given, text in ((bad, b""), (b"-", bad)):
+        ended = subprocess.run([*words, given], input=text, capture_output=True, timeout=BOUND)
+        assert (ended.returncode, ended.stdout) == (2, b"")
+        assert ended.stderr == b"mcp-junction: the arguments are not UTF-8: byte 6\n"
+
+
+@pytest.mark.parametrize("number", ["1e400", "9" * 4300])
+def test_numbers_that_nobody_can_hold_are_printed_as_they_are(call, number):
+    result = '{"content":[{"type":"text","text":"x"}],"_meta":{"n":NUMBER}}'.replace(
+        "NUMBER", number
+    )
+    shown = call("one:raw", json.dumps({"result": result}), "--json")
+    assert shown.returncode == 0
+    assert f'"n": {number}' in shown.stdout
 
 
 def test_a_server_that_dies_on_the_call_gives_exit_code_1(call):

@@ -1,6 +1,9 @@
 """The program called wrongly says what is wrong and how to go on, and exits with 2."""
 
+import subprocess
+
 import pytest
+from tests.journeys.client import BOUND
 from tests.plugin_journeys import scripted
 
 from mcp_junction import __version__
@@ -42,6 +45,23 @@ def test_an_unknown_flag_is_named_with_the_way_to_help(program, command):
 )
 def test_a_flag_used_wrongly_is_named(program, wrong):
     assert wrong[0].partition("=")[0] in program.refused(*wrong)
+
+
+@pytest.mark.req("J-NAMES-SEPARATOR")
+@pytest.mark.parametrize("command", [(), ("inspect",), ("call", "one:echo")])
+def test_a_separator_is_at_least_one_character(program, config, command):
+    path = config({"one": scripted("echo")})
+    said = program.refused(*command, "--config", path, "--separator", "")
+    assert "--separator: must be one character or more, such as ':' or '__'" in said
+
+
+@pytest.mark.parametrize("option", ["--name", "--version", "--separator"])
+def test_what_clients_are_shown_must_be_text(executable, config, option):
+    words = [*executable, "--config", str(config({"one": scripted("echo")})), option, b"a\xff"]
+    ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=BOUND)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert f"{option}: must be text in UTF-8" in ended.stderr.decode()
+    assert b"Traceback" not in ended.stderr
 
 
 def test_a_log_file_that_cannot_be_written_is_named(program, config, tmp_path):

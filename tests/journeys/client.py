@@ -41,14 +41,19 @@ class Client:
 
     @classmethod
     async def start(
-        cls, command: list[str], env: dict[str, str], cwd: Path | None = None
+        cls,
+        command: list[str],
+        env: dict[str, str],
+        cwd: Path | None = None,
+        stderr: int = asyncio.subprocess.PIPE,
     ) -> "Client":
+        """Run a command; what it writes to a ``stderr`` of somebody else's is not read here."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=pipe,
             stdout=pipe,
-            stderr=pipe,
+            stderr=stderr,
             env=env,
             cwd=cwd,
             limit=LARGEST,
@@ -72,7 +77,7 @@ class Client:
             self._news.set()
 
     async def _read_stderr(self) -> None:
-        while data := await self.process.stderr.read(65536):
+        while self.process.stderr and (data := await self.process.stderr.read(65536)):
             self.errors += data.decode("utf-8", "replace")
             self._news.set()
 

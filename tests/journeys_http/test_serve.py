@@ -1,6 +1,7 @@
 """`mcp-junction serve` as a program: how it starts, what it refuses, how it ends."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import pytest
 from tests.http.peer_http import HttpPeer, SsePeer
 from tests.http.wire import BOUND, Wire
 from tests.plugin_http import PROGRAM, stdio_entry, write_config
+from tests.plugin_journeys import scripted
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -147,3 +149,23 @@ async def test_a_set_that_names_a_disabled_server_is_served_without_it(serve):
     assert sorted(await few.names()) == ["one.about", "one.echo"]
     assert await none.names() == []
     assert (await program.get("/mcp/off")).status == 404
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_it_serves_and_ends_though_nobody_reads_what_it_says(serve):
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb", 0) as said:
+        fcntl.fcntl(said, fcntl.F_SETPIPE_SZ, 4096)
+        noisy = scripted("count", noise=["x" * 100] * 20)
+        program = await serve({"one": noisy}, "--debug", listens=False, stderr=theirs)
+        os.close(theirs)
+        while b"listening on" not in (line := await asyncio.to_thread(said.readline)):
+            assert line
+        program.port = int(line.rpartition(b":")[2].partition(b"/")[0])
+        try:
+            client = await program.front()
+            for number in range(1, 6):
+                assert await client.told("one.count") == str(number)
+        finally:
+            status = await program.stop()
+    assert status == 0

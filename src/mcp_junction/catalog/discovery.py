@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.kinds import TOOLS, Kind
+from mcp_junction.catalog.remarks import remark
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.server import Upstream
-
-log = logging.getLogger("mcp_junction.catalog")
 
 _MAX_PAGES = 10_000
 _list = msgspec.json.Decoder(list[Raw])
@@ -51,7 +48,7 @@ async def discover(upstream: Upstream, kind: Kind, timeout: float) -> tuple[Offe
         seen.add(bytes(cursor))
     else:
         words = f"has over {_MAX_PAGES} pages"
-    log.warning("server %r: %s %s; stopped there", upstream.key, kind.list_method, words)
+    remark(upstream, "server %r: %s %s; stopped there", upstream.key, kind.list_method, words)
     return tuple(offers.values())
 
 
@@ -78,9 +75,9 @@ def _read_page(
             continue
         if not name or "\0" in name:  # which no store takes, and no program as an argument
             words = "lists something in %s without a %s that can be used; it is left out"
-            log.warning(f"server %r {words}", upstream.key, kind.name, kind.key)
+            remark(upstream, f"server %r {words}", upstream.key, kind.name, kind.key)
         elif name in offers:
-            log.warning("server %r lists %r twice; the first one stands", upstream.key, name)
+            remark(upstream, "server %r lists %r twice; the first one stands", upstream.key, name)
         else:
             # A copy of its own, so that an item does not keep its whole page in memory.
             kept = {key: raw.copy() for key, raw in members.items()}
@@ -99,7 +96,7 @@ def _headers(
         return param_headers.find(schema)
     if not (upstream.definition.transport == "http" and upstream.is_stateless):
         return ()  # nobody sends it headers
-    log.warning("server %r: the tool %r is left out: %s", upstream.key, name, fault)
+    remark(upstream, "server %r: the tool %r is left out: %s", upstream.key, name, fault)
     return None
 
 

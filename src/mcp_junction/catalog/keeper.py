@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer, discover
 from mcp_junction.catalog.kinds import ALL, TOOLS, Kind
+from mcp_junction.catalog.remarks import remark
 from mcp_junction.config.selection import ToolSelection
 from mcp_junction.errors import ServerError
 from mcp_junction.tasks import TaskScope
@@ -135,10 +136,12 @@ class Keeper:
         except ServerError as error:
             if kind is TOOLS or not upstream.is_open:
                 raise
-            log.warning("%s; the rest of it serves", error)
+            remark(upstream, "%s; the rest of it serves", str(error))
             return ()
         selection = upstream.definition.tools
-        return _selected(offers, selection) if kind is TOOLS and selection is not None else offers
+        if kind is not TOOLS or selection is None:
+            return offers
+        return _selected(upstream, offers, selection)
 
     async def _reread(self, upstream: Upstream) -> ServerError | None:
         """What kept us from it, if something did."""
@@ -172,13 +175,15 @@ class Keeper:
         self._changed(changed)
 
 
-def _selected(offers: tuple[Offer, ...], selection: ToolSelection) -> tuple[Offer, ...]:
+def _selected(
+    upstream: Upstream, offers: tuple[Offer, ...], selection: ToolSelection
+) -> tuple[Offer, ...]:
     """What the operator lets through, under the names the operator gives."""
     chosen: dict[str, Offer] = {}
     for offer in offers:
         name = selection.name_for(offer.name)
         if name in chosen:
-            log.warning("two tools would be called %r; %r is left out", name, offer.name)
+            remark(upstream, "two tools would be called %r; %r is left out", name, offer.name)
         elif name is not None:
             chosen[name] = Offer(name, offer.members, offer.headers)
     return tuple(chosen.values())

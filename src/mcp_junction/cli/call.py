@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -12,7 +13,8 @@ from mcp_junction.cli.options import add_config_options, parser, read_config, se
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.waiting import settled_with_progress
 from mcp_junction.config.load import Config
-from mcp_junction.errors import UsageError
+from mcp_junction.errors import FrameError, UsageError
+from mcp_junction.protocol import frames
 
 
 def run(argv: list[str]) -> int:
@@ -35,18 +37,36 @@ def run(argv: list[str]) -> int:
 
 
 def read_arguments(text: str) -> bytes:
-    if text == "-":
-        text = sys.stdin.read()
+    """The arguments as they were written, once they are known to be an object."""
+    data = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        text = str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the arguments are not UTF-8: byte {error.start}") from None
+    try:
+        value = frames.value(data)
+    except FrameError as error:
+        raise UsageError(_fault(text, error)) from None
+    if not value.startswith(b"{"):
+        raise UsageError('the arguments must be a JSON object, for example {"path": "notes.txt"}')
+    return value
+
+
+def _fault(text: str, refused: FrameError) -> str:
+    """What is wrong with a text, and where, as nobody counts bytes."""
+    try:
+        value = json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "the arguments: an escape such as \\ud800 is half a character; write both halves"
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise UsageError(f"the arguments are not JSON: {where}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the arguments are not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError('the arguments must be a JSON object, for example {"path": "notes.txt"}')
-    return text.encode()
+        return f"the arguments are not JSON: {where}: {error.msg}"
+    except ValueError as error:
+        return f"the arguments are not JSON: {error}"
+    except RecursionError:
+        pass
+    return f"the arguments: {refused}"
 
 
 def _refuse(constant: str) -> Any:
@@ -65,14 +85,34 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         params = {"name": msgspec.Raw(b""), "arguments": msgspec.Raw(arguments)}
         call = tool_call(session, junction.snapshot, name, params)
         outcome = await junction.snapshot.handle(call)
-    value = msgspec.json.decode(outcome.payload)
+    payload = frames.octets(outcome.payload)
     if outcome.kind is not Kind.RESULT:
         print(f"mcp-junction: {outcome.message}", file=sys.stderr)
         if as_json:
-            print(json.dumps({"error": value}, indent=2, ensure_ascii=False))
+            print(_whole(b'{"error":%b}' % payload))
         return 1
-    print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else readable(value))
-    return 1 if isinstance(value, dict) and value.get("isError") else 0
+    print(_whole(payload) if as_json else _readable(payload))
+    return 1 if _says_error(payload) else 0
+
+
+def _whole(payload: bytes) -> str:
+    try:
+        return json.dumps(msgspec.json.decode(payload), indent=2, ensure_ascii=False)
+    except msgspec.DecodeError:  # it holds what Python cannot, like 1e400
+        return str(msgspec.json.format(payload, indent=2), "utf-8")
+
+
+def _readable(payload: bytes) -> str:
+    try:
+        return readable(msgspec.json.decode(payload))
+    except msgspec.DecodeError:
+        return _whole(payload)
+
+
+def _says_error(payload: bytes) -> bool:
+    return (
+        payload.startswith(b"{") and bytes(frames.members(payload).get("isError", b"")) == b"true"
+    )
 
 
 def readable(value: Any) -> str:

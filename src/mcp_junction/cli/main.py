@@ -5,11 +5,12 @@ Without a command the program is the stdio mode, as the clients' config files ex
 
 from __future__ import annotations
 
+import errno
 import gc
-import os
 import sys
 from importlib import import_module
 
+from mcp_junction.cli import streams
 from mcp_junction.errors import ConfigError, JunctionError, UsageError
 
 COMMANDS = {
@@ -30,31 +31,42 @@ COMMANDS = {
 # collector can free; looking for it every 700 allocations costs more than the rest of what either
 # does with memory.
 _THRESHOLDS = (50_000, 20, 50)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command that ``argv`` names; the exit code."""
     gc.set_threshold(*_THRESHOLDS)
+    streams.settle()
     words = sys.argv[1:] if argv is None else argv
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("stdio", words)
     command = import_module(f"mcp_junction.cli.{name}")
     try:
         code = int(command.run(rest))
         sys.stdout.flush()
-    except ConfigError as error:
-        print(f"mcp-junction: {error}", file=sys.stderr)
-        return 2
-    except UsageError as error:
-        print(f"mcp-junction: {error}", file=sys.stderr)
-        return 2
+    except (ConfigError, UsageError) as error:
+        return _complain(2, str(error))
     except JunctionError as error:
-        print(f"mcp-junction: {error}", file=sys.stderr)
-        return 1
+        return _complain(1, str(error))
     except BrokenPipeError:  # the reader had enough: there is nobody left to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.drop(1)
         return 1
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        streams.drop(1)
+        said = f"the output cannot be written: {error.strerror}"
+        return _complain(1, f"{said}; make room, or send it elsewhere")
     except KeyboardInterrupt:
         return 130
+    return code
+
+
+def _complain(code: int, words: str) -> int:
+    try:
+        print(f"mcp-junction: {words}", file=sys.stderr, flush=True)
+    except OSError:
+        streams.drop(2)
     return code
 
 

@@ -137,6 +137,9 @@ def set_up_logging(given: argparse.Namespace) -> None:
     """Errors and warnings on stderr; everything with --debug; also to a file if asked."""
     import logging  # asking for help needs none
 
+    from mcp_junction.cli.stderr import take_stderr
+
+    take_stderr()
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if given.log_file:
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from mcp_junction import __version__
 from mcp_junction.cli import main as program
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
-from mcp_junction.errors import JunctionError
+from mcp_junction.cli.streams import was_closed
+from mcp_junction.errors import JunctionError, UsageError
 
 if TYPE_CHECKING:
     from mcp_junction.config.load import Config
@@ -38,6 +40,7 @@ def run(argv: list[str]) -> int:
     if given.version == _OWN:
         print(f"mcp-junction {__version__}")
         return 0
+    _need_streams()
     # What is imported here and below runs beside what was started before it: first the warden, then
     # the servers.
     from mcp_junction.listener.stdout import give_back, take_stdout
@@ -52,10 +55,20 @@ def run(argv: list[str]) -> int:
         warden.dismiss()
         give_back(stdout)
         raise
+    sys.stdout = sys.stderr  # where stray prints end anyway; and they wait for nobody
     headstart = head_start(config, os.environ, warden)
     from mcp_junction.cli.runner import run_async
 
     return run_async(_serve(config, stdout, headstart))
+
+
+def _need_streams() -> None:
+    for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
+        if was_closed(stream):
+            raise UsageError(
+                f"{name} is closed: a client speaks to this program on stdin and stdout; start it"
+                " with both, or use `mcp-junction serve`"
+            )
 
 
 def _epilog() -> str:

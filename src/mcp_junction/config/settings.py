@@ -31,6 +31,9 @@ _CHOICES = {
     "classifier": CLASSIFIERS,
 }
 
+_SHOWN = ("name", "version", "separator")
+"""What clients are shown."""
+
 
 class Settings(NamedTuple):
     """Every setting, with its default. The names are those of the ``"junction"`` object."""
@@ -112,8 +115,21 @@ def _take(
         problems.append(_problem(place, f"must be {words[kind]}"))
     elif name in _CHOICES and value not in _CHOICES[name]:
         problems.append(_problem(place, f"must be one of {', '.join(_CHOICES[name])}"))
+    elif name in _SHOWN and (fault := _shown_fault(name, value)):
+        problems.append(_problem(place, fault))
     else:
         chosen[name] = value
+
+
+def _shown_fault(name: str, value: str) -> str | None:
+    """What keeps a text from being sent to clients."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "must be text in UTF-8"
+    if name == "separator" and not value:
+        return "must be one character or more, such as ':' or '__'; without it clients get theirs"
+    return None
 
 
 def _take_networks(

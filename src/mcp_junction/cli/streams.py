@@ -1,0 +1,45 @@
+"""Our own stdin, stdout and stderr, made such that commands can take them for granted.
+
+One that is closed becomes the null device: else the next file that is opened would take its place,
+and what is printed would end in there. Letters that stdout cannot write are escaped, as in JSON.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+from typing import TextIO
+
+_ESCAPED = "mcp_junction.escaped"
+
+
+def settle() -> None:
+    """To be called before anything is opened."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 # open to the end
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+    codecs.register_error(_ESCAPED, _escape)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_ESCAPED)
+
+
+def was_closed(stream: TextIO) -> bool:
+    """Whether we were started without this one."""
+    return stream.name == os.devnull
+
+
+def drop(fd: int) -> None:
+    """Nothing can be written there: what still is, is for nobody."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    escapes = (f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return "".join(escapes), error.end
