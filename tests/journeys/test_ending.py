@@ -79,7 +79,7 @@ async def test_a_server_that_does_not_care_is_ended_all_the_same(launch, gate):
     assert not alive(pid)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_lets_running_calls_finish_and_exits_0(junction, gate, number):
     client = await junction({"one": scripted()})
     pid = (await client.read("one:about"))["pid"]

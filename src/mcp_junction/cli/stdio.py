@@ -109,8 +109,9 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         )
         listener.session = junction.open_session(listener.send, listener.offer)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, listener.stop)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, listener.stop)
         await listener.open(0, stdout)
         await listener.serve()
         stateless.drain()
