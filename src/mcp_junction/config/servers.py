@@ -49,6 +49,8 @@ class ServerDefinition(NamedTuple):
     allow_http: bool = False
     pin: str = PIN_DEFAULT
     limits: Limits = GENEROUS
+    variables: Mapping[str, str] = {}
+    """The variables that it was expanded with: what they hold may be a secret."""
     id: str = ""
     """Under which the store knows it, where there is one."""
     fault: str = ""
@@ -76,6 +78,7 @@ class EntryReader:
         self.path = path
         self.variables = variables
         self.problems: list[Problem] = []
+        self._used: dict[str, str] = {}
 
     def read(
         self, entry: Any, extra: Options, settings: Settings, *, lenient: bool = False
@@ -110,6 +113,7 @@ class EntryReader:
             limits=self._limits(_first_with("limits", own), settings),
             pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
+            variables=self._used,
         )
         missing = [p for p in self.problems if p.code is ProblemCode.MISSING_ENV_VAR]
         if lenient and missing == self.problems:
@@ -185,7 +189,7 @@ class EntryReader:
         if not isinstance(value, str):
             self._wrong(path, "must be a string (put it in quotes)")
             return ""
-        text, missing = expand(value, self.variables)
+        text, missing = expand(value, self.variables, self._used)
         for name in missing:
             message = f"the environment variable {name or '${}'} is not set"
             self.problems.append(Problem(ProblemCode.MISSING_ENV_VAR, path, message, name))

@@ -58,15 +58,16 @@ def child_env(
     definition: ServerDefinition, environ: Mapping[str, str], identity: str, *, inherit: bool
 ) -> dict[str, str]:
     """The environment of a server's process."""
-    env = {
-        name: value
-        for name, value in environ.items()
-        if inherit or name.upper() in _INHERITED or name.startswith("LC_")
-    }
+    env = {name: value for name, value in environ.items() if inherit or is_common(name)}
     env.update(definition.env)
     above = environ.get(CHAIN)
     env[CHAIN] = f"{above},{identity}" if above else identity
     return env
+
+
+def is_common(name: str) -> bool:
+    """Whether every process has this variable, so that it is passed on."""
+    return name.upper() in _INHERITED or name.startswith("LC_")
 
 
 def in_circle(environ: Mapping[str, str], identity: str) -> bool:
