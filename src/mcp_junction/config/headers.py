@@ -16,10 +16,20 @@ def lowered(headers: Mapping[str, str]) -> dict[str, str]:
     """Lower-case names. Raises ValueError for what cannot be a header, or is ours to set."""
     found: dict[str, str] = {}
     for name, value in headers.items():
-        key = name.lower().strip()
-        if key in _OURS:
-            raise ValueError(f"the header {name!r} is set by Junction itself")
-        if not _NAME.fullmatch(key) or not value.isprintable() or max(value, default="") > "\xff":
-            raise ValueError(f"the header {name!r} has a name or value that cannot be sent")
-        found[key] = value
+        fault = header_fault(name, value)
+        if fault is not None:
+            raise ValueError(f"the header {name!r} {fault}")
+        found[name.lower().strip()] = value
     return found
+
+
+def header_fault(name: str, value: str) -> str | None:
+    """What is wrong with a header, without its value: it may be a secret."""
+    key = name.lower().strip()
+    if key in _OURS:
+        return "is set by Junction itself; remove it"
+    if not _NAME.fullmatch(key):
+        return "has a name that cannot be sent: letters, digits and '-' can"
+    if not value.isprintable() or max(value, default="") > "\xff":
+        return "has a value that cannot be sent: it holds a line break or another odd character"
+    return None

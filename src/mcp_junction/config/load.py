@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mcp_junction.config.document import child_path, parse
+from mcp_junction.config.document import child_path, members, parse
 from mcp_junction.config.expand import read_dotenv
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, layered
@@ -68,12 +68,15 @@ def load(
 
     ``lenient``: a server whose variables are not set is in it, with its fault; the others can run.
     """
-    document = parse(_read(path), path)
+    document, repeated = parse(_read(path), path)
     variables = {**read_dotenv(os.path.join(os.path.dirname(path), ".env")), **environ}
     if not isinstance(document, dict):
-        raise ConfigError(path, [_wrong("$", "must be an object with a member mcpServers")])
+        wrong = _wrong("$", "must be an object with a member mcpServers")
+        raise ConfigError(path, [*repeated, wrong])
     own = document.get("junction") or {}
-    problems = [] if isinstance(own, dict) else [_wrong("$.junction", "must be an object")]
+    problems = repeated
+    if not isinstance(own, dict):
+        problems.append(_wrong("$.junction", "must be an object"))
     own = own if isinstance(own, dict) else {}
     settings, found = layered(own, variables, options)
     problems += found
@@ -84,7 +87,8 @@ def load(
     endpoints, found = _endpoints(own.get("endpoints"), servers)
     problems += found
     if problems:
-        raise ConfigError(path, problems)
+        # What stands twice may have one fault twice.
+        raise ConfigError(path, list(dict.fromkeys(problems)))
     return Config(path, tuple(servers), settings, _identity(path), endpoints, disabled)
 
 
@@ -132,7 +136,7 @@ def _servers(
         for key in extras
         if key not in entries
     ]
-    for key, entry in entries.items():
+    for key, entry in members(entries):
         reader = EntryReader(key, child_path(root, key), variables)
         extra = Options(extras.get(key, {}), child_path(_EXTRAS, key))
         definition = reader.read(entry, extra, settings, lenient=lenient)

@@ -50,7 +50,8 @@ def plain(text: str) -> str:
 
 
 def _without(text: str, secrets: list[str]) -> str:
-    parts, shown = [], 0
+    parts: list[str] = []
+    shown = 0
     for start, end in sorted(span for secret in secrets for span in _spans(text, secret)):
         if start > shown or not parts:
             parts += [text[shown:start], _HIDDEN]
