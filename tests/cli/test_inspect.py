@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 from tests.plugin_journeys import PROGRAM, own_environment, python_server, scripted
@@ -140,3 +141,17 @@ def test_last_words_hold_no_secret(program, config):
 
 def _with_args(entry, *args):
     return entry | {"args": [*entry["args"], *args]}
+
+
+@pytest.mark.req("US1-6")
+def test_a_start_that_fails_is_blamed_on_what_is_missing(program, config, tmp_path):
+    path = config(
+        {
+            "folder": scripted("echo") | {"cwd": str(tmp_path / "gone")},
+            "words": {"command": f"{sys.executable} {tmp_path}/server.py"},
+        }
+    )
+    document = json.loads(program("inspect", "--json", "--config", path).stdout)
+    folder, words = (server["diagnostic"] for server in document["servers"])
+    assert folder == f"its cwd '{tmp_path}/gone' is missing"
+    assert "its arguments belong into args" in words

@@ -25,6 +25,7 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.child_env import why_not_started
 from mcp_junction.upstream.discretion import tail_of
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
@@ -76,7 +77,7 @@ class StdioLink:
         try:
             self._ward, pipes = await warden.start(definition, env)
         except OSError as error:
-            message = f"could not start {definition.command!r}: {error.strerror or error}"
+            message = why_not_started(definition, error)
             raise ServerError(self.server, Phase.STARTUP, message) from None
         for fd in (pipes.stdin, pipes.stdout):
             _widen(fd)
