@@ -21,6 +21,8 @@ _EXTRAS = "$.junction.servers"
 
 
 _OF_SETS = {"names": NAMINGS, "exposure": EXPOSURES}
+_WORD = re.compile(r"[^\s='\";]+")
+_OURSELVES = re.compile(r"mcp[-_]junction(\.exe|[@=<>~].*)?")
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
@@ -89,7 +91,8 @@ def load(
     if problems:
         # What stands twice may have one fault twice.
         raise ConfigError(path, list(dict.fromkeys(problems)))
-    return Config(path, tuple(servers), settings, _identity(path), endpoints, disabled)
+    checked = tuple(_unless_circular(server, path) for server in servers)
+    return Config(path, checked, settings, _identity(path), endpoints, disabled)
 
 
 def _read(path: str) -> str:
@@ -180,6 +183,24 @@ def _endpoints(
             continue
         sets[name] = EndpointSet(tuple(entries), **chosen)
     return sets, problems
+
+
+def _unless_circular(server: ServerDefinition, path: str) -> ServerDefinition:
+    """The server, at fault if it starts our own program with this very file.
+
+    A circle is also seen by who is started in it, from its environment; but that may be cleared.
+    """
+    words = [word for text in (server.command, *server.args) for word in _WORD.findall(text)]
+    if not any(_OURSELVES.fullmatch(os.path.basename(word)) for word in words):
+        return server
+    own, folder = os.path.realpath(path), server.cwd or ""
+    words += [part for arg in server.args for part in (arg, arg.partition("=")[2])]  # with spaces
+    if all(os.path.realpath(os.path.join(folder, word)) != own for word in words):
+        return server
+    return server._replace(
+        fault="circular reference: it would serve the file that it stands in;"
+        " remove the entry that starts mcp-junction with this file"
+    )
 
 
 def _identity(path: str) -> str:
