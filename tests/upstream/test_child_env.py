@@ -110,13 +110,13 @@ def test_a_command_that_is_nowhere_fails_the_start_and_says_what_to_do(tmp_path)
 
 
 @pytest.mark.req("US1-6", "FR-009")
-@pytest.mark.parametrize("command", ["python3 -m server", "python3 /x/server.py"])
-def test_arguments_inside_the_command_are_told_to_go_elsewhere(command):
-    wrong = definition(command=command)
-    with pytest.raises(ServerError, match="arguments belong into args") as caught:
-        find_command(wrong, {"PATH": "/bin"})
-        raise ServerError("s", Phase.STARTUP, why_not_started(wrong, ENOENT))
-    assert f"{command!r}" in caught.value.message
+def test_arguments_inside_the_command_are_told_to_go_elsewhere():
+    hint = "its arguments belong into args"
+    with pytest.raises(ServerError, match=f"not found on PATH; .*{hint}"):
+        find_command(definition(command="python3 -m server"), {"PATH": "/bin"})
+    said = why_not_started(definition(command="python3 /x/server.py"), ENOENT)
+    assert said.startswith("could not start 'python3 /x/server.py': Not there; ")
+    assert said.endswith(hint)
 
 
 def test_nothing_is_said_of_arguments_where_there_are_none(tmp_path):
