@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 from tests.plugin_journeys import PROGRAM, own_environment, python_server, scripted
@@ -120,3 +121,37 @@ def test_output_that_cannot_be_written_at_all_is_no_reason_for_a_traceback(confi
     )
     reading.stdin.close()
     assert shown.stderr == b""
+
+
+def test_last_words_hold_no_secret(program, config):
+    token = "0123456789ABCDEFGHIJ-cut-SUFFIX-ZZZZ"
+    pem = "-----BEGIN KEY-----\nMIIEfirst\nMIIEsecond\n-----END KEY-----"
+    path = config(
+        {
+            "cut": scripted(last_words=token + "x" * (8192 - 20)) | {"env": {"API_TOKEN": token}},
+            "pem": scripted(last_words=f"no key:\n{pem}") | {"env": {"PRIVATE_KEY": pem}},
+            "arg": _with_args(scripted(last_words="no sk-of-mine-77"), "--api-key", "${TOK}"),
+        }
+    )
+    shown = program("inspect", "--json", "--debug", "--config", path, env={"TOK": "sk-of-mine-77"})
+    said = shown.stdout + shown.stderr
+    assert "no key:" in said
+    assert not [part for part in ("SUFFIX", "ZZZZ", "MIIE", "sk-of-mine") if part in said]
+
+
+def _with_args(entry, *args):
+    return entry | {"args": [*entry["args"], *args]}
+
+
+@pytest.mark.req("US1-6")
+def test_a_start_that_fails_is_blamed_on_what_is_missing(program, config, tmp_path):
+    path = config(
+        {
+            "folder": scripted("echo") | {"cwd": str(tmp_path / "gone")},
+            "words": {"command": f"{sys.executable} {tmp_path}/server.py"},
+        }
+    )
+    document = json.loads(program("inspect", "--json", "--config", path).stdout)
+    folder, words = (server["diagnostic"] for server in document["servers"])
+    assert folder == f"its cwd '{tmp_path}/gone' is missing"
+    assert "its arguments belong into args" in words

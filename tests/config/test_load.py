@@ -153,6 +153,40 @@ def test_a_file_is_known_again_by_whatever_path(folder, tmp_path, monkeypatch):
     assert load("copy.json", {}, {}).identity != identity
 
 
+@pytest.mark.req("EDGE-CIRCULAR")
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "mcp-junction", "args": ["--config", "FILE"]},
+        {"command": "env", "args": ["-i", "/opt/bin/mcp-junction", "--config", "FILE"]},
+        {"command": "sh", "args": ["-c", "exec env -i mcp-junction stdio --config='FILE' 2>x"]},
+        {"command": "python3", "args": ["-m", "mcp_junction", "--config=FILE"]},
+        {"command": "uvx", "args": ["mcp-junction@1.0", "--config", "link.json"], "cwd": "FOLDER"},
+        {"command": "mcp-junction", "args": ["--config", "FOLDER/my link.json"]},
+        {"command": "mcp-junction", "args": ["--config=FOLDER/my link.json"]},
+    ],
+)
+def test_an_entry_that_serves_its_own_file_is_at_fault_whatever_stands_before(folder, entry):
+    (folder.path / "link.json").symlink_to(folder.file)
+    (folder.path / "my link.json").symlink_to(folder.file)
+    text = json.dumps({"mcpServers": {"again": entry, "fine": {"command": "x"}}})
+    text = text.replace("FILE", str(folder.file)).replace("FOLDER", str(folder.path))
+    again, fine = folder.load(text).servers
+    assert again.fault.startswith("circular reference: ")
+    assert fine.fault == ""
+
+
+@pytest.mark.req("EDGE-CIRCULAR")
+@pytest.mark.parametrize(
+    "args",
+    [["mcp-junction", "--config", "other.json"], ["cat", "FILE"], ["my-mcp-junction", "FILE"]],
+)
+def test_an_entry_that_serves_another_file_or_only_reads_this_one_is_fine(folder, args):
+    entry = {"command": "env", "args": [arg.replace("FILE", str(folder.file)) for arg in args]}
+    (server,) = folder.load({"mcpServers": {"s": entry}}).servers
+    assert server.fault == ""
+
+
 def with_sets(endpoints: object) -> dict[str, object]:
     return {"mcpServers": {"git": {"command": "x"}}, "junction": {"endpoints": endpoints}}
 

@@ -239,3 +239,75 @@ def test_any_text_is_a_key(folder, key):
 def test_what_is_no_text_is_no_key(folder, key):
     (problem,) = folder.problems({"mcpServers": {key: {"command": "x"}}})
     assert "key" in problem.message
+
+
+@pytest.mark.req("FR-001", "FR-010", "SC-005")
+@pytest.mark.parametrize("transport", ["http", "sse"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://",
+        "http://a b/",
+        "http://x:99999/",
+        "http://x:0/",
+        "http://[::1",
+        "https://ann:hunter22@h/",
+        "http://0x7f.1/",
+        "http:///path",
+        "http://é/",
+        "ftp://x",
+        "notaurl",
+    ],
+)
+def test_an_address_that_cannot_be_connected_to_is_refused_when_it_is_read(folder, transport, url):
+    (problem,) = folder.problems({"mcpServers": {"s": {"type": transport, "url": url}}})
+    assert (problem.code, problem.path) == (ProblemCode.INVALID_SCHEMA, "$.mcpServers.s.url")
+    assert "hunter22" not in problem.message
+
+
+@pytest.mark.req("FR-010")
+@pytest.mark.parametrize(
+    "url", ["http://x", "HTTPS://h:8443/mcp?a=b#c", "http://[::1]:80/", "http://127.0.0.1/"]
+)
+def test_an_address_that_can_be_connected_to_is_taken(server, url):
+    assert server({"url": url}).url == url
+
+
+@pytest.mark.req("FR-010", "SC-005")
+def test_all_that_is_wrong_with_a_remote_server_is_said_at_once(folder):
+    headers = {
+        "a b": "hunter22", "": "c", "X": "hunter22\nb", "Z": "a\r\nEvil: hunter22", "Q": "\u20ac",
+        "n": "$NOT_SET", "Y": "é", "Authorization": "Bearer fine",
+    }  # fmt: skip
+    problems = folder.problems(
+        {"mcpServers": {"s": {"url": "http://x:99999", "headers": headers, "timeout": -1}}}
+    )
+    root = "$.mcpServers.s"
+    assert {problem.path for problem in problems} == {
+        f"{root}.url", f"{root}.timeout", f'{root}.headers["a b"]', f'{root}.headers[""]',
+        f"{root}.headers.X", f"{root}.headers.Z", f"{root}.headers.Q", f"{root}.headers.n",
+    }  # fmt: skip
+    assert len(problems) == 8, "each is said once"
+    assert "hunter22" not in str(problems)
+
+
+def test_a_header_that_is_ours_to_set_is_no_fault_of_the_file(server):
+    """Other programs' files have it: only the server that it stands at is told."""
+    assert server({"url": "http://x/", "headers": {"Accept": "*/*"}}).headers == {"Accept": "*/*"}
+
+
+@pytest.mark.req("FR-010")
+def test_a_variable_that_is_not_set_is_the_only_fault_of_an_address_and_a_header(folder):
+    entry = {"url": "${NOT_SET}", "headers": {"X": "${NOT\nSET}"}}
+    problems = folder.problems({"mcpServers": {"s": entry}})
+    assert [problem.code for problem in problems] == [ProblemCode.MISSING_ENV_VAR] * 2
+
+
+@pytest.mark.req("FR-010")
+def test_what_a_variable_holds_is_checked_too(folder):
+    entry = {"url": "http://${H}/", "headers": {"X": "$V"}}
+    problems = folder.problems({"mcpServers": {"s": entry}}, {"H": "a b", "V": "a\nb"})
+    assert [problem.path for problem in problems] == [
+        "$.mcpServers.s.url",
+        "$.mcpServers.s.headers.X",
+    ]

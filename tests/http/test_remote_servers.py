@@ -14,6 +14,8 @@ from cryptography.x509.oid import NameOID
 from tests.http.origin import BOUND, Origin
 from tests.http.peer_http import HttpPeer, SsePeer
 
+from mcp_junction.errors import ConfigError
+
 
 async def tools_of(gateway, server: str) -> list[str]:
     await gateway.settled()
@@ -46,10 +48,9 @@ async def test_headers_are_sent_with_their_variables_replaced(serving):
 async def test_a_variable_cannot_smuggle_a_header_in(serving):
     async with HttpPeer() as peer:
         entry = {"url": peer.url, "headers": {"X-Key": "${KEY}"}}
-        gateway = await serving({"far": entry}, environ={"KEY": "t0ps3cret\r\nX-Admin: yes"})
-        await gateway.settled()
-        assert "'X-Key' has a name or value that cannot be sent" in why(gateway, "far")
-        assert "t0ps3cret" not in why(gateway, "far")
+        with pytest.raises(ConfigError, match="X-Key: has a value that cannot be sent") as caught:
+            await serving({"far": entry}, environ={"KEY": "t0ps3cret\r\nX-Admin: yes"})
+        assert "t0ps3cret" not in str(caught.value)
         assert peer.connections == 0
 
 

@@ -204,3 +204,38 @@ async def test_comments_trailing_commas_and_unknown_keys_are_accepted(launch, co
     client = await launch(path)
     await client.introduce()
     assert list(await client.tools()) == ["one:echo"]
+
+
+@pytest.mark.req("J-CONFIG-DUPLICATE", "J-CONFIG-REPORT", "SC-005")
+def test_a_key_that_stands_twice_hides_no_other_problem(complaint):
+    said = complaint(
+        '{"mcpServers": {"a": {"command": 1, "env": {"K": "1", "K": "2"}}, "a": {"command": "z"},'
+        ' "b": {"args": 5, "args": []}, "c": {"url": "http://a b/"}}, "junction": {"prefix": 1}}'
+    )
+    assert said.splitlines()[0].endswith(": 7 problems")
+    for words in (
+        "$.mcpServers.a: this key stands twice",
+        "$.mcpServers.a.env.K: this key stands twice",
+        "$.mcpServers.b.args: this key stands twice",
+        "$.mcpServers.a.command: must be a string",
+        "$.mcpServers.b.command: is missing",
+        "$.mcpServers.c.url: the url",
+        "$.junction.prefix: must be",
+    ):
+        assert words in said
+
+
+@pytest.mark.req("FR-010", "SC-005")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_remote_server_that_cannot_be_reached_as_written_is_named_before_anything_starts(
+    complaint, command
+):
+    servers = {
+        "user": {"url": "https://ann:hunter22@h/"},
+        "port": {"type": "sse", "url": "http://x:99999/"},
+        "head": {"url": "http://127.0.0.1:1", "headers": {"a b": "c", "X": "hunter22\nb"}},
+    }
+    said = complaint(servers, command=command)
+    places = ("user.url", "port.url", 'head.headers["a b"]', "head.headers.X")
+    assert all(f"[invalid_schema] $.mcpServers.{place}: " in said for place in places)
+    assert "hunter22" not in said

@@ -22,9 +22,23 @@ async def test_a_file_that_serves_itself_is_refused_there_and_the_rest_serves(ju
     assert list(await client.tools()) == ["fine:echo"]
     complaint = await client.complaint("circular reference")
     assert "server 'again' failed during " in complaint
-    assert "exited with code 2" in complaint
     assert "remove the entry that starts mcp-junction with this file" in complaint
     await client.told("fine:echo")
+    await client.end()
+    assert len(starts.read_text().splitlines()) == 1, "a second aggregator started its servers"
+
+
+@pytest.mark.req("EDGE-CIRCULAR", "SC-007")
+async def test_a_file_that_serves_itself_without_an_environment_is_refused_too(junction, tmp_path):
+    starts = tmp_path / "starts"
+    direct = gateway(tmp_path / "mcp.json")
+    servers = {
+        "again": {"command": "env", "args": ["-i", direct["command"], *direct["args"]]},
+        "fine": scripted("echo", starts=str(starts)),
+    }
+    client = await junction(servers)
+    assert list(await client.tools()) == ["fine:echo"]
+    await client.complaint("server 'again' failed during startup: circular reference")
     await client.end()
     assert len(starts.read_text().splitlines()) == 1, "a second aggregator started its servers"
 

@@ -7,7 +7,13 @@ import pytest
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
-from mcp_junction.upstream.child_env import CHAIN, child_env, find_command, in_circle
+from mcp_junction.upstream.child_env import (
+    CHAIN,
+    child_env,
+    find_command,
+    in_circle,
+    why_not_started,
+)
 
 OURS = {
     "PATH": "/bin",
@@ -37,6 +43,8 @@ NOT_FOR_CHILDREN = {
     "PYTHONPATH",
     "LD_PRELOAD",
 }
+
+ENOENT = FileNotFoundError(2, "Not there")
 
 
 def definition(**members: object) -> ServerDefinition:
@@ -99,3 +107,44 @@ def test_a_command_that_is_nowhere_fails_the_start_and_says_what_to_do(tmp_path)
     with pytest.raises(ServerError, match="not found on PATH; install it") as caught:
         find_command(definition(command="no-such-program"), {"PATH": str(tmp_path)})
     assert (caught.value.phase, caught.value.server) == (Phase.STARTUP, "s")
+
+
+@pytest.mark.req("US1-6", "FR-009")
+def test_arguments_inside_the_command_are_told_to_go_elsewhere():
+    hint = "its arguments belong into args"
+    with pytest.raises(ServerError, match=f"not found on PATH; .*{hint}"):
+        find_command(definition(command="python3 -m server"), {"PATH": "/bin"})
+    said = why_not_started(definition(command="python3 /x/server.py"), ENOENT)
+    assert said.startswith("could not start 'python3 /x/server.py': Not there; ")
+    assert said.endswith(hint)
+
+
+def test_nothing_is_said_of_arguments_where_there_are_none(tmp_path):
+    program = tmp_path / "my program"
+    program.touch()
+    said = why_not_started(definition(command=str(program)), PermissionError(13, "Denied"))
+    assert said == f"could not start {str(program)!r}: Denied"
+
+
+def test_a_folder_that_is_missing_is_not_blamed_on_the_command(tmp_path):
+    gone, file = tmp_path / "gone", tmp_path / "file"
+    file.touch()
+    assert why_not_started(definition(cwd=str(gone)), ENOENT) == f"its cwd {str(gone)!r} is missing"
+    said = why_not_started(definition(cwd=str(file)), NotADirectoryError(20, "Not a directory"))
+    assert said == f"its cwd {str(file)!r} is not a folder"
+    assert (
+        why_not_started(definition(cwd=str(tmp_path)), ENOENT) == "could not start 'x': Not there"
+    )
+
+
+def test_a_folder_that_is_not_a_full_path_is_shown_in_full(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = why_not_started(definition(cwd="gone"), ENOENT)
+    assert said == f"its cwd 'gone' ({tmp_path}/gone) is missing"
+
+
+@pytest.mark.parametrize("members", [{"cwd": "~/x"}, {"command": "~/bin/server"}])
+def test_a_tilde_is_said_not_to_be_expanded(members):
+    assert why_not_started(definition(**members), ENOENT).endswith(
+        "; '~' is not expanded here: write $HOME"
+    )

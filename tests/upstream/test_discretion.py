@@ -4,7 +4,8 @@ import pytest
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
-from mcp_junction.upstream.discretion import LONGEST, discreet, plain, secrets_of
+from mcp_junction.upstream.confidences import secrets_of
+from mcp_junction.upstream.discretion import LONGEST, discreet, plain
 
 REMOTE = ServerDefinition(
     "s",
@@ -23,9 +24,12 @@ LOCAL = ServerDefinition(
 
 def test_secrets_are_what_a_server_was_given_to_keep():
     found = secrets_of(REMOTE)
-    assert set(found) == {"Bearer abcdefgh", "abcdefgh", "acme-corp", "qwertyuiop"}
-    assert found[0] == "Bearer abcdefgh", "the longest first"
-    assert set(secrets_of(LOCAL)) == {"zxcvbnm", "/a/secret/path", "somewhere"}
+    plain = {"Bearer abcdefgh", "abcdefgh", "acme-corp", "qwertyuiop"}
+    assert set(found) == plain | {"Bearer+abcdefgh", "Bearer%20abcdefgh"}
+    assert found[0] == "Bearer%20abcdefgh", "the longest first"
+    assert {"zxcvbnm", "/a/secret/path", "somewhere"} == {
+        secret for secret in secrets_of(LOCAL) if "%" not in secret
+    }
 
 
 def test_an_error_keeps_its_kind_and_loses_the_secrets():

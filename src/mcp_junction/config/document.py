@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
@@ -21,13 +22,16 @@ _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*\Z")
 
 
 class _Object(dict[str, Any]):
-    """An object that remembers which of its members stood twice."""
+    """An object that remembers what stood in it under a name that came again."""
 
-    repeated: tuple[str, ...] = ()
+    earlier: tuple[tuple[str, Any], ...] = ()
 
 
-def parse(text: str, source: str) -> Any:
-    """The value of a JSON text with comments. Raises ConfigError with line and column."""
+def parse(text: str, source: str) -> tuple[Any, list[Problem]]:
+    """The value of a JSON text with comments, and the keys in it that stand twice.
+
+    Raises ConfigError with line and column for what is no JSON.
+    """
     try:
         value = json.loads(_plain(text), object_pairs_hook=_object, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -39,11 +43,16 @@ def parse(text: str, source: str) -> Any:
         raise ConfigError(source, [problem]) from None
     repeated = [
         Problem(ProblemCode.INVALID_SCHEMA, path, "this key stands twice; remove one of them")
-        for path in _repeated(value, "$")
+        for path in dict.fromkeys(_repeated(value, "$"))
     ]
-    if repeated:
-        raise ConfigError(source, repeated)
-    return value
+    return value, repeated
+
+
+def members(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The members of an object, also those that another of the same name has replaced."""
+    if isinstance(value, _Object):
+        yield from value.earlier
+    yield from value.items()
 
 
 def child_path(path: str, key: str | int) -> str:
@@ -66,8 +75,8 @@ def _plain(text: str) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
     value = _Object(pairs)
     if len(value) != len(pairs):
-        keys = [key for key, _ in pairs]
-        value.repeated = tuple(key for key in value if keys.count(key) > 1)
+        last = {key: number for number, (key, _) in enumerate(pairs)}
+        value.earlier = tuple(pair for number, pair in enumerate(pairs) if last[pair[0]] != number)
     return value
 
 
@@ -78,8 +87,8 @@ def _refuse(constant: str) -> Any:
 def _repeated(value: Any, path: str) -> list[str]:
     found: list[str] = []
     if isinstance(value, _Object):
-        found += [child_path(path, key) for key in value.repeated]
-        for key, member in value.items():
+        found += [child_path(path, key) for key, _ in value.earlier]
+        for key, member in members(value):
             found += _repeated(member, child_path(path, key))
     elif isinstance(value, list):
         for index, element in enumerate(value):

@@ -17,8 +17,13 @@ _REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<braced>[^}]*)\}|(?P<plain>[A
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*?)\s*\Z")
 
 
-def expand(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The expanded text, and the names of the variables that are not set."""
+def expand(
+    text: str, variables: Mapping[str, str], used: dict[str, str] | None = None
+) -> tuple[str, list[str]]:
+    """The expanded text, and the names of the variables that are not set.
+
+    ``used`` is told which variables were set, and to what.
+    """
     missing: list[str] = []
 
     def value(reference: re.Match[str]) -> str:
@@ -30,10 +35,12 @@ def expand(text: str, variables: Mapping[str, str]) -> tuple[str, list[str]]:
         name = name.removeprefix("env:")
         found = variables.get(name)
         if has_default:
-            return found or default
+            found = found or default
         if found is None:
             missing.append(name)
             return reference[0]
+        if used is not None:
+            used[name] = found
         return found
 
     return _REFERENCE.sub(value, text), missing

@@ -17,9 +17,17 @@ def lowered(headers: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in headers.items():
         key = name.lower().strip()
-        if key in _OURS:
-            raise ValueError(f"the header {name!r} is set by Junction itself")
-        if not _NAME.fullmatch(key) or not value.isprintable() or max(value, default="") > "\xff":
-            raise ValueError(f"the header {name!r} has a name or value that cannot be sent")
+        fault = "is set by Junction itself; remove it" if key in _OURS else header_fault(key, value)
+        if fault is not None:
+            raise ValueError(f"the header {name!r} {fault}")
         found[key] = value
     return found
+
+
+def header_fault(name: str, value: str) -> str | None:
+    """Why a header cannot be sent, without its value: it may be a secret."""
+    if not _NAME.fullmatch(name.strip()):
+        return "has a name that cannot be sent: letters, digits and '-' can"
+    if not value.isprintable() or max(value, default="") > "\xff":
+        return "has a value that cannot be sent: it holds a line break or another odd character"
+    return None

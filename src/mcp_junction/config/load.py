@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mcp_junction.config.document import child_path, parse
+from mcp_junction.config.document import child_path, members, parse
 from mcp_junction.config.expand import read_dotenv
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, layered
@@ -21,6 +21,8 @@ _EXTRAS = "$.junction.servers"
 
 
 _OF_SETS = {"names": NAMINGS, "exposure": EXPOSURES}
+_WORD = re.compile(r"[^\s='\";]+")
+_OURSELVES = re.compile(r"mcp[-_]junction(\.exe|[@=<>~].*)?")
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
@@ -68,12 +70,15 @@ def load(
 
     ``lenient``: a server whose variables are not set is in it, with its fault; the others can run.
     """
-    document = parse(_read(path), path)
+    document, repeated = parse(_read(path), path)
     variables = {**read_dotenv(os.path.join(os.path.dirname(path), ".env")), **environ}
     if not isinstance(document, dict):
-        raise ConfigError(path, [_wrong("$", "must be an object with a member mcpServers")])
+        wrong = _wrong("$", "must be an object with a member mcpServers")
+        raise ConfigError(path, [*repeated, wrong])
     own = document.get("junction") or {}
-    problems = [] if isinstance(own, dict) else [_wrong("$.junction", "must be an object")]
+    problems = repeated
+    if not isinstance(own, dict):
+        problems.append(_wrong("$.junction", "must be an object"))
     own = own if isinstance(own, dict) else {}
     settings, found = layered(own, variables, options)
     problems += found
@@ -84,8 +89,10 @@ def load(
     endpoints, found = _endpoints(own.get("endpoints"), servers)
     problems += found
     if problems:
-        raise ConfigError(path, problems)
-    return Config(path, tuple(servers), settings, _identity(path), endpoints, disabled)
+        # What stands twice may have one fault twice.
+        raise ConfigError(path, list(dict.fromkeys(problems)))
+    checked = tuple(_unless_circular(server, path) for server in servers)
+    return Config(path, checked, settings, _identity(path), endpoints, disabled)
 
 
 def _read(path: str) -> str:
@@ -132,7 +139,7 @@ def _servers(
         for key in extras
         if key not in entries
     ]
-    for key, entry in entries.items():
+    for key, entry in members(entries):
         reader = EntryReader(key, child_path(root, key), variables)
         extra = Options(extras.get(key, {}), child_path(_EXTRAS, key))
         definition = reader.read(entry, extra, settings, lenient=lenient)
@@ -176,6 +183,24 @@ def _endpoints(
             continue
         sets[name] = EndpointSet(tuple(entries), **chosen)
     return sets, problems
+
+
+def _unless_circular(server: ServerDefinition, path: str) -> ServerDefinition:
+    """The server, at fault if it starts our own program with this very file.
+
+    A circle is also seen by who is started in it, from its environment; but that may be cleared.
+    """
+    words = [word for text in (server.command, *server.args) for word in _WORD.findall(text)]
+    if not any(_OURSELVES.fullmatch(os.path.basename(word)) for word in words):
+        return server
+    own, folder = os.path.realpath(path), server.cwd or ""
+    words += [part for arg in server.args for part in (arg, arg.partition("=")[2])]  # with spaces
+    if all(os.path.realpath(os.path.join(folder, word)) != own for word in words):
+        return server
+    return server._replace(
+        fault="circular reference: it would serve the file that it stands in;"
+        " remove the entry that starts mcp-junction with this file"
+    )
 
 
 def _identity(path: str) -> str:

@@ -133,10 +133,11 @@ def definition_of(
 ) -> tuple[ServerDefinition | None, list[Problem]]:
     """How to connect now: with variables replaced, or which of them are not set."""
     missing: list[Problem] = []
+    used: dict[str, str] = {}
     config, root = registration.connection_config, "$.connection_config"
 
     def filled(text: str, path: str) -> str:
-        found, names = expand(text, variables)
+        found, names = expand(text, variables, used)
         missing.extend(
             Problem(
                 ProblemCode.MISSING_ENV_VAR,
@@ -162,6 +163,7 @@ def definition_of(
         cwd=None if config.cwd is None else filled(config.cwd, f"{root}.cwd"),
         url=filled(getattr(config, url) or "", f"{root}.{url}"),
         headers=each(config.headers, "headers"),
+        variables=used,
         timeout_ms=registration.timeout_ms,
         restart=True,
         isolation=registration.isolation,

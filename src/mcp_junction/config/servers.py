@@ -6,7 +6,7 @@ are other programs' business and are left alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mcp_junction.config.document import child_path
@@ -49,6 +49,8 @@ class ServerDefinition(NamedTuple):
     allow_http: bool = False
     pin: str = PIN_DEFAULT
     limits: Limits = GENEROUS
+    variables: Mapping[str, str] = {}
+    """The variables that it was expanded with: what they hold may be a secret."""
     id: str = ""
     """Under which the store knows it, where there is one."""
     fault: str = ""
@@ -76,6 +78,7 @@ class EntryReader:
         self.path = path
         self.variables = variables
         self.problems: list[Problem] = []
+        self._used: dict[str, str] = {}
 
     def read(
         self, entry: Any, extra: Options, settings: Settings, *, lenient: bool = False
@@ -110,6 +113,7 @@ class EntryReader:
             limits=self._limits(_first_with("limits", own), settings),
             pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
+            variables=self._used,
         )
         missing = [p for p in self.problems if p.code is ProblemCode.MISSING_ENV_VAR]
         if lenient and missing == self.problems:
@@ -143,15 +147,23 @@ class EntryReader:
                 self._expanded(value, child_path(path, index))
                 for index, value in enumerate(args or ())
             ),
-            "env": self._strings(entry, "env"),
+            "env": self._strings(entry, "env", _variable_fault),
             "cwd": cwd,
         }
 
     def _remote(self, entry: dict[str, Any]) -> dict[str, Any]:
+        # Imported where they are used: most configs have no remote server.
+        from mcp_junction.config.headers import header_fault
+        from mcp_junction.config.urls import read_url
+
+        before = len(self.problems)
         url = self._text(entry, "url", needed="give the address of the server")
-        if url and not url.lower().startswith(("http://", "https://")) and not self.problems:
-            self._wrong(child_path(self.path, "url"), "must begin with http:// or https://")
-        return {"url": url, "headers": self._strings(entry, "headers")}
+        if len(self.problems) == before:
+            try:
+                read_url(url)
+            except ValueError as error:
+                self._wrong(child_path(self.path, "url"), str(error))
+        return {"url": url, "headers": self._strings(entry, "headers", header_fault)}
 
     def _text(self, entry: dict[str, Any], name: str, needed: str = "must not be empty") -> str:
         path = child_path(self.path, name)
@@ -163,13 +175,18 @@ class EntryReader:
             self._wrong(path, f"is empty: {needed}")
         return text
 
-    def _strings(self, entry: dict[str, Any], name: str) -> dict[str, str]:
-        path = child_path(self.path, name)
+    def _strings(
+        self, entry: dict[str, Any], name: str, fault_of: Callable[[str, str], str | None]
+    ) -> dict[str, str]:
+        root = child_path(self.path, name)
         found: dict[str, str] = {}
         for key, value in self._object(entry, name).items():
-            found[key] = self._expanded(value, child_path(path, key))
-            if not key or "=" in key or "\0" in key:
-                self._wrong(child_path(path, key), "is not a usable name")
+            path, before = child_path(root, key), len(self.problems)
+            text = found[key] = self._expanded(value, path)
+            has_value = len(self.problems) == before
+            fault = fault_of(key, text if has_value else "")
+            if fault is not None:
+                self._wrong(path, fault)
         return found
 
     def _object(self, entry: dict[str, Any], name: str) -> dict[str, Any]:
@@ -185,7 +202,7 @@ class EntryReader:
         if not isinstance(value, str):
             self._wrong(path, "must be a string (put it in quotes)")
             return ""
-        text, missing = expand(value, self.variables)
+        text, missing = expand(value, self.variables, self._used)
         for name in missing:
             message = f"the environment variable {name or '${}'} is not set"
             self.problems.append(Problem(ProblemCode.MISSING_ENV_VAR, path, message, name))
@@ -255,6 +272,10 @@ class EntryReader:
 def _first_with(name: str, places: list[Options]) -> Options:
     """The options that say something about ``name``; the last of them when none does."""
     return next((options for options in places if name in options.values), places[-1])
+
+
+def _variable_fault(name: str, _: str) -> str | None:
+    return "is not a usable name" if not name or "=" in name or "\0" in name else None
 
 
 def _writable(text: str, errors: str) -> bool:

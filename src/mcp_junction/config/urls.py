@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
-
-import msgspec
 
 MAX_LENGTH: Final = 8_192
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
@@ -20,7 +18,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place(NamedTuple):
     """Where a url points."""
 
     host: str

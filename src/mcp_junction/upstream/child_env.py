@@ -58,15 +58,16 @@ def child_env(
     definition: ServerDefinition, environ: Mapping[str, str], identity: str, *, inherit: bool
 ) -> dict[str, str]:
     """The environment of a server's process."""
-    env = {
-        name: value
-        for name, value in environ.items()
-        if inherit or name.upper() in _INHERITED or name.startswith("LC_")
-    }
+    env = {name: value for name, value in environ.items() if inherit or is_common(name)}
     env.update(definition.env)
     above = environ.get(CHAIN)
     env[CHAIN] = f"{above},{identity}" if above else identity
     return env
+
+
+def is_common(name: str) -> bool:
+    """Whether every process has this variable, so that it is passed on."""
+    return name.upper() in _INHERITED or name.startswith("LC_")
 
 
 def in_circle(environ: Mapping[str, str], identity: str) -> bool:
@@ -86,4 +87,23 @@ def find_command(definition: ServerDefinition, env: Mapping[str, str]) -> str:
         if folder and os.path.isfile(found) and os.access(found, os.X_OK):
             return found
     message = f"command {command!r} was not found on PATH; install it or give its full path"
-    raise ServerError(definition.key, Phase.STARTUP, message)
+    raise ServerError(definition.key, Phase.STARTUP, message + _hint(command))
+
+
+def why_not_started(definition: ServerDefinition, error: OSError) -> str:
+    """What to say when the system refused to start a program: it does not say what was missing."""
+    cwd, command = definition.cwd, definition.command
+    if cwd is not None and not os.path.isdir(cwd):
+        full = "" if os.path.isabs(cwd) or cwd.startswith("~") else f" ({os.path.abspath(cwd)})"
+        what = "is not a folder" if os.path.exists(cwd) else "is missing"
+        return f"its cwd {cwd!r}{full} {what}{_hint(cwd, is_command=False)}"
+    return f"could not start {command!r}: {error.strerror or error}{_hint(command)}"
+
+
+def _hint(given: str, *, is_command: bool = True) -> str:
+    """What the author of a path may have meant."""
+    if given.startswith("~"):
+        return "; '~' is not expanded here: write $HOME"
+    if is_command and len(given.split()) > 1 and not os.path.exists(given):
+        return "; it is the program alone: its arguments belong into args"
+    return ""

@@ -7,43 +7,37 @@ not touched here: that is between the server and its caller.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ServerError
-from mcp_junction.policy.secrecy import is_secret
+from mcp_junction.upstream.confidences import secrets_of
 
 LONGEST: Final = 2_000
 _HIDDEN: Final = "***"
-_SCHEMES: Final = {"Basic", "basic", "Bearer", "bearer", "Digest", "digest"}
-_LEAST: Final = 6
-"""A shorter value is no secret, and would be found in every other word."""
 
 
 def discreet(error: ServerError, definition: ServerDefinition) -> ServerError:
     """The same error, without what is nobody's business."""
     secrets = secrets_of(definition)
+    tail = _without(error.stderr_tail, secrets)  # before it is lines: a secret may be several
     return error.retold(
-        plain(_without(error.message, secrets)),
-        "\n".join(plain(_without(line, secrets)) for line in error.stderr_tail.splitlines()),
+        plain(_without(error.message, secrets)), "\n".join(map(plain, tail.splitlines()))
     )
 
 
-def secrets_of(definition: ServerDefinition) -> list[str]:
-    """What a server is given that it should not repeat; the longest first."""
-    found = {word for value in definition.headers.values() for word in (value, *value.split())}
-    found -= _SCHEMES
-    found |= {
-        value
-        for name, value in definition.env.items()
-        if is_secret(name) or not value.startswith("/")  # paths are what messages are about
-    }
-    for text in (definition.url.partition("?")[2].replace("&", " "), *definition.args):
-        for word in text.split():
-            name, equals, value = word.partition("=")
-            if equals and is_secret(name):
-                found.add(value)
-    return sorted((value for value in found if len(value) >= _LEAST), key=len, reverse=True)
+def tail_of(written: bytes, size: int, definition: ServerDefinition) -> str:
+    """The end of what a server wrote, about so many bytes of it.
+
+    What is left of a secret that was cut would not be known again: the tail begins behind it.
+    """
+    start = len(written) - size
+    if start > 0:
+        secrets = [text.encode("utf-8", "surrogateescape") for text in secrets_of(definition)]
+        while (behind := _behind(written, start, secrets)) > start:
+            start = behind
+    return written[max(start, 0) :].decode("utf-8", "replace")
 
 
 def plain(text: str) -> str:
@@ -56,7 +50,27 @@ def plain(text: str) -> str:
 
 
 def _without(text: str, secrets: list[str]) -> str:
+    parts: list[str] = []
+    shown = 0
+    for start, end in sorted(span for secret in secrets for span in _spans(text, secret)):
+        if start > shown or not parts:
+            parts += [text[shown:start], _HIDDEN]
+        shown = max(shown, end)  # of two that overlap nothing is left
+    return "".join([*parts, text[shown:]])
+
+
+def _spans(text: str, secret: str) -> Iterator[tuple[int, int]]:
+    start = text.find(secret)
+    while start >= 0:
+        yield start, start + len(secret)
+        start = text.find(secret, start + 1)
+
+
+def _behind(written: bytes, start: int, secrets: list[bytes]) -> int:
+    """The end of a secret that begins before a place and goes beyond it, or that place."""
     for secret in secrets:
-        if secret in text:
-            text = text.replace(secret, _HIDDEN)
-    return text
+        reach = len(secret) - 1
+        found = written.rfind(secret, max(start - reach, 0), start + reach)
+        if found >= 0:
+            return found + len(secret)
+    return start

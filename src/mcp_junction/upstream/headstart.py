@@ -133,7 +133,9 @@ def head_start(
     # Not above: the warden is started first, and what reads a config is imported while it starts.
     from mcp_junction.upstream.child_env import child_env
 
-    servers = [server for server in config.servers if server.transport == "stdio"]
+    servers = [
+        server for server in config.servers if server.transport == "stdio" and not server.fault
+    ]
     if not servers:
         warden.dismiss()
         return None

@@ -25,6 +25,8 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.child_env import why_not_started
+from mcp_junction.upstream.discretion import tail_of
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Ear, LastWords
@@ -36,6 +38,7 @@ if sys.platform == "linux":
 
 _PIPE_BYTES = 256 * 1024
 _STDERR_TAIL = 8 * 1024
+_STDERR_KEPT = 32 * 1024  # to see whole what the tail begins within
 _FEW = 8
 _WORTH_COUNTING = 0.0002
 _DRAIN = 1.0
@@ -60,6 +63,7 @@ class StdioLink:
         self._backlog: Iterator[bytes | Overlong] = iter(())
         self._pipes: list[asyncio.BaseTransport] = []
         self._ward: Ward | None = None
+        self._definition = ServerDefinition(server, "stdio")
         self._limits = GENEROUS
 
     # -- life
@@ -68,11 +72,12 @@ class StdioLink:
         self, definition: ServerDefinition, env: dict[str, str], warden: Warden
     ) -> None:
         """Start the process and take its pipes. Raises ServerError."""
+        self._definition = definition
         self._limits = definition.limits
         try:
             self._ward, pipes = await warden.start(definition, env)
         except OSError as error:
-            message = f"could not start {definition.command!r}: {error.strerror or error}"
+            message = why_not_started(definition, error)
             raise ServerError(self.server, Phase.STARTUP, message) from None
         for fd in (pipes.stdin, pipes.stdout):
             _widen(fd)
@@ -154,7 +159,7 @@ class StdioLink:
 
     @property
     def stderr_tail(self) -> str:
-        return b"".join(self._stderr)[-_STDERR_TAIL:].decode("utf-8", "replace")
+        return tail_of(b"".join(self._stderr), _STDERR_TAIL, self._definition)
 
     @property
     def _hears(self) -> bool:
@@ -239,9 +244,9 @@ class StdioLink:
             self.closed.set_result(None)
 
     def _stderr_data(self, data: bytes) -> None:
-        self._stderr.append(data[-_STDERR_TAIL:])
+        self._stderr.append(data[-_STDERR_KEPT:])
         self._stderr_size += len(self._stderr[-1])
-        while self._stderr_size - len(self._stderr[0]) >= _STDERR_TAIL:
+        while self._stderr_size - len(self._stderr[0]) >= _STDERR_KEPT:
             self._stderr_size -= len(self._stderr.popleft())
 
 

@@ -25,8 +25,10 @@ STALE_AFTER: Final = 3.0
 LOOK_EVERY: Final = 0.05
 
 
-class Target(Place, frozen=True):
+class Target(Place):
     """Where a url points, and how a request to it begins."""
+
+    __slots__ = ()
 
     def head(self, method: str, headers: dict[str, str]) -> bytes:
         """The request line and fixed headers; the caller adds its own and the blank line."""

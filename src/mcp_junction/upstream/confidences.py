@@ -1,0 +1,149 @@
+"""Confidences: what a server is given that nobody else may read, and how that might be spelled.
+
+What counts, and where the line is:
+
+- What a name calls a secret (of a variable, a flag, a header, a parameter), and what a url holds
+  before its host, from 4 characters on: shorter ones are found in every other word, and hiding
+  them would tell more than it hides.
+- Whatever else stands in ``env`` or ``headers``, or came from a variable into ``args``, from 6
+  characters on: long enough that ports, levels and ``true`` stay. Paths stay too, and variables
+  that every process has: they are what messages are about.
+
+A value of many lines is kept line by line as well, and each in the ways that programs quote it.
+What is said of a server, without all this, is ``discretion.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.policy.secrecy import is_secret
+from mcp_junction.upstream.child_env import is_common
+
+_LEAST_NAMED: Final = 4
+_LEAST: Final = 6
+_LONG_USER: Final = 12
+"""Before a host, from here on a lone name is a token: those of people are shorter."""
+_SCHEMES: Final = frozenset({"apikey", "basic", "bearer", "digest", "negotiate", "token"})
+_PLAIN: Final = _SCHEMES | {"true", "false", "none", "null", "auto", "default"}
+"""Values that are no secret, whatever they are called."""
+_ALSO_NAMED: Final = re.compile(r"(\b|[-_])(pass|passwd|passphrase|auth|bearer|pat)$|[-_]pwd$")
+_HEADER_FLAGS: Final = ("-h", "--header", "--headers")
+_HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
+_PATH: Final = re.compile(r"[/~]|\.\.?/|[A-Za-z]:[\\/]")
+_BREAKS: Final = re.compile(r"\r\n?|\n|\\r|\\n")  # also as .env files and JSON write them
+# A name is looked at from its beginning alone: else a long text without "=" takes its square.
+_PAIR: Final = re.compile(r"(?<![\w.-])([\w.-]++)=(?=([^\s;&,#]+))")
+_PAIR_OF_WORD: Final = re.compile(r"(?<![\w.-])([\w.-]++)=(?=(\S+))")
+_USER: Final = re.compile(r"://([^/?#\s:]*):?([^/?#\s]*)@")
+_PASSWORD: Final = re.compile(r"://[^/?#\s:]*:(\S+)@")
+
+
+def secrets_of(definition: ServerDefinition) -> list[str]:
+    """What a server is given that it should not repeat, in every spelling; the longest first."""
+    found = {
+        value
+        for value in _named(definition)
+        if len(value) >= _LEAST_NAMED and value.lower() not in _PLAIN
+    }
+    found |= {value for value in _unnamed(definition) if len(value) >= _LEAST}
+    lines = {line.strip() for value in found for line in _BREAKS.split(value)}
+    found |= {line for line in lines if len(line) >= _LEAST}
+    found |= {spelling for value in found for spelling in _spellings(value)}
+    return sorted(found, key=len, reverse=True)
+
+
+def _named(definition: ServerDefinition) -> Iterator[str]:
+    """What something calls a secret."""
+    for name, value in (*definition.env.items(), *definition.variables.items()):
+        if _names_secret(name):
+            yield value
+        yield from _told_in(value)
+    for name, value in definition.headers.items():
+        if _names_secret(name):
+            yield from _words(value)
+    yield from _told_in(definition.url)
+    words = (*definition.command.split(), *definition.args)
+    for before, word in zip(("", *words), words, strict=False):
+        yield from _told_by(before, word)
+
+
+def _unnamed(definition: ServerDefinition) -> Iterator[str]:
+    """What nothing calls a secret, and may be one."""
+    for value in definition.headers.values():
+        yield from _words(value)
+    for value in definition.env.values():
+        if not value.startswith("/"):
+            yield value
+    for name, value in definition.variables.items():
+        is_used = any(value in arg for arg in definition.args)
+        if is_used and not is_common(name) and not _PATH.match(value):
+            yield value
+
+
+def _told_by(before: str, word: str) -> Iterator[str]:
+    """What an argument tells, by itself or as the value of the one before it."""
+    yield from _told_in(word)
+    if word.startswith("-"):
+        before, _, word = word.partition("=")
+    elif _names_secret(before) and before.startswith("-") and "=" not in before:
+        yield word
+    header = _HEADER.match(word)
+    if header and (_names_secret(header[1]) or before.lower() in _HEADER_FLAGS):
+        yield from _words(header[2])
+
+
+def _told_in(text: str) -> Iterator[str]:
+    """What is in a text under the name of a secret, or before the host of a url."""
+    found = _PAIR.findall(text)
+    if "://" not in text:
+        found += _PAIR_OF_WORD.findall(text)
+    for name, value in found:
+        if _names_secret(name):
+            yield from _decoded(value.strip("\"'"))
+    if "://" in text:
+        for user, password in _USER.findall(text):
+            yield from _decoded(password)
+            if len(user) >= _LONG_USER:
+                yield from _decoded(user)
+        for password in _PASSWORD.findall(text):
+            yield from _decoded(password)
+
+
+def _names_secret(name: str) -> bool:
+    return is_secret(name) or _ALSO_NAMED.search(name.lower()) is not None
+
+
+def _words(value: str) -> Iterator[str]:
+    """The value of a header, and each word of it but the name of a scheme."""
+    yield value
+    yield from (word for word in value.split() if word.lower() not in _SCHEMES)
+
+
+def _decoded(value: str) -> Iterator[str]:
+    yield value
+    if "%" in value:
+        from urllib.parse import unquote  # few need it
+
+        yield unquote(value)
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """A value as JSON, Python, JavaScript and urls quote it."""
+    if value.isascii() and value.isalnum():
+        return
+    # Imported where they are used: few servers fail.
+    import json
+    from urllib.parse import quote, quote_plus
+
+    escaped = value.replace("\\", "\\\\")
+    for plain, written in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+        escaped = escaped.replace(plain, written)
+    single = escaped.replace("'", "\\'")
+    yield from (escaped, single, escaped.replace('"', '\\"'), single.replace('"', '\\"'))
+    yield from (json.dumps(value)[1:-1], repr(value)[1:-1], ascii(value)[1:-1])
+    yield from (quote(value, errors="surrogateescape"), quote(value, "", errors="surrogateescape"))
+    yield quote_plus(value, errors="surrogateescape")

@@ -1,0 +1,149 @@
+"""What a server was given to keep, wherever it stands and however it is spelled."""
+
+import json
+from urllib.parse import quote
+
+import pytest
+
+from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
+from mcp_junction.config.settings import DEFAULTS
+from mcp_junction.errors import Phase, ServerError
+from mcp_junction.upstream.confidences import secrets_of
+from mcp_junction.upstream.discretion import discreet, tail_of
+
+TOKEN = "sk-from-the-shell-7"
+PEM = "-----BEGIN KEY-----\nMIIEfirstline\nMIIEsecondline\nAb==\n-----END KEY-----"
+
+
+def definition(variables=None, **entry):
+    """A server as it is read from a file."""
+    reader = EntryReader("s", "$.s", {"TOK": TOKEN, **(variables or {})})
+    found = reader.read({"command": "run", **entry}, Options({}, "$"), DEFAULTS)
+    assert found is not None, reader.problems
+    return found
+
+
+def told(words, of):
+    """What is shown of a server's last words."""
+    return discreet(ServerError("s", Phase.STARTUP, "exited", stderr_tail=words), of).stderr_tail
+
+
+@pytest.mark.parametrize("name", ["PRIVATE_KEY", "SETTINGS"])
+@pytest.mark.parametrize("indent", ["", "  | "])
+@pytest.mark.parametrize("given", [PEM, PEM.replace("\n", "\\n")])
+def test_a_value_of_many_lines_is_hidden_line_by_line(name, indent, given):
+    server = definition(env={name: given})
+    said = told("cannot parse:\n" + "\n".join(indent + line for line in PEM.split("\n")), server)
+    assert "MIIE" not in said
+    assert said.startswith("cannot parse:\n")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--api-key", "${TOK}"],
+        ["--api-key=${TOK}"],
+        ["--header", "Authorization: Bearer ${TOK}"],
+        ["--header", "Authorization:${TOK}"],
+        ["--header=X-Tenant: $TOK"],
+        ["postgres://u:${TOK}@h/db"],
+        ["${TOK}"],
+        ["-c", "connect with ${TOK} please"],
+        ["${UNSET:-}", "x${TOK}y"],
+    ],
+)
+def test_a_variable_in_the_arguments_is_hidden(args):
+    server = definition(args=args, variables={"UNSET": ""})
+    assert TOKEN not in told(f"argv was {' '.join(server.args)}, i.e. {TOKEN}", server)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--api-key", TOKEN],
+        ["--db-pass", TOKEN],
+        ["-e", f"API_KEY={TOKEN}"],
+        [f"--env=API_KEY={TOKEN}"],
+        ["-H", f"X-Tenant: {TOKEN}"],
+        [f"Authorization: Bearer {TOKEN}"],
+        [f"https://{TOKEN}@h/x"],
+        [f"https://u:{TOKEN}@h/x?a@b"],
+        [f"Server=h;Password={TOKEN};Timeout=5"],
+        [f"https://h/x?page=2&access_token={TOKEN}#top"],
+    ],
+)
+def test_what_is_written_into_the_arguments_under_a_telling_name_is_hidden(args):
+    assert TOKEN not in told(f"it is {TOKEN}!", definition(args=args))
+
+
+def test_a_password_is_hidden_as_it_was_before_it_went_into_a_url():
+    password = "pa/ss#wo@rd"
+    server = definition(args=[f"postgres://u:{quote(password, safe='')}@h/db"])
+    assert told(f"no {password}", server) == "no ***"
+    assert told(f"no {password}", definition(args=[f"postgres://u:{password}@h/db"])) == "no ***"
+
+
+def test_what_is_plainly_no_secret_stays():
+    server = definition(
+        variables={
+            "HOME": "/home/ann", "USER": "annabel", "PORT": "8080", "DEBUG": "true",
+            "DATA": "~/data", "KEY_CHECK": "false", "LC_ALL": "en_GB.UTF-8",
+        },
+        args=["$HOME/x", "$USER", "$PORT", "$DEBUG", "$DATA", "--use-keys", "--verbose",
+              "--key-check", "$KEY_CHECK", "$LC_ALL", "rotate-keys", "staging", "ssh://git@h/x"],
+        env={"USE_TOKENS": "true"},
+    )  # fmt: skip
+    assert secrets_of(server) == []
+
+
+def test_a_variable_that_is_a_secret_by_name_counts_wherever_it_stands():
+    server = definition(variables={"MY_TOKEN": "/a/b"}, cwd="/x/${MY_TOKEN}")
+    assert told("no /a/b", server) == "no ***"
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"API_TOKEN": "pw123"}, "bad ***"),
+        ({"API_TOKEN": "pw12"}, "bad ***3"),
+        ({"API_TOKEN": "pw1"}, "bad pw123"),
+        ({"LEVEL": "pw123"}, "bad pw123"),
+    ],
+)
+def test_what_a_name_calls_a_secret_counts_from_four_characters_on(env, said):
+    assert told("bad pw123", definition(env=env)) == said
+
+
+@pytest.mark.parametrize(
+    "spelled", [repr, ascii, json.dumps, lambda v: json.dumps({"a": v}, ensure_ascii=False), quote]
+)
+@pytest.mark.parametrize(
+    "value", ["abc'\\def\"ghi", 'quo"ted-it', "it's-mine", "a\\back\\slash", "tab\tbed é ü", PEM]
+)
+def test_a_quoted_value_is_hidden_too(spelled, value):
+    server = definition(env={"API_TOKEN": value})
+    said = told(f"env {spelled(value)}", server)
+    assert "***" in said
+    assert not any(part in said for part in ("def", "ted", "mine", "slash", "bed", "MIIE"))
+
+
+def test_a_value_that_is_not_text_does_no_harm():
+    server = definition(env={"API_TOKEN": "\udcff\udcfe-binary"})
+    assert told("x -binary", server) == "x -binary"
+    assert tail_of(b"abc", 2, server) == "bc"
+
+
+def test_the_tail_begins_behind_a_secret_that_it_would_cut():
+    server = definition(env={"API_TOKEN": "0123456789-SUFFIX", "OTHER_KEY": "FIX-and-more"})
+    written = b"first 0123456789-SUFFIX-and-more, last"
+    end = len(b", last")
+    for size in range(end, len(written) + 5):
+        said = told(tail_of(written, size, server), server)
+        assert not any(part in said for part in ("9-S", "SUF", "and", "more")), size
+        assert said.endswith(", last")
+    assert tail_of(written, 1000, server) == written.decode()
+
+
+def test_a_long_text_takes_no_long_time():
+    text = "a" * 200_000
+    assert secrets_of(ServerDefinition("s", "stdio", env={"A": text}, args=(f"x {text}",)))
