@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.given import Given
-from mcp_junction.catalog.kinds import TOOLS, Kind
+from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.catalog.own import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.view import Offered, View
@@ -116,7 +116,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         """Every server has been heard of: what can be looked up from now on counts as shown."""
         self.given.is_settled = True
         for made in self._made.values():
-            if isinstance(made, View):
+            if isinstance(made, View | ResourceView):
                 made.keep()
 
     def view(self, spelling: Spelling, kind: Kind = TOOLS, endpoint: Endpoint = EVERYTHING) -> View:
@@ -132,7 +132,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 offers=offers,
                 known=self._offered(kind, endpoint, self._all()),
                 gone={key: left.upstream for key, left in self.gone.items()},
-                apart=self.resources(endpoint).apart,
+                resources=self.resources(endpoint),
                 timeout=self.timeout,
                 page_size=self.page_size,
                 own=self._own(kind, endpoint, offers),
@@ -167,8 +167,12 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 frozenset(self.offerings),
                 self.timeout,
                 self.page_size,
+                held=self.given.at(None, RESOURCES, endpoint.name),
+                held_templates=self.given.at(None, TEMPLATES, endpoint.name),
                 alone=len(places) == 1,
             )
+            if self.given.is_settled:
+                found.keep()
         return found
 
     def _all(self) -> dict[str, Offering]:

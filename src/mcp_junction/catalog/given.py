@@ -1,4 +1,4 @@
-"""Given: the names that clients have been shown in this run, and whose each of them is.
+"""Given: the names and addresses that clients have been shown in this run, and whose each is.
 
 A catalog is of one moment; this goes on from one to the next. A name that was shown stays its
 pair's, whoever comes later, and is nobody else's when that pair is gone: only a server that is
@@ -22,30 +22,31 @@ something else all the time gives up names of its own, and no one else's."""
 
 
 class Held:
-    """The names of one list."""
+    """The names of one list, or the addresses."""
 
     def __init__(self) -> None:
         self.names: dict[Pair, str] = {}
+        self.owners: dict[str, Pair] = {}
 
     def keep(self, table: Mapping[str, Pair], known: Container[Pair]) -> None:
         """These have been shown. ``known`` are the pairs that there are now."""
-        taken = set(self.names.values())
         for name, pair in table.items():
-            if pair not in self.names and name not in taken:
+            if pair not in self.names and name not in self.owners:
                 self.names[pair] = name
+                self.owners[name] = pair
         past = [pair for pair in self.names if pair not in known]
         if len(past) > MOST_PAST:
             self._give_up(past)
 
     def forget(self, server: str) -> None:
         for pair in [pair for pair in self.names if pair.server == server]:
-            del self.names[pair]
+            self._drop(pair)
 
     def rename(self, old: str, new: str) -> None:
-        self.names = {
-            (Pair(new, pair.name) if pair.server == old else pair): name
-            for pair, name in self.names.items()
-        }
+        for name, pair in self.owners.items():
+            if pair.server == old:
+                self.owners[name] = Pair(new, pair.name)
+        self.names = {pair: name for name, pair in self.owners.items()}
 
     def _give_up(self, past: list[Pair]) -> None:
         """Forget the oldest of those servers that have too many."""
@@ -53,7 +54,10 @@ class Held:
         for pair in past:
             if over[pair.server] > MOST_PAST:
                 over[pair.server] -= 1
-                del self.names[pair]
+                self._drop(pair)
+
+    def _drop(self, pair: Pair) -> None:
+        del self.owners[self.names.pop(pair)]
 
 
 class Given:
@@ -62,10 +66,10 @@ class Given:
     def __init__(self) -> None:
         self.is_settled = False
         """Whether names count as shown from the moment that there is a view of them."""
-        self._lists: dict[tuple[Spelling, str, str], Held] = {}
+        self._lists: dict[tuple[Spelling | None, str, str], Held] = {}
 
-    def at(self, spelling: Spelling, kind: Kind, address: str) -> Held:
-        """The names of one list."""
+    def at(self, spelling: Spelling | None, kind: Kind, address: str) -> Held:
+        """The names of one list. What has an address of its own is not spelled."""
         return self._lists.setdefault((spelling, kind.name, address), Held())
 
     def forget(self, server: str) -> None:
@@ -77,7 +81,8 @@ class Given:
     def rename(self, old: str, new: str) -> None:
         """A server has another key. The names that hold its key are others now, too."""
         for (spelling, _, address), held in self._lists.items():
-            if spelling.prefixed or address == one_server(old).name:
+            is_part = spelling is not None and spelling.prefixed
+            if is_part or address == one_server(old).name:
                 held.forget(old)
             else:
                 held.rename(old, new)

@@ -13,6 +13,7 @@ from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.given import Held
 from mcp_junction.catalog.kinds import Kind
 from mcp_junction.catalog.references import referred
+from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode, names
 from mcp_junction.protocol.merge import MergedList
@@ -44,11 +45,11 @@ class View:
         offers: Mapping[Pair, Offered],
         known: Mapping[Pair, Offered],
         gone: Mapping[str, Upstream],
-        apart: Mapping[Pair, str],
+        resources: ResourceView,
         timeout: float,
         page_size: int,
+        held: Held,
         own: Sequence[Offer] = (),
-        held: Held | None = None,
     ) -> None:
         self._kind = kind
         self.own = frozenset(offer.name for offer in own)
@@ -58,11 +59,11 @@ class View:
         self._offers = offers
         self._known = known
         self._gone = gone
-        self._apart = apart
+        self._resources = resources
         self._timeout = timeout
         self._page_size = page_size
         self._own_offers = own
-        self._held = held or Held()
+        self._held = held
         self._is_kept = False
         self._table = table = names.assign(known, spelling, self.own, self._held.names)
         here = {name: pair for name, pair in table.items() if pair in offers}
@@ -89,6 +90,7 @@ class View:
         if name is None:
             self._is_kept = True
             self._held.keep(self._table, self._known)
+            self._resources.keep()  # to which tools refer
         elif (route := self.find(name)) is not None and route.pair not in self._held.names:
             used = {each: pair for each, pair in self._table.items() if pair == route.pair}
             self._held.keep(used, self._known)
@@ -188,7 +190,7 @@ class View:
     @cached_property
     def _owners(self) -> dict[str, Pair]:
         """Whose each name is, also of what is offered no more."""
-        return {**{name: pair for pair, name in self._held.names.items()}, **self._table}
+        return {**self._held.owners, **self._table}
 
     def _by_hash(self, name: str) -> Pair | None:
         """The pair that a name means by its hash, where it is listed under another."""
@@ -213,8 +215,8 @@ class View:
 
     def _described(self, name: str, pair: Pair) -> bytes:
         own = self._offers[pair].offer.members
-        if self._apart and _META in own:
-            own = {**own, _META: referred(own[_META], pair.server, self._apart)}
+        if (apart := self._resources.apart) and _META in own:
+            own = {**own, _META: referred(own[_META], pair.server, apart)}
         return encode.dumps({**own, "name": name})
 
 
