@@ -188,6 +188,21 @@ async def test_a_name_that_a_server_made_up_to_be_anothers_does_not_become_it():
     assert pair_of(late, BARE, wanted) == two.first
 
 
+@colliding
+async def test_the_name_with_the_hash_is_not_another_servers_to_take(spelling, first, second, name):
+    two = Two(spelling, first, second)
+    ours = hashed(first, second, spelling)
+    made_up = Pair(first.server, first.name + ours[-9:])
+    assert spelling.spell(made_up) == ours
+    shown(two.before, STDIO)
+    assert pair_of(two.before, spelling, ours) == second
+    after = two.before.with_offering(offering(made_up), two.order)
+    assert pair_of(after, spelling, ours) == second
+    assert pair_of(after, spelling, shown(after, spelling)[0]) == made_up
+    if spelling.prefixed:
+        assert pair_of(after, STDIO, ours) == second, "nor where it is one spelling of many"
+
+
 @pytest.mark.parametrize("how", ["names_of", "spelled", "described", "nearest"])
 async def test_names_are_kept_however_they_are_told(how):
     two = Pair("x", "who"), Pair("y", "who")
@@ -201,7 +216,8 @@ async def test_names_are_kept_however_they_are_told(how):
 async def test_a_name_that_was_called_before_any_list_is_kept_and_only_that():
     pairs = [Pair("y", "who"), Pair("y", "what")]
     catalog = Catalog().with_offering(offering(*pairs), ["x", "y"])
-    catalog.view(BARE).keep("who")
+    assert catalog.view(BARE).keep_used("who")
+    assert not catalog.view(BARE).keep_used("whom")
     after = catalog.with_offering(offering(Pair("x", "who"), Pair("x", "what")), ["x", "y"])
     assert pair_of(after, BARE, "who") == pairs[0]
     assert pair_of(after, BARE, "what") == Pair("x", "what")

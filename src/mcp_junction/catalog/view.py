@@ -82,18 +82,20 @@ class View:
             items = [self._described(name, route.pair) for name, route in self._routes.items()]
         return MergedList(self._kind.member, listed, items, self._page_size)
 
-    def keep(self, name: str | None = None) -> None:
-        """The names of this view have been shown, or just this one was used: they stay whose they
-        are, in the views that follow."""
-        if self._is_kept:
-            return
-        if name is None:
+    def keep(self) -> None:
+        """The names here have been shown: they stay whose they are, in the views that follow."""
+        if not self._is_kept:
             self._is_kept = True
             self._held.keep(self._table, self._known)
             self._resources.keep()  # to which tools refer
-        elif (route := self.find(name)) is not None and route.pair not in self._held.names:
+
+    def keep_used(self, name: str) -> bool:
+        """Somebody uses a name: it stays whose it is. Whether it is anybody's who is there."""
+        route = self.find(name)
+        if route is not None and route.pair not in self._held.names:
             used = {each: pair for each, pair in self._table.items() if pair == route.pair}
             self._held.keep(used, self._known)
+        return route is not None
 
     def find(self, name: str) -> Route | None:
         """The route of a name in this view's spelling, or in any other that is not ambiguous."""
@@ -179,13 +181,22 @@ class View:
     @cached_property
     def _aliases(self) -> dict[str, Pair]:
         """What else means one of the pairs; nothing that is, was or could have been another's."""
-        pairs = list(dict.fromkeys((*self._known, *self._held.names)))
-        table = names.aliases(pairs, self._canonical, self._spelling)
-        return {
-            name: pair
-            for name, pair in table.items()
-            if pair in self._known and self._owners.get(name, pair) == pair
-        }
+        table = names.aliases(self._ever, self._canonical, self._spelling)
+        for name, owner in self._owners.items():
+            if table.get(name, owner) != owner:
+                del table[name]
+        if made_up := {pair for pair in self._known if names.looks_hashed(pair.name)}:
+            for name in [name for name, pair in table.items() if pair in made_up]:
+                if self._hashes.is_anothers(name, table[name]):
+                    del table[name]
+        if len(self._ever) == len(self._known):
+            return table
+        return {name: pair for name, pair in table.items() if pair in self._known}
+
+    @cached_property
+    def _ever(self) -> list[Pair]:
+        """The pairs that are known, and those that were shown and are offered no more."""
+        return [*self._known, *(pair for pair in self._held.names if pair not in self._known)]
 
     @cached_property
     def _owners(self) -> dict[str, Pair]:
@@ -196,11 +207,12 @@ class View:
         """The pair that a name means by its hash, where it is listed under another."""
         if not names.looks_hashed(name) or name in self._owners:
             return None
-        return self._hashes.find(name)
+        pair = self._hashes.find(name)
+        return pair if pair in self._known else None
 
     @cached_property
     def _hashes(self) -> names.Hashes:
-        return names.Hashes(self._known, self._canonical, self._spelling)
+        return names.Hashes(self._ever, self._canonical, self._spelling)
 
     def _route(self, pair: Pair) -> Route:
         upstream, offer = self._known[pair]

@@ -19,7 +19,7 @@ import msgspec
 STRICT_LENGTH: Final = 64
 _HASH_DIGITS: Final = 8
 _NOT_STRICT = re.compile(r"[^A-Za-z0-9_-]")
-_HASH = re.compile(rf"_([0-9a-f]{{{_HASH_DIGITS}}})\Z")
+_HASH = re.compile(rf"[0-9a-f]{{{_HASH_DIGITS}}}\Z")
 
 
 class Pair(NamedTuple):
@@ -78,14 +78,20 @@ def assign(
     held: Mapping[Pair, str] = _NOTHING,
 ) -> dict[str, Pair]:
     """A name for each pair, no name twice and none of those ``taken``. A pair keeps the name it
-    holds, which no other gets; of the rest, earlier pairs get the plain spelling."""
+    holds, which no other gets, nor that name with its hash; of the rest, earlier pairs get the
+    plain spelling."""
     table: dict[str, Pair] = {}
     others = frozenset(held.values())
+    hashes: Hashes | None = None
     for pair in pairs:
         name = held.get(pair)
         if name is None or name in taken:
             name = plain = spelling.spell(pair)
             attempt = 0
+            if held and looks_hashed(name):
+                hashes = hashes or Hashes(held, spelling)
+                if hashes.is_anothers(name, pair):
+                    name = spelling.hashed(plain, pair)
             # A server may have taken the hashed name too, on purpose.
             while name in table or name in others or name in taken:
                 name = spelling.hashed(plain, pair, attempt)
@@ -122,13 +128,17 @@ class Hashes:
         found = [pair for pair in self._pairs.get(name[-_HASH_DIGITS:], ()) if self._is(name, pair)]
         return found[0] if len(found) == 1 else None
 
+    def is_anothers(self, name: str, pair: Pair) -> bool:
+        """Whether a name of ``pair`` means another by its hash."""
+        return self.find(name) not in (None, pair)
+
     def _is(self, name: str, pair: Pair) -> bool:
         return any(name == each.hashed(each.spell(pair), pair) for each in self._spellings)
 
 
 def looks_hashed(name: str) -> bool:
     """Whether a name ends like one with a hash."""
-    return _HASH.search(name, max(0, len(name) - _HASH_DIGITS - 1)) is not None
+    return _HASH.match(name, max(0, len(name) - _HASH_DIGITS)) is not None
 
 
 def _accepted(*extra: Spelling) -> set[Spelling]:
