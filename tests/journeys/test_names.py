@@ -156,3 +156,13 @@ async def test_a_server_that_comes_late_takes_no_name_that_was_shown(junction, g
     other, same = await client.tools()
     assert same == "a_b__about"
     assert (await client.read(same))["pid"] == owner != (await client.read(other))["pid"]
+
+
+@pytest.mark.req("S-06")
+async def test_a_name_that_was_only_called_is_not_anothers_to_take_either(junction, gate):
+    servers = {"late": scripted("about", gate=str(gate)), "quick": scripted("about")}
+    client = await junction(servers, "--prefix", "never")
+    owner = (await client.read("about"))["pid"]
+    gate.open()
+    assert (await client.read("late:about"))["pid"] != owner
+    assert (await client.read("about"))["pid"] == owner
