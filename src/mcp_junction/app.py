@@ -234,8 +234,9 @@ class Junction:
 
     @property
     def is_settled(self) -> bool:
-        if not self._settled:
-            self._settled = all(map(self._is_known, self.servers.values()))
+        if not self._settled and all(map(self._is_known, self.servers.values())):
+            self._settled = True
+            self.keeper.catalog.settle()
         return self._settled
 
     def _is_known(self, server: Upstream) -> bool:
@@ -266,7 +267,7 @@ class Junction:
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
-        return view.find(meant(call, view)) is not None
+        return view.keep_used(meant(call, view))  # else another may come that would have it
 
     def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         for shared in self.servers.values():

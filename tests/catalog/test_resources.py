@@ -10,7 +10,7 @@ from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import one_server
 from mcp_junction.catalog.resources import ResourceView, parse_template
 from mcp_junction.protocol import encode
-from mcp_junction.protocol.names import Pair
+from mcp_junction.protocol.names import STDIO, Pair
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream.hello import Greeting
 
@@ -163,3 +163,45 @@ def test_what_a_template_can_stand_for(template, fits, does_not):
 def test_a_template_made_to_be_slow_is_not():
     parsed = parse_template("a://" + "{x}-" * 500 + "end")
     assert not parsed.matches("a://" + "-" * 100_000), "this would never end by backtracking"
+
+
+@pytest.mark.req("S-06")
+async def test_an_address_that_was_shown_stays_its_servers_whoever_lists_it_later():
+    order, two = ["one", "two"], offering("two", ("a://1",), ("n://{id}",))
+    before = Catalog().with_offering(two, order)
+    assert listed(before.resources()) == ["a://1"]
+    both = before.with_offering(offering("one", ("a://1",), ("n://{id}",)), order)
+    found = both.resources()
+    assert listed(found) == ["one+a://1", "a://1"], "in the order of the file all the same"
+    assert found.find("a://1").upstream is two.upstream
+    assert found.find("one+a://1").pair == Pair("one", "a://1")
+    assert found.find_template("n://{id}").upstream is two.upstream
+    left = both.without("two").resources()
+    assert left.find("a://1").upstream is two.upstream
+    freed = both.forgetting("two", ["one"]).resources()
+    assert listed(freed) == ["one+a://1"], "what was shown stays"
+
+
+@pytest.mark.req("S-06")
+async def test_an_address_that_is_no_longer_listed_is_nobody_elses():
+    order = ["one", "two"]
+    before = Catalog().with_offering(offering("two", ("a://1", "b://1")), order)
+    assert listed(before.resources()) == ["a://1", "b://1"]
+    after = before.with_offering(offering("two", ("b://1",)), order)
+    assert after.resources().find("a://1") is None, "of two places, no one has the scheme"
+    after = after.with_offering(offering("one", ("a://2",), ("a://{id}",)), order)
+    assert after.resources().find("a://1") is None
+    assert after.resources().find("a://3").pair.server == "one"
+    again = after.with_offering(offering("two", ("b://1", "a://3")), order)
+    assert listed(again.resources()) == ["a://2", "b://1", "a://3"]
+    assert again.with_offering(offering("one", ("a://1",)), order).resources().find(
+        "one+a://1"
+    ).pair == Pair("one", "a://1")
+
+
+@pytest.mark.req("S-06")
+async def test_the_addresses_that_a_list_of_tools_refers_to_are_kept_with_it():
+    before = Catalog().with_offering(offering("two", ("ui://x",)), ["one", "two"])
+    assert before.view(STDIO).items.page()
+    after = before.with_offering(offering("one", ("ui://x",)), ["one", "two"])
+    assert after.resources().find("ui://x").pair.server == "two"

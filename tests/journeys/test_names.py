@@ -116,3 +116,53 @@ async def test_a_name_is_not_given_to_another_server_when_its_own_has_crashed(ju
     assert list(await client.tools()) == [hashed]
     assert (await client.refused(plain))["code"] == -32000
     assert (await client.read(hashed))["pid"] == other
+
+
+@pytest.mark.req("S-06", "EDGE-CONFLICT")
+@pytest.mark.parametrize(
+    ("key", "grown", "name", "client", "flags"),
+    [
+        ("d__y", "y__about", "d__y__about", "claude-ai", []),
+        ("d:y", "y:about", "d:y:about", "someone", []),
+        ("y", "about", "about", "someone", ["--prefix", "never"]),
+    ],
+)
+async def test_a_server_cannot_take_a_name_of_another_that_was_shown(
+    junction, key, grown, name, client, flags
+):
+    servers = {"d": scripted("grow"), key: scripted("about")}
+    client = await junction(servers, *flags, client=client)
+    grow, plain = await client.tools()
+    assert plain == name
+    owner = (await client.read(name))["pid"]
+    await client.told(grow, name=grown)
+    await client.heard("notifications/tools/list_changed")
+    listed = list(await client.tools())
+    assert (listed[0], listed[2]) == (grow, name)
+    assert re.fullmatch(re.escape(name) + "_[0-9a-f]{8}", listed[1])
+    assert (await client.read(name))["pid"] == owner
+    assert (await client.read(listed[1])).get("pid") != owner
+
+
+@pytest.mark.req("S-06", "EDGE-CONFLICT")
+async def test_a_server_that_comes_late_takes_no_name_that_was_shown(junction, gate):
+    servers = {"a.b": scripted("about", gate=str(gate)), "a_b": scripted("about")}
+    client = await junction(servers, list_wait_ms=200, client="claude-ai")
+    await client.up("a_b__about")
+    assert list(await client.tools()) == ["a_b__about"]
+    owner = (await client.read("a_b__about"))["pid"]
+    gate.open()
+    await client.heard("notifications/tools/list_changed")
+    other, same = await client.tools()
+    assert same == "a_b__about"
+    assert (await client.read(same))["pid"] == owner != (await client.read(other))["pid"]
+
+
+@pytest.mark.req("S-06")
+async def test_a_name_that_was_only_called_is_not_anothers_to_take_either(junction, gate):
+    servers = {"late": scripted("about", gate=str(gate)), "quick": scripted("about")}
+    client = await junction(servers, "--prefix", "never")
+    owner = (await client.read("about"))["pid"]
+    gate.open()
+    assert (await client.read("late:about"))["pid"] != owner
+    assert (await client.read("about"))["pid"] == owner

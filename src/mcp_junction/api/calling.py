@@ -194,6 +194,7 @@ class Calling:
             return name, None
         route = view.find(name) or view.former(name)
         if route is not None:
+            view.keep_used(name)
             return name, self._standing(route.pair.server)
         pairs = view.called(name)
         if len(pairs) > 1:

@@ -2,7 +2,8 @@
 
 Each Call keeps the catalog it started with. Views are made when first asked for and kept with their
 catalog. A server that leaves keeps its names for as long as the catalog remembers it, so that no
-call meant for it lands on another server's tool.
+call meant for it lands on another server's tool; and so does a tool that was shown (``given.py``),
+which is the one thing that all generations share.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import msgspec
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.catalog.kinds import TOOLS, Kind
+from mcp_junction.catalog.given import Given
+from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.catalog.own import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.view import Offered, View
@@ -52,6 +54,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     """What is listed where an endpoint does not say: all tools, or those to search them with."""
     order: tuple[str, ...] = ()
     gone: Mapping[str, Offering] = {}
+    given: Given = msgspec.field(default_factory=Given)
     _made: dict[Any, Any] = {}
 
     def with_offering(self, offering: Offering, order: list[str]) -> Catalog:
@@ -75,7 +78,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         return self._next(present, {**self.gone, key: offering}, tuple(order))
 
     def forgetting(self, key: str, order: list[str]) -> Catalog:
-        """This catalog as if there had never been such a server."""
+        """This catalog as if there had never been such a server; its names are free."""
+        self.given.forget(key)
         present = {k: v for k, v in self.offerings.items() if k != key}
         gone = {k: v for k, v in self.gone.items() if k != key}
         return self._next(present, gone, tuple(order))
@@ -86,6 +90,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     def renamed(self, old: str, new: str, order: list[str]) -> Catalog:
         """This catalog with another key for a server."""
+        self.given.rename(old, new)
 
         def under(offerings: Mapping[str, Offering]) -> dict[str, Offering]:
             return {(new if key == old else key): kept for key, kept in offerings.items()}
@@ -104,7 +109,15 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             exposure=self.exposure,
             order=order,
             gone=gone,
+            given=self.given,
         )
+
+    def settle(self) -> None:
+        """Every server has been heard of: what can be looked up from now on counts as shown."""
+        self.given.is_settled = True
+        for made in self._made.values():
+            if isinstance(made, View | ResourceView):
+                made.keep()
 
     def view(self, spelling: Spelling, kind: Kind = TOOLS, endpoint: Endpoint = EVERYTHING) -> View:
         """Tools or prompts under ``spelling``, as seen at ``endpoint``."""
@@ -119,11 +132,14 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 offers=offers,
                 known=self._offered(kind, endpoint, self._all()),
                 gone={key: left.upstream for key, left in self.gone.items()},
-                apart=self.resources(endpoint).apart,
+                resources=self.resources(endpoint),
                 timeout=self.timeout,
                 page_size=self.page_size,
                 own=self._own(kind, endpoint, offers),
+                held=self.given.at(spelling, kind, endpoint.name),
             )
+            if self.given.is_settled:
+                found.keep()
         return found
 
     def _own(self, kind: Kind, endpoint: Endpoint, offers: Iterable[Pair]) -> tuple[Offer, ...]:
@@ -151,8 +167,12 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 frozenset(self.offerings),
                 self.timeout,
                 self.page_size,
+                held=self.given.at(None, RESOURCES, endpoint.name),
+                held_templates=self.given.at(None, TEMPLATES, endpoint.name),
                 alone=len(places) == 1,
             )
+            if self.given.is_settled:
+                found.keep()
         return found
 
     def _all(self) -> dict[str, Offering]:

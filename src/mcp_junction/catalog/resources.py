@@ -3,18 +3,21 @@
 Addresses and templates stay as they are. When two servers list the same one, the later is listed as
 ``server+address``, which resolves to it alone. An address that nobody lists is looked for in the
 templates, then by its scheme; what still fits no one server, or fits two, is not guessed at. As
-with tools, a server that left keeps what was its own, so that no read lands on another one.
+with tools, a server that left keeps what was its own, and so does one that was the first to be
+listed with an address, so that no read lands on another one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Raw
 
 from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.given import Held
 from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.merge import MergedList
@@ -84,8 +87,13 @@ class ResourceView:
         timeout: float,
         page_size: int,
         *,
+        held: Held,
+        held_templates: Held,
         alone: bool = False,
     ) -> None:
+        self._held = held
+        self._held_templates = held_templates
+        self._page_size = page_size
         self._timeout = timeout
         self._alone = known[0].upstream if alone and len(known) == 1 else None
         self._present = present
@@ -94,23 +102,43 @@ class ResourceView:
         self._schemes: dict[str, dict[str, Upstream]] = {}
         self.apart: dict[Pair, str] = {}
         """The resources that are listed under another address than their server's own."""
-        listed: dict[str, bytes] = {}
-        templates: list[tuple[str, bytes]] = []
+        self._listed: dict[str, bytes] = {}
+        self._listed_templates: dict[str, bytes] = {}
+        self._shown: dict[str, Pair] = {}
+        self._shown_templates: dict[str, Pair] = {}
         for offering in known:
             upstream = offering.upstream
             here = upstream.key in present
             for offer in offering.resources:
                 uri, item = self._add(upstream, offer)
                 if here:
-                    listed[uri] = item
+                    self._listed[uri] = item
             for offer in offering.templates:
-                added = self._add_template(upstream, offer)
+                text, item = self._add_template(upstream, offer)
                 if here:
-                    templates.append(added)
-        self.items = MergedList("resources", list(listed), list(listed.values()), page_size)
-        self.templates = MergedList(
-            "resourceTemplates", [t[0] for t in templates], [t[1] for t in templates], page_size
-        )
+                    self._listed_templates[text] = item
+
+    @cached_property
+    def items(self) -> MergedList:
+        """The list of resources, for clients to see."""
+        self.keep()
+        listed = self._listed
+        return MergedList("resources", list(listed), list(listed.values()), self._page_size)
+
+    @cached_property
+    def templates(self) -> MergedList:
+        """The list of templates, for clients to see."""
+        self.keep()
+        listed = self._listed_templates
+        return MergedList("resourceTemplates", list(listed), list(listed.values()), self._page_size)
+
+    def keep(self) -> None:
+        """The addresses have been shown: they stay whose they are, in the views that follow."""
+        for held, shown in (
+            (self._held, self._shown),
+            (self._held_templates, self._shown_templates),
+        ):
+            held.keep(shown, frozenset(shown.values()))
 
     def find(self, uri: str) -> Route | None:
         """The route of an address, listed or not; None when no one server can be named.
@@ -120,9 +148,18 @@ class ResourceView:
         found = self._routes.get(uri)
         if found is not None:
             return found
-        fitting = self._fitting(uri)
-        if fitting is not None:
-            return fitting
+        guessed = self._fitting(uri) or self._by_scheme(uri)
+        was = self._past.get(uri)
+        return guessed if was is None or guessed is None or guessed.pair == was else None
+
+    @cached_property
+    def _past(self) -> dict[str, Pair]:
+        """Whose the addresses were that nobody lists now."""
+        held = self._held.owners.items()
+        return {uri: pair for uri, pair in held if uri not in self._routes}
+
+    def _by_scheme(self, uri: str) -> Route | None:
+        """The route of an address whose scheme one server has, and only one."""
         owner = self._only(self._schemes.get(_scheme(uri), {}).values()) or self._alone
         return self._route(owner, uri, Raw(encode.dumps(uri))) if owner is not None else None
 
@@ -154,23 +191,26 @@ class ResourceView:
 
     def _add(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
         """The address a resource is listed under, and its item of the list."""
-        uri = offer.name
         members = offer.members
-        self._note_scheme(uri, upstream)
-        if uri in self._routes:
-            uri = self.apart[Pair(upstream.key, uri)] = _apart(upstream, uri, self._routes)
+        self._note_scheme(offer.name, upstream)
+        pair = Pair(upstream.key, offer.name)
+        uri = _address(pair, self._shown, self._held)
+        if uri != offer.name:
+            self.apart[pair] = uri
             members = {**members, "uri": Raw(encode.dumps(uri))}
+        self._shown[uri] = pair
         self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
         return uri, encode.dumps(members)
 
     def _add_template(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
         """How a template is listed, and its item of the list."""
-        text = offer.name
         members = offer.members
-        self._note_scheme(text, upstream)
-        if text in self._templates:
-            text = _apart(upstream, text, self._templates)
+        self._note_scheme(offer.name, upstream)
+        pair = Pair(upstream.key, offer.name)
+        text = _address(pair, self._shown_templates, self._held_templates)
+        if text != offer.name:
             members = {**members, "uriTemplate": Raw(encode.dumps(text))}
+        self._shown_templates[text] = pair
         added = len(text) - len(offer.name)
         self._templates[text] = _Listed(parse_template(text), upstream, added)
         return text, encode.dumps(members)
@@ -184,11 +224,16 @@ class ResourceView:
         return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
 
 
-def _apart(upstream: Upstream, address: str, taken: Container[str]) -> str:
-    """An address of a server that another server has too, told apart by the server's key."""
-    address = f"{_NOT_SCHEME.sub('-', upstream.key)}+{address}"
-    while address in taken:
-        address = f"x-{address}"
+def _address(pair: Pair, shown: Container[str], held: Held) -> str:
+    """The address of a pair: the one it holds, or its own, or, if that is another server's, one
+    that the server's key tells apart."""
+    address = held.names.get(pair)
+    if address is None:
+        address = pair.name
+        if address in shown or address in held.owners:
+            address = f"{_NOT_SCHEME.sub('-', pair.server)}+{address}"
+        while address in shown or address in held.owners:
+            address = f"x-{address}"
     return address
 
 

@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.given import Held
 from mcp_junction.catalog.kinds import Kind
 from mcp_junction.catalog.references import referred
+from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode, names
 from mcp_junction.protocol.merge import MergedList
@@ -43,11 +45,13 @@ class View:
         offers: Mapping[Pair, Offered],
         known: Mapping[Pair, Offered],
         gone: Mapping[str, Upstream],
-        apart: Mapping[Pair, str],
+        resources: ResourceView,
         timeout: float,
         page_size: int,
+        held: Held,
         own: Sequence[Offer] = (),
     ) -> None:
+        self._kind = kind
         self.own = frozenset(offer.name for offer in own)
         """The names of Junction's own tools, where they are listed instead of the others."""
         self._spelling = spelling
@@ -55,23 +59,47 @@ class View:
         self._offers = offers
         self._known = known
         self._gone = gone
-        self._apart = apart
+        self._resources = resources
         self._timeout = timeout
-        table = names.assign(known, spelling, self.own)
+        self._page_size = page_size
+        self._own_offers = own
+        self._held = held
+        self._is_kept = False
+        self._table = table = names.assign(known, spelling, self.own, self._held.names)
         here = {name: pair for name, pair in table.items() if pair in offers}
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
-        listed = list(here)
-        if own:
-            listed = [offer.name for offer in own]
-            items = [encode.dumps(offer.members) for offer in own]
+
+    @cached_property
+    def items(self) -> MergedList:
+        """The list, for clients to see."""
+        self.keep()
+        if self._own_offers:
+            listed = [offer.name for offer in self._own_offers]
+            items = [encode.dumps(offer.members) for offer in self._own_offers]
         else:
-            items = [self._described(name, pair) for name, pair in here.items()]
-        self.items = MergedList(kind.member, listed, items, page_size)
+            listed = list(self._routes)
+            items = [self._described(name, route.pair) for name, route in self._routes.items()]
+        return MergedList(self._kind.member, listed, items, self._page_size)
+
+    def keep(self) -> None:
+        """The names here have been shown: they stay whose they are, in the views that follow."""
+        if not self._is_kept:
+            self._is_kept = True
+            self._held.keep(self._table, self._known)
+            self._resources.keep()  # to which tools refer
+
+    def keep_used(self, name: str) -> bool:
+        """Somebody uses a name: it stays whose it is. Whether it is anybody's who is there."""
+        route = self.find(name)
+        if route is not None and route.pair not in self._held.names:
+            used = {each: pair for each, pair in self._table.items() if pair == route.pair}
+            self._held.keep(used, self._known)
+        return route is not None
 
     def find(self, name: str) -> Route | None:
         """The route of a name in this view's spelling, or in any other that is not ambiguous."""
-        return self._routes.get(name) or (None if name in self.own else self._others.get(name))
+        return self._routes.get(name) or (None if name in self.own else self._other(name))
 
     def departed(self, name: str) -> Upstream | None:
         """Whose a name was, if that server has left."""
@@ -82,11 +110,12 @@ class View:
         """Where a name led, if that server has left; it may be back in a moment."""
         if name in self.own:
             return None
-        pair = self._departed.get(name) or self._aliases.get(name)
+        pair = self._departed.get(name) or self._aliases.get(name) or self._by_hash(name)
         return self._route(pair) if pair is not None and pair.server in self._gone else None
 
     def names_of(self, server: str) -> list[str]:
         """The names under which one server's offers are listed."""
+        self.keep()
         return [name for name, route in self._routes.items() if route.pair.server == server]
 
     def spelled(self, pair: Pair) -> str | None:
@@ -108,8 +137,8 @@ class View:
 
     @cached_property
     def _spelled(self) -> dict[Pair, str]:
-        here = {route.pair: name for name, route in self._routes.items()}
-        return {**{pair: name for name, pair in self._departed.items()}, **here}
+        self.keep()
+        return {pair: name for name, pair in self._table.items()}
 
     @cached_property
     def _by_own_name(self) -> dict[str, list[Pair]]:
@@ -120,6 +149,7 @@ class View:
 
     def nearest(self, name: str) -> list[str]:
         """Names like one that is not there."""
+        self.keep()
         known = self._comparable(name)
         close = difflib.get_close_matches(name, known, _NEAREST, 0.5)
         tail = name.rpartition(self._spelling.separator)[2]
@@ -137,6 +167,12 @@ class View:
     def _words(self) -> dict[str, frozenset[str]]:
         return {name: _words(name) for name in self._routes}
 
+    def _other(self, name: str) -> Route | None:
+        found = self._others.get(name)
+        if found is None and (pair := self._by_hash(name)) is not None and pair in self._offers:
+            return self._route(pair)
+        return found
+
     @cached_property
     def _others(self) -> dict[str, Route]:
         by_pair = {route.pair: route for route in self._routes.values()}
@@ -144,7 +180,39 @@ class View:
 
     @cached_property
     def _aliases(self) -> dict[str, Pair]:
-        return names.aliases(list(self._known), self._canonical, self._spelling)
+        """What else means one of the pairs; nothing that is, was or could have been another's."""
+        table = names.aliases(self._ever, self._canonical, self._spelling)
+        for name, owner in self._owners.items():
+            if table.get(name, owner) != owner:
+                del table[name]
+        if made_up := {pair for pair in self._known if names.looks_hashed(pair.name)}:
+            for name in [name for name, pair in table.items() if pair in made_up]:
+                if self._hashes.is_anothers(name, table[name]):
+                    del table[name]
+        if len(self._ever) == len(self._known):
+            return table
+        return {name: pair for name, pair in table.items() if pair in self._known}
+
+    @cached_property
+    def _ever(self) -> list[Pair]:
+        """The pairs that are known, and those that were shown and are offered no more."""
+        return [*self._known, *(pair for pair in self._held.names if pair not in self._known)]
+
+    @cached_property
+    def _owners(self) -> dict[str, Pair]:
+        """Whose each name is, also of what is offered no more."""
+        return {**self._held.owners, **self._table}
+
+    def _by_hash(self, name: str) -> Pair | None:
+        """The pair that a name means by its hash, where it is listed under another."""
+        if not names.looks_hashed(name) or name in self._owners:
+            return None
+        pair = self._hashes.find(name)
+        return pair if pair in self._known else None
+
+    @cached_property
+    def _hashes(self) -> names.Hashes:
+        return names.Hashes(self._ever, self._canonical, self._spelling)
 
     def _route(self, pair: Pair) -> Route:
         upstream, offer = self._known[pair]
@@ -159,8 +227,8 @@ class View:
 
     def _described(self, name: str, pair: Pair) -> bytes:
         own = self._offers[pair].offer.members
-        if self._apart and _META in own:
-            own = {**own, _META: referred(own[_META], pair.server, self._apart)}
+        if (apart := self._resources.apart) and _META in own:
+            own = {**own, _META: referred(own[_META], pair.server, apart)}
         return encode.dumps({**own, "name": name})
 
 

@@ -2,7 +2,8 @@
 
 A spelled name is never taken apart again. ``assign`` gives each pair its own name under one
 spelling; ``aliases`` gives the table of every other spelling a caller may use. Two pairs that would
-get one name are told apart by a stable hash of the pair, which the later one carries.
+get one name are told apart by a stable hash of the pair, which the later one carries; ``Hashes``
+finds a pair by the name with its hash also where it does not carry it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 STRICT_LENGTH: Final = 64
 _HASH_DIGITS: Final = 8
 _NOT_STRICT = re.compile(r"[^A-Za-z0-9_-]")
+_HASH = re.compile(rf"[0-9a-f]{{{_HASH_DIGITS}}}\Z")
 
 
 class Pair(NamedTuple):
@@ -25,6 +27,9 @@ class Pair(NamedTuple):
 
     server: str
     name: str
+
+
+_NOTHING: Final[Mapping[Pair, str]] = {}
 
 
 class Spelling(msgspec.Struct, frozen=True):
@@ -67,19 +72,30 @@ def digest(pair: Pair, attempt: int = 0) -> str:
 
 
 def assign(
-    pairs: Iterable[Pair], spelling: Spelling, taken: Collection[str] = ()
+    pairs: Iterable[Pair],
+    spelling: Spelling,
+    taken: Collection[str] = (),
+    held: Mapping[Pair, str] = _NOTHING,
 ) -> dict[str, Pair]:
-    """A name for each pair, no name twice and none of those ``taken``. Earlier pairs keep the plain
-    spelling."""
+    """A name for each pair, no name twice and none of those ``taken``. A pair keeps the name it
+    holds, which no other gets, nor that name with its hash; of the rest, earlier pairs get the
+    plain spelling."""
     table: dict[str, Pair] = {}
+    others = frozenset(held.values())
+    hashes: Hashes | None = None
     for pair in pairs:
-        name = plain = spelling.spell(pair)
-        attempt = 0
-        while (
-            name in table or name in taken
-        ):  # a server may have taken the hashed name too, on purpose
-            name = spelling.hashed(plain, pair, attempt)
-            attempt += 1
+        name = held.get(pair)
+        if name is None or name in taken:
+            name = plain = spelling.spell(pair)
+            attempt = 0
+            if held and looks_hashed(name):
+                hashes = hashes or Hashes(held, spelling)
+                if hashes.is_anothers(name, pair):
+                    name = spelling.hashed(plain, pair)
+            # A server may have taken the hashed name too, on purpose.
+            while name in table or name in others or name in taken:
+                name = spelling.hashed(plain, pair, attempt)
+                attempt += 1
         table[name] = pair
     return table
 
@@ -88,10 +104,7 @@ def aliases(pairs: Sequence[Pair], *extra: Spelling) -> dict[str, Pair]:
     """Every other spelling that means exactly one of ``pairs``; what could mean two means none."""
     table: dict[str, Pair] = {}
     doubtful: set[str] = set()
-    lengths = {STRICT_LENGTH, *(client.max_length for client in strict_clients())}
-    spellings = {STDIO, PLATFORM, Spelling("__"), *extra}
-    spellings |= {Spelling("__", strict=True, max_length=length) for length in lengths}
-    for spelling in spellings:
+    for spelling in _accepted(*extra):
         for name, pair in assign(pairs, spelling).items():
             for meant in (name, spelling.spell(pair)):
                 if table.setdefault(meant, pair) != pair:
@@ -99,6 +112,40 @@ def aliases(pairs: Sequence[Pair], *extra: Spelling) -> dict[str, Pair]:
     for name in doubtful:
         del table[name]
     return table
+
+
+class Hashes:
+    """Which pair a name means that carries the pair's hash, whether or not it is listed so."""
+
+    def __init__(self, pairs: Iterable[Pair], *extra: Spelling) -> None:
+        self._spellings = _accepted(*extra)
+        self._pairs: dict[str, list[Pair]] = {}
+        for pair in pairs:
+            self._pairs.setdefault(digest(pair), []).append(pair)
+
+    def find(self, name: str) -> Pair | None:
+        """The only pair that is meant; None if there is none."""
+        found = [pair for pair in self._pairs.get(name[-_HASH_DIGITS:], ()) if self._is(name, pair)]
+        return found[0] if len(found) == 1 else None
+
+    def is_anothers(self, name: str, pair: Pair) -> bool:
+        """Whether a name of ``pair`` means another by its hash."""
+        return self.find(name) not in (None, pair)
+
+    def _is(self, name: str, pair: Pair) -> bool:
+        return any(name == each.hashed(each.spell(pair), pair) for each in self._spellings)
+
+
+def looks_hashed(name: str) -> bool:
+    """Whether a name ends like one with a hash."""
+    return _HASH.match(name, max(0, len(name) - _HASH_DIGITS)) is not None
+
+
+def _accepted(*extra: Spelling) -> set[Spelling]:
+    """The spellings a caller may use, whatever was listed."""
+    lengths = {STRICT_LENGTH, *(client.max_length for client in strict_clients())}
+    spellings = {STDIO, PLATFORM, Spelling("__"), *extra}
+    return spellings | {Spelling("__", strict=True, max_length=length) for length in lengths}
 
 
 class StrictClient(msgspec.Struct, frozen=True):

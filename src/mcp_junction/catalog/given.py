@@ -1,0 +1,88 @@
+"""Given: the names and addresses that clients have been shown in this run, and whose each is.
+
+A catalog is of one moment; this goes on from one to the next. A name that was shown stays its
+pair's, whoever comes later, and is nobody else's when that pair is gone: only a server that is
+removed for good frees its names. Each list has names of its own: those of one kind, at one address,
+in one spelling. Nothing of this outlives the process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping
+from typing import Final
+
+from mcp_junction.catalog.endpoints import one_server
+from mcp_junction.catalog.kinds import Kind
+from mcp_junction.protocol.names import Pair, Spelling
+
+MOST_PAST: Final = 5_000
+"""How many tools that it no longer offers a server is remembered for, in each list. One that offers
+something else all the time gives up names of its own, and no one else's."""
+
+
+class Held:
+    """The names of one list, or the addresses."""
+
+    def __init__(self) -> None:
+        self.names: dict[Pair, str] = {}
+        self.owners: dict[str, Pair] = {}
+
+    def keep(self, table: Mapping[str, Pair], known: Container[Pair]) -> None:
+        """These have been shown. ``known`` are the pairs that there are now."""
+        for name, pair in table.items():
+            if pair not in self.names and name not in self.owners:
+                self.names[pair] = name
+                self.owners[name] = pair
+        past = [pair for pair in self.names if pair not in known]
+        if len(past) > MOST_PAST:
+            self._give_up(past)
+
+    def forget(self, server: str) -> None:
+        for pair in [pair for pair in self.names if pair.server == server]:
+            self._drop(pair)
+
+    def rename(self, old: str, new: str) -> None:
+        for name, pair in self.owners.items():
+            if pair.server == old:
+                self.owners[name] = Pair(new, pair.name)
+        self.names = {pair: name for name, pair in self.owners.items()}
+
+    def _give_up(self, past: list[Pair]) -> None:
+        """Forget the oldest of those servers that have too many."""
+        over = Counter(pair.server for pair in past)
+        for pair in past:
+            if over[pair.server] > MOST_PAST:
+                over[pair.server] -= 1
+                self._drop(pair)
+
+    def _drop(self, pair: Pair) -> None:
+        del self.owners[self.names.pop(pair)]
+
+
+class Given:
+    """The names of every list."""
+
+    def __init__(self) -> None:
+        self.is_settled = False
+        """Whether names count as shown from the moment that there is a view of them."""
+        self._lists: dict[tuple[Spelling | None, str, str], Held] = {}
+
+    def at(self, spelling: Spelling | None, kind: Kind, address: str) -> Held:
+        """The names of one list. What has an address of its own is not spelled."""
+        return self._lists.setdefault((spelling, kind.name, address), Held())
+
+    def forget(self, server: str) -> None:
+        """A server is removed for good."""
+        for held in self._lists.values():
+            held.forget(server)
+        self._lists = {key: held for key, held in self._lists.items() if held.names}
+
+    def rename(self, old: str, new: str) -> None:
+        """A server has another key. The names that hold its key are others now, too."""
+        for (spelling, _, address), held in self._lists.items():
+            is_part = spelling is not None and spelling.prefixed
+            if is_part or address == one_server(old).name:
+                held.forget(old)
+            else:
+                held.rename(old, new)
