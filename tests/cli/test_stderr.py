@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -48,11 +49,15 @@ def test_what_is_too_much_is_counted_in_its_place(pipe):
     file = Unhurried(pipe[1], limit=100_000)
     for number in range(3000):
         file.write(b"%-99d\n" % number)
-    lines = ended(file, pipe)
-    kept = [line.strip() for line in lines[:-1]]
-    assert kept == [str(number) for number in range(len(kept))]
-    assert 1000 <= len(kept) < 1100
-    assert lines[-1] == f"mcp-junction: {3000 - len(kept)} messages are missing here: nobody read"
+    kept, missing = [], 0
+    for line in ended(file, pipe):
+        gap = re.fullmatch("mcp-junction: ([0-9]+) messages are missing here: nobody read", line)
+        missing += int(gap[1]) if gap else 0
+        if not gap:
+            assert int(line) == len(kept) + missing, "each is in its place"
+            kept.append(line)
+    assert len(kept) + missing == 3000
+    assert 1000 <= len(kept) <= 2000, "what may wait, what the pipe takes, and a little more"
 
 
 def test_what_comes_after_a_gap_is_behind_the_words_for_it(pipe):

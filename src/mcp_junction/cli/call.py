@@ -14,7 +14,7 @@ from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.waiting import settled_with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import FrameError, UsageError
-from mcp_junction.protocol import frames
+from mcp_junction.protocol import frames, texts
 
 
 def run(argv: list[str]) -> int:
@@ -44,7 +44,7 @@ def read_arguments(text: str) -> bytes:
     except UnicodeDecodeError as error:
         raise UsageError(f"the arguments are not UTF-8: byte {error.start}") from None
     try:
-        value = frames.value(data)
+        value = texts.value(data)
     except FrameError as error:
         raise UsageError(_fault(text, error)) from None
     if not value.startswith(b"{"):

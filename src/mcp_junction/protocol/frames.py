@@ -58,7 +58,6 @@ class Frame(msgspec.Struct, gc=False):
 
 _frames = msgspec.json.Decoder(Frame)
 _members = msgspec.json.Decoder(dict[str, Raw])
-_values = msgspec.json.Decoder(Raw)
 _strings = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
 _join = b"".join
@@ -95,8 +94,8 @@ ID_STARTS = frozenset(b'"-0123456789')
 _NULL_START = ord("n")
 _OBJECT_START = ord("{")
 _BATCH = "batches are not part of MCP since 2025-06-18: send each message as a frame of its own"
-_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
-_TOO_LONG = f"a number has more than {MAX_DIGITS} digits"
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+TOO_LONG = f"a number has more than {MAX_DIGITS} digits"
 
 SMALL = 4096
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -118,31 +117,13 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
     except UnicodeDecodeError as error:
         raise _refused(data, PARSE_ERROR, f"not valid UTF-8 (byte {error.start})") from None
     except RecursionError:
-        raise _refused(data, PARSE_ERROR, _TOO_DEEP) from None
+        raise _refused(data, PARSE_ERROR, TOO_DEEP) from None
     except msgspec.ValidationError as error:
         what = _BATCH if is_batch(data) else f"not a JSON-RPC message: {error}"
         raise _refused(data, INVALID_REQUEST, what) from None
     except msgspec.DecodeError as error:
         raise _refused(data, PARSE_ERROR, _HALVED if _HALF.search(data) else str(error)) from None
     return frame
-
-
-def value(data: bytes) -> bytes:
-    """Any JSON text that may go into a frame, without white space around it. Raises FrameError."""
-    try:
-        str(data, "utf-8")
-        _values.decode(data)
-    except UnicodeDecodeError as error:
-        raise FrameError(PARSE_ERROR, f"not valid UTF-8 (byte {error.start})") from None
-    except RecursionError:
-        raise FrameError(PARSE_ERROR, _TOO_DEEP) from None
-    except msgspec.DecodeError as error:
-        raise FrameError(PARSE_ERROR, str(error)) from None
-    if too_deep(data):
-        raise FrameError(PARSE_ERROR, _TOO_DEEP)
-    if has_long_number(data):
-        raise FrameError(PARSE_ERROR, _TOO_LONG)
-    return data.strip(b" \t\r\n")
 
 
 def is_batch(data: bytes) -> bool:
@@ -184,11 +165,11 @@ def _is_plain(frame: Frame, data: bytes) -> bool:
 def _check(frame: Frame, data: bytes, exact: bool) -> None:
     """What the types do not say: a frame has an end, and each member one meaning."""
     if too_deep(data, exact=exact):
-        raise _refused(data, PARSE_ERROR, _TOO_DEEP)
+        raise _refused(data, PARSE_ERROR, TOO_DEEP)
     if len(data) - _least_size(frame) >= LEAST_REPEAT and repeats(data):
         raise _refused(data, INVALID_REQUEST, "a member of the envelope is repeated or escaped")
     if len(data) > MAX_DIGITS and has_long_number(data):
-        raise _refused(data, PARSE_ERROR, _TOO_LONG)
+        raise _refused(data, PARSE_ERROR, TOO_LONG)
     _check_members(frame, data)
 
 
