@@ -178,11 +178,19 @@ def test_an_entry_that_serves_its_own_file_is_at_fault_whatever_stands_before(fo
 
 @pytest.mark.req("EDGE-CIRCULAR")
 @pytest.mark.parametrize(
-    "args",
-    [["mcp-junction", "--config", "other.json"], ["cat", "FILE"], ["my-mcp-junction", "FILE"]],
+    ("command", "args"),
+    [
+        ("env", ["mcp-junction", "--config", "other.json"]),
+        ("env", ["cat", "FILE"]),
+        ("env", ["my-mcp-junction", "--config", "FILE"]),
+        ("python3", ["server.py", "/src/mcp-junction", "FILE"]),
+        ("ssh", ["box", "mcp-junction", "--config", "FILE"]),
+        ("sh", ["-c", "ssh box mcp-junction --config FILE"]),
+        ("docker", ["run", "-i", "example/mcp-junction", "--config", "FILE"]),
+    ],
 )
-def test_an_entry_that_serves_another_file_or_only_reads_this_one_is_fine(folder, args):
-    entry = {"command": "env", "args": [arg.replace("FILE", str(folder.file)) for arg in args]}
+def test_an_entry_that_serves_another_file_or_only_reads_this_one_is_fine(folder, command, args):
+    entry = {"command": command, "args": [arg.replace("FILE", str(folder.file)) for arg in args]}
     (server,) = folder.load({"mcpServers": {"s": entry}}).servers
     assert server.fault == ""
 

@@ -251,10 +251,9 @@ def test_what_is_no_text_is_no_key(folder, key):
         "http://x:99999/",
         "http://x:0/",
         "http://[::1",
-        "https://ann:hunter22@h/",
+        "https://ann:hunter22@h h/",
         "http://0x7f.1/",
         "http:///path",
-        "http://é/",
         "ftp://x",
         "notaurl",
     ],
@@ -289,6 +288,33 @@ def test_all_that_is_wrong_with_a_remote_server_is_said_at_once(folder):
     }  # fmt: skip
     assert len(problems) == 8, "each is said once"
     assert "hunter22" not in str(problems)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://münchen.example/mcp", "https://x/?q=ä", "https://user:pass@x/mcp"]
+)
+def test_an_address_that_others_take_and_we_do_not_is_no_fault_of_the_file(server, url):
+    assert server({"url": url}).url == url
+
+
+@pytest.mark.parametrize("entry", [{"url": "", "command": "x"}, {"url": None, "command": "x"}])
+def test_what_is_empty_beside_a_command_is_not_there(server, entry):
+    assert server(entry).transport == "stdio"
+
+
+@pytest.mark.parametrize("command", ["", None])
+def test_what_is_empty_beside_an_address_is_not_there(server, command):
+    assert server({"url": "http://x/", "command": command}).transport == "http"
+
+
+def test_an_argument_may_name_a_variable_of_its_own_entry(server):
+    entry = {
+        "command": "npx",
+        "args": ["mcp-remote", "--header", "Authorization:${AUTH_HEADER}", "$HOME"],
+        "env": {"AUTH_HEADER": "Bearer $$x", "HOME": "/elsewhere"},
+    }
+    found = server(entry, {"HOME": "/home"})
+    assert found.args[-2:] == ("Authorization:Bearer $x", "/home")
 
 
 def test_a_header_that_is_ours_to_set_is_no_fault_of_the_file(server):

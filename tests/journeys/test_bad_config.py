@@ -231,7 +231,7 @@ def test_a_remote_server_that_cannot_be_reached_as_written_is_named_before_anyth
     complaint, command
 ):
     servers = {
-        "user": {"url": "https://ann:hunter22@h/"},
+        "user": {"url": "https://ann:hunter22@h h/"},
         "port": {"type": "sse", "url": "http://x:99999/"},
         "head": {"url": "http://127.0.0.1:1", "headers": {"a b": "c", "X": "hunter22\nb"}},
     }

@@ -78,7 +78,9 @@ async def test_a_server_whose_answer_to_initialize_makes_no_sense_is_named(junct
 
 
 @pytest.mark.req("FR-009")
-@pytest.mark.parametrize(("client", "name"), [("a", "my.db:read"), ("claude-ai", "my_db__read")])
+@pytest.mark.parametrize(
+    ("client", "name"), [("a", "my.db:read"), ("a", "my_db__read"), ("claude-ai", "my_db__read")]
+)
 async def test_who_calls_a_tool_of_a_server_that_never_came_up_is_told_why(junction, client, name):
     servers = {
         "my.db": scripted(dies_on="initialize", last_words="no disk", code=3),

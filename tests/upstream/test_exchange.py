@@ -74,11 +74,14 @@ async def test_what_only_begins_like_a_batch_is_noise(talk, line):
     assert not flight.future.done()
 
 
-async def test_a_batch_of_too_many_is_noise(talk):
-    flight = talk.fly()
-    answer = b'{"jsonrpc":"2.0","id":%b,"result":{}}' % flight.wire_id
-    talk.hear(b"[%b]" % b",".join([answer] * 101))
+async def test_a_large_batch_is_taken_and_one_of_too_many_is_told_of(talk, caplog):
+    flights = [talk.fly() for _ in range(1000)]
+    answers = [b'{"jsonrpc":"2.0","id":%b,"result":{}}' % flight.wire_id for flight in flights]
+    talk.hear(b"[%b]" % b",".join([*answers, b"1"]))
     assert talk.exchange.noise == 1
+    assert "a batch was not read: a batch may hold 1000 messages" in caplog.text
+    talk.hear(b"[%b]" % b",".join(answers))
+    assert all(flight.future.done() for flight in flights)
 
 
 @pytest.mark.req("FR-008", "US3-2")

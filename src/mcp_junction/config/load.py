@@ -6,9 +6,10 @@ All problems come in one report. This is the only module of the room that reads 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mcp_junction.config.document import child_path, members, parse
@@ -23,6 +24,13 @@ _EXTRAS = "$.junction.servers"
 _OF_SETS = {"names": NAMINGS, "exposure": EXPOSURES}
 _WORD = re.compile(r"[^\s='\";]+")
 _OURSELVES = re.compile(r"mcp[-_]junction(\.exe|[@=<>~].*)?")
+_LAUNCHER = re.compile(
+    rf"{_OURSELVES.pattern}|(python[\d.]*|uvx?|pipx|env|(ba|da|z)?sh|nice|nohup|setsid|timeout)(\.exe)?"
+)
+_ELSEWHERE = frozenset(
+    {"ssh", "docker", "podman", "nerdctl", "kubectl", "flatpak", "wsl", "chroot"}
+)
+"""Programs behind which a path is another machine's, or a container's."""
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
@@ -186,21 +194,31 @@ def _endpoints(
 
 
 def _unless_circular(server: ServerDefinition, path: str) -> ServerDefinition:
-    """The server, at fault if it starts our own program with this very file.
+    """The server, at fault if it plainly starts our own program here with this very file.
 
     A circle is also seen by who is started in it, from its environment; but that may be cleared.
     """
-    words = [word for text in (server.command, *server.args) for word in _WORD.findall(text)]
-    if not any(_OURSELVES.fullmatch(os.path.basename(word)) for word in words):
+    words = [server.command, *(word for arg in server.args for word in _WORD.findall(arg))]
+    programs = [os.path.basename(word) for word in words]
+    if (
+        not _LAUNCHER.fullmatch(programs[0])
+        or not any(map(_OURSELVES.fullmatch, programs))
+        or not _ELSEWHERE.isdisjoint(programs)
+    ):
         return server
     own, folder = os.path.realpath(path), server.cwd or ""
-    words += [part for arg in server.args for part in (arg, arg.partition("=")[2])]  # with spaces
-    if all(os.path.realpath(os.path.join(folder, word)) != own for word in words):
+    files = [*_after_config(words), *_after_config(server.args)]  # whose names may have spaces
+    files += [arg.partition("=")[2] for arg in server.args if arg.startswith("--config=")]
+    if all(os.path.realpath(os.path.join(folder, file)) != own for file in files):
         return server
     return server._replace(
         fault="circular reference: it would serve the file that it stands in;"
         " remove the entry that starts mcp-junction with this file"
     )
+
+
+def _after_config(words: Sequence[str]) -> list[str]:
+    return [word for before, word in itertools.pairwise(words) if before == "--config"]
 
 
 def _identity(path: str) -> str:

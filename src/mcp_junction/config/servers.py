@@ -123,12 +123,12 @@ class EntryReader:
 
     def _transport(self, entry: dict[str, Any], *, stdio_only: bool) -> str:
         declared = entry.get("type", entry.get("transport"))
-        guess = "http" if "url" in entry and "command" not in entry else "stdio"
+        guess = "http" if "url" in entry and not entry.get("command") else "stdio"
         transport = _TRANSPORTS.get(str(declared).lower()) if declared is not None else guess
         if transport is None:
             self._wrong(child_path(self.path, "type"), "must be stdio, http or sse")
             return guess
-        if "command" in entry and "url" in entry and declared is None:
+        if entry.get("command") and entry.get("url") and declared is None:
             self._wrong(self.path, "has both a command and a url; keep one, or say which by type")
         if transport != "stdio" and stdio_only:
             self._wrong(self.path, "is a remote server, and --stdio-only allows none; remove one")
@@ -141,26 +141,31 @@ class EntryReader:
             self._wrong(path, "must be an array of strings")
             args = None
         cwd = self._text(entry, "cwd") if entry.get("cwd") is not None else None
+        env = self._strings(entry, "env", _variable_fault)
+        # Some programs replace variables in their arguments themselves, by what they are given.
+        self.variables = {**env, **self.variables}
         return {
             "command": self._text(entry, "command", needed="name the program to run"),
             "args": tuple(
                 self._expanded(value, child_path(path, index))
                 for index, value in enumerate(args or ())
             ),
-            "env": self._strings(entry, "env", _variable_fault),
+            "env": env,
             "cwd": cwd,
         }
 
     def _remote(self, entry: dict[str, Any]) -> dict[str, Any]:
         # Imported where they are used: most configs have no remote server.
         from mcp_junction.config.headers import header_fault
-        from mcp_junction.config.urls import read_url
+        from mcp_junction.config.urls import Unclear, read_url
 
         before = len(self.problems)
         url = self._text(entry, "url", needed="give the address of the server")
         if len(self.problems) == before:
             try:
                 read_url(url)
+            except Unclear:
+                pass  # other programs take it: only this server will not be connected to
             except ValueError as error:
                 self._wrong(child_path(self.path, "url"), str(error))
         return {"url": url, "headers": self._strings(entry, "headers", header_fault)}

@@ -18,6 +18,10 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
 
 
+class Unclear(ValueError):
+    """A url that others may read in another way than we do."""
+
+
 class Place(NamedTuple):
     """Where a url points."""
 
@@ -40,8 +44,10 @@ def read_url(url: str) -> Place:
     """Raises ValueError that says what is wrong, without quoting the url: it may hold a secret."""
     if len(url) > MAX_LENGTH:
         raise ValueError("the url is too long")
-    if any(char <= " " or char > "~" for char in url):
-        raise ValueError("the url holds characters that must be percent-encoded")
+    if any(char <= " " for char in url):
+        raise ValueError("the url holds white space; percent-encode it")
+    if not url.isascii() or "\x7f" in url:
+        raise Unclear("the url holds characters that must be percent-encoded, or xn-- in a host")
     if "\\" in url:
         raise ValueError("the url holds a backslash")
     try:
@@ -52,7 +58,7 @@ def read_url(url: str) -> Place:
     if parts.scheme not in ("http", "https") or not host or not parts.netloc:
         raise ValueError("the url must begin with http:// or https:// and name a host")
     if "@" in parts.netloc:
-        raise ValueError("the url holds a user name or password; put credentials into headers")
+        raise Unclear("the url holds a user name or password; put credentials into headers")
     tls = parts.scheme == "https"
     path = parts.path or "/"
     if parts.query:

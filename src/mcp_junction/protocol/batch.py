@@ -8,6 +8,7 @@ array comes here: a single frame pays nothing for it.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -19,18 +20,21 @@ from mcp_junction.protocol.frames import NOTHING, Frame
 from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
 
 MAX_BATCH: Final = 100
+MAX_ANSWERS: Final = 1000
+"""In a batch of a server, which has been asked them."""
 
 Part = Frame | FrameError
 
-# An array of at most so many elements: reading stops at the first that is too many, so that a body
-# full of commas is not taken apart into a million pieces first.
-_Elements: Any = msgspec.defstruct(
-    "_Elements",
-    [(f"element_{number}", Raw, NOTHING) for number in range(MAX_BATCH)],
-    array_like=True,
-    forbid_unknown_fields=True,
-)
-_elements = msgspec.json.Decoder(_Elements)
+
+@cache
+def _elements(most: int) -> msgspec.json.Decoder[Any]:
+    """Reads an array of at most so many elements: it stops at the first that is too many, so that a
+    body full of commas is not taken apart into a million pieces first."""
+    members = [(f"element_{number}", Raw, NOTHING) for number in range(most)]
+    elements: Any = msgspec.defstruct(
+        "_Elements", members, array_like=True, forbid_unknown_fields=True
+    )
+    return msgspec.json.Decoder(elements)
 
 
 def split(data: bytes) -> list[Part]:
@@ -38,12 +42,12 @@ def split(data: bytes) -> list[Part]:
     return [_part(text) for text in texts(data)]
 
 
-def texts(data: bytes) -> list[bytes]:
+def texts(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
     """The messages as they were written. Raises FrameError when the array itself is wrong."""
     try:
-        read = _elements.decode(data)
+        read = _elements(most).decode(data)
     except msgspec.ValidationError:
-        message = f"a batch may hold {MAX_BATCH} messages, not more"
+        message = f"a batch may hold {most} messages, not more"
         raise FrameError(INVALID_REQUEST, message) from None
     except RecursionError:
         message = f"nested deeper than {frames.MAX_DEPTH} levels"

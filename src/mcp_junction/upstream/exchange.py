@@ -146,11 +146,13 @@ class Exchange:
         if line[:1] != b"[" or line[1:_PEEKED].lstrip(_BLANK)[:1] != b"{":
             return False  # "[12:00:01] ready", say
         # Imported where it is used: hardly a server does this.
-        from mcp_junction.protocol.batch import texts
+        from mcp_junction.protocol.batch import MAX_ANSWERS, texts
 
         try:
-            found = texts(line)
-        except FrameError:
+            found = texts(line, MAX_ANSWERS)
+        except FrameError as error:
+            if error.code == INVALID_REQUEST:
+                log.warning("server %r: a batch was not read: %s", self._server, error)
             return False
         for text in found:
             if text[:1] == b"{":
