@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from functools import lru_cache
+from itertools import islice
+from typing import Final, NamedTuple
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.policy.secrecy import is_secret
@@ -35,51 +37,78 @@ _HEADER_FLAGS: Final = ("-h", "--header", "--headers")
 _HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
 _PATH: Final = re.compile(r"[/~]|\.\.?/|[A-Za-z]:[\\/]")
 _BREAKS: Final = re.compile(r"\r\n?|\n|\\r|\\n")  # also as .env files and JSON write them
-# A name is looked at from its beginning alone: else a long text without "=" takes its square.
-_PAIR: Final = re.compile(r"(?<![\w.-])([\w.-]++)=(?=([^\s;&,#]+))")
-_PAIR_OF_WORD: Final = re.compile(r"(?<![\w.-])([\w.-]++)=(?=(\S+))")
-_USER: Final = re.compile(r"://([^/?#\s:]*):?([^/?#\s]*)@")
-_PASSWORD: Final = re.compile(r"://[^/?#\s:]*:(\S+)@")
+# Nothing here goes back over what it has read: a long text takes no longer than several short ones.
+_PAIR_NAME: Final = re.compile(r"(?<![\w.-])([\w.-]++)=")
+_PAIR_ENDS: Final = re.compile(r"[\s;&,#]+")
+_BEFORE_HOST: Final = re.compile(r"://([^/?#\s]++)")
+_USER: Final = re.compile(r"://[^/?#\s:]*+:")
+_LOOKED_AT: Final = 65_536
+"""Of one value, in characters; a longer one is kept as a whole as well."""
+_NESTED: Final = 4
+"""How many secrets may stand in each other, as in ``a=b=c``."""
 
 
-def secrets_of(definition: ServerDefinition) -> list[str]:
+class _Given(NamedTuple):
+    """What of a definition may hold a secret, as something that can be looked up."""
+
+    words: tuple[str, ...]
+    url: str
+    env: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str], ...]
+
+
+def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
     """What a server is given that it should not repeat, in every spelling; the longest first."""
+    return _secrets(
+        _Given(
+            (*definition.command.split(), *definition.args),
+            definition.url,
+            tuple(definition.env.items()),
+            tuple(definition.headers.items()),
+            tuple(definition.variables.items()),
+        )
+    )
+
+
+@lru_cache(maxsize=128)
+def _secrets(given: _Given) -> tuple[str, ...]:
+    """The same. It is asked for twice per failure, and servers that fail do so again."""
     found = {
         value
-        for value in _named(definition)
+        for value in _named(given)
         if len(value) >= _LEAST_NAMED and value.lower() not in _PLAIN
     }
-    found |= {value for value in _unnamed(definition) if len(value) >= _LEAST}
+    found |= {value for value in _unnamed(given) if len(value) >= _LEAST}
     lines = {line.strip() for value in found for line in _BREAKS.split(value)}
     found |= {line for line in lines if len(line) >= _LEAST}
     found |= {spelling for value in found for spelling in _spellings(value)}
-    return sorted(found, key=len, reverse=True)
+    return tuple(sorted(found, key=len, reverse=True))
 
 
-def _named(definition: ServerDefinition) -> Iterator[str]:
+def _named(given: _Given) -> Iterator[str]:
     """What something calls a secret."""
-    for name, value in (*definition.env.items(), *definition.variables.items()):
+    for name, value in (*given.env, *given.variables):
         if _names_secret(name):
             yield value
         yield from _told_in(value)
-    for name, value in definition.headers.items():
+    for name, value in given.headers:
         if _names_secret(name):
             yield from _words(value)
-    yield from _told_in(definition.url)
-    words = (*definition.command.split(), *definition.args)
-    for before, word in zip(("", *words), words, strict=False):
+    yield from _told_in(given.url)
+    for before, word in zip(("", *given.words), given.words, strict=False):
         yield from _told_by(before, word)
 
 
-def _unnamed(definition: ServerDefinition) -> Iterator[str]:
+def _unnamed(given: _Given) -> Iterator[str]:
     """What nothing calls a secret, and may be one."""
-    for value in definition.headers.values():
+    for _, value in given.headers:
         yield from _words(value)
-    for value in definition.env.values():
+    for _, value in given.env:
         if not value.startswith("/"):
             yield value
-    for name, value in definition.variables.items():
-        is_used = any(value in arg for arg in definition.args)
+    for name, value in given.variables:
+        is_used = any(value in word for word in given.words)
         if is_used and not is_common(name) and not _PATH.match(value):
             yield value
 
@@ -98,19 +127,41 @@ def _told_by(before: str, word: str) -> Iterator[str]:
 
 def _told_in(text: str) -> Iterator[str]:
     """What is in a text under the name of a secret, or before the host of a url."""
-    found = _PAIR.findall(text)
-    if "://" not in text:
-        found += _PAIR_OF_WORD.findall(text)
-    for name, value in found:
-        if _names_secret(name):
-            yield from _decoded(value.strip("\"'"))
+    if len(text) > _LOOKED_AT:
+        yield text
+        text = text[:_LOOKED_AT]
+    if "=" in text:
+        for part in _PAIR_ENDS.split(text):
+            yield from _paired(part)
     if "://" in text:
-        for user, password in _USER.findall(text):
-            yield from _decoded(password)
-            if len(user) >= _LONG_USER:
-                yield from _decoded(user)
-        for password in _PASSWORD.findall(text):
-            yield from _decoded(password)
+        for part in _BEFORE_HOST.findall(text):
+            yield from _before_host(part)
+        for word in text.split():
+            yield from _password(word)
+    elif "=" in text:
+        for word in text.split():
+            yield from _paired(word)
+
+
+def _paired(part: str) -> Iterator[str]:
+    """What follows the name of a secret, and "=": to the end of this part of a text."""
+    names = (name for name in _PAIR_NAME.finditer(part) if _names_secret(name[1]))
+    for name in islice(names, _NESTED):
+        yield from _decoded(part[name.end() :].strip("\"'"))
+
+
+def _before_host(part: str) -> Iterator[str]:
+    user, _, password = part.rpartition("@")[0].partition(":")
+    yield from _decoded(password)
+    if len(user) >= _LONG_USER:
+        yield from _decoded(user)
+
+
+def _password(word: str) -> Iterator[str]:
+    """A password in a url that has what should have been escaped."""
+    before = word.rpartition("@")[0]
+    if user := _USER.search(before):
+        yield from _decoded(before[user.end() :])
 
 
 def _names_secret(name: str) -> bool:
