@@ -12,7 +12,6 @@ from typing import Final
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ServerError
-from mcp_junction.upstream.confidences import secrets_of
 
 LONGEST: Final = 2_000
 _HIDDEN: Final = "***"
@@ -23,7 +22,7 @@ _PIECE: Final = 4
 
 def discreet(error: ServerError, definition: ServerDefinition) -> ServerError:
     """The same error, without what is nobody's business."""
-    secrets = secrets_of(definition)
+    secrets = _secrets_of(definition)
     tail = _without(error.stderr_tail, secrets)  # before it is lines: a secret may be several
     return error.retold(
         plain(_without(error.message, secrets)), "\n".join(map(plain, tail.splitlines()))
@@ -40,7 +39,7 @@ def tail_of(written: bytes, size: int, definition: ServerDefinition) -> str:
         return written.decode("utf-8", "replace")
     text = written.decode("utf-8", "surrogateescape")  # as the secrets are: from the environment
     start = len(written[:start].decode("utf-8", "surrogateescape"))
-    secrets = secrets_of(definition)
+    secrets = _secrets_of(definition)
     first = max(start - max(map(len, secrets), default=0), 0)
     text, start = text[first:], start - first
     for begin, end in _covered(text, secrets):
@@ -56,6 +55,13 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
+def _secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
+    # Imported where it is used: its patterns take milliseconds, and few servers fail.
+    from mcp_junction.upstream.confidences import secrets_of
+
+    return secrets_of(definition)
 
 
 def _without(text: str, secrets: tuple[str, ...]) -> str:
