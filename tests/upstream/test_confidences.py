@@ -1,6 +1,7 @@
 """What a server was given to keep, wherever it stands and however it is spelled."""
 
 import json
+import time
 from urllib.parse import quote
 
 import pytest
@@ -76,6 +77,49 @@ def test_what_is_written_into_the_arguments_under_a_telling_name_is_hidden(args)
     assert TOKEN not in told(f"it is {TOKEN}!", definition(args=args))
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"env": {"OPENAPI_MCP_HEADERS": '{"Authorization": "Bearer %s", "Version": "2022-06-28"}'}},
+        {"env": {"AUTH_HEADER": "Bearer %s"}},
+        {"env": {"GOOGLE": '{"type":"service","private_key" : "%s"}'}},
+        {"env": {"KEYS": "first-0815,%s"}},
+        {"env": {"OPTIONS": "--verbose --api-key %s"}},
+        {"args": ["--config", '{"apiKey":"%s"}']},
+        {"args": ["--config", '"{\\"apiKey\\":\\"%s\\"}"']},
+        {"args": ["--headers", '{"x":1,"Authorization":"Basic %s"}']},
+        {"args": ["-c", "srv --api-key %s --verbose"]},
+        {"args": ["-c", "srv --api-key '%s' --verbose"]},
+        {"args": ["-c", 'srv --header "Authorization: Bearer %s"']},
+        {"args": ["-c", 'srv --header="Authorization: Bearer %s"']},
+        {"args": ["-c", "srv --token=%s; exit 1"]},
+        {"args": ["-c", "exec\tsrv\n--token\n%s"]},
+        {"args": ["--auth", "Bearer %s"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("token", ["ntn_4711secret", "sk-abcdef99", "hunter2222"])
+def test_a_token_is_hidden_by_itself_in_whatever_it_was_wrapped(entry, token):
+    text = json.dumps(entry)
+    server = definition(**json.loads(text.replace("%s", token)))
+    assert told(f"verbose: bad token\n{token}", server) == "verbose: bad token\n***"
+
+
+def test_a_word_alone_is_a_secret_behind_a_scheme_or_a_telling_name():
+    for env in ({"H": "Bearer swordfish"}, {"H": '{"Authorization":"Bearer swordfish"}'}):
+        assert told("no swordfish", definition(env=env)) == "no ***"
+    for name in (
+        "PASSWORD",
+        "APIKEY",
+        "apiKey",
+        "DB_PASS",
+        "TOKEN2",
+        "SESSION_COOKIES",
+        "MNEMONIC",
+    ):
+        assert told("no swordfish", definition(env={name: "swordfish"})) == "no ***", name
+
+
 def test_a_password_is_hidden_as_it_was_before_it_went_into_a_url():
     password = "pa/ss#wo@rd"
     server = definition(args=[f"postgres://u:{quote(password, safe='')}@h/db"])
@@ -93,7 +137,41 @@ def test_what_is_plainly_no_secret_stays():
               "--key-check", "$KEY_CHECK", "$LC_ALL", "rotate-keys", "staging", "ssh://git@h/x"],
         env={"USE_TOKENS": "true"},
     )  # fmt: skip
-    assert secrets_of(server) == []
+    assert not secrets_of(server)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "localhost", "production", "server", "us-east-1", "europe-west4", "./data", "../x1y2z3",
+        "~/x/y/z", "C:\\Users\\me\\x", "/var/lib/x", "WARNING", "Europe/Berlin", "read-only",
+        "db01.example.com", "localhost:5432", "127.0.0.1:8080", "2022-06-28", "1000000",
+        "v1.22.333", "https://api.example.com/v1/items?page=2", "redis://localhost:6379/0",
+        "hello from the server", "application/json", "30000ms",
+        '{"level": "verbose", "cache": "memory"}',
+    ],
+)  # fmt: skip
+def test_what_a_message_is_about_stays(value):
+    server = definition(env={"NODE_ENV": value}, variables={"GIVEN": value}, args=["$GIVEN"])
+    assert told(f"no {value}", server) == f"no {value}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a1b2c3d4", "AbCdEfGhIjKl", "hunter22", "abcdefghijklmnopqrst", "sk-abcdef99", "me:hunter",
+     "https://hooks.example.com/T04711AB/xyz", "https://h.example/x?code=4f5a6b7c8d", "p@ssword!",
+     "https://me@h.example/x", "12345678901234567890", "x1.y2z3w4v5"],
+)  # fmt: skip
+def test_what_may_be_a_secret_is_hidden_though_nothing_says_so(value):
+    assert told(f"no {value}", definition(env={"NODE_ENV": value})) == "no ***"
+
+
+@pytest.mark.parametrize(
+    "flag", ["--keyspace", "--tokenizer", "--keyboard-layout", "--monkeypatch"]
+)
+def test_a_flag_is_telling_when_a_word_of_it_is(flag):
+    assert told("no server", definition(args=[flag, "server"])) == "no server"
+    assert told("no server", definition(args=[flag + "-key", "server"])) == "no ***"
 
 
 def test_a_variable_that_is_a_secret_by_name_counts_wherever_it_stands():
@@ -144,6 +222,51 @@ def test_the_tail_begins_behind_a_secret_that_it_would_cut():
     assert tail_of(written, 1000, server) == written.decode()
 
 
-def test_a_long_text_takes_no_long_time():
-    text = "a" * 200_000
-    assert secrets_of(ServerDefinition("s", "stdio", env={"A": text}, args=(f"x {text}",)))
+LONG = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" * LONG,
+        "a://" + "b" * LONG,
+        "a://" + "b" * 50_000,
+        "a://" + "b:" * 25_000,
+        "://" * 20_000,
+        "a://b:@" * 9_000,
+        "x=" * 30_000,
+        "key=" * 15_000,
+        "k:" * 30_000,
+        '"' * 60_000,
+        '"a":' * 12_000,
+        '"key":"\\"' * 6_000,
+        "'" * 59_999 + ' "',
+        "-" * 60_000,
+        "a-" * 30_000,
+        "a." * 30_000 + " ",
+        "1-" * 30_000,
+    ],
+    ids=lambda text: f"{text[:12]}-{len(text)}",
+)
+def test_a_long_text_takes_no_long_time(text):
+    """Each takes minutes, or memory without end, where its square is gone through."""
+    before = time.process_time()
+    server = ServerDefinition("s", "stdio", env={"A": text}, args=(f"x {text}", text), url=text)
+    assert told("it is said", server) == "it is said"
+    assert time.process_time() - before < 3
+
+
+def test_many_secrets_take_no_long_time():
+    env = {f"V{i}": f"value-{i:05d}x" for i in range(20_000)} | {"KEY": "aaaaaa"}
+    server = ServerDefinition("s", "stdio", env=env)
+    before = time.process_time()
+    assert tail_of(b"a" * 32_768, 8_192, server) == ""
+    assert told("a" * LONG + "value-00017x", server) == "***"
+    assert time.process_time() - before < 6
+
+
+def test_secrets_are_looked_for_once_per_server():
+    server = definition(env={"API_TOKEN": "once-and-for-all"})
+    found = secrets_of(server)
+    assert secrets_of(server._replace(id="7")) is found
+    assert secrets_of(server._replace(env={"API_TOKEN": "another"})) != found

@@ -18,7 +18,7 @@ LOCAL = ServerDefinition(
     "stdio",
     command="run",
     args=("--token=zxcvbnm", "--level=verbose"),
-    env={"TOKEN": "/a/secret/path", "HOME": "/home/ann", "MODE": "x", "PLACE": "somewhere"},
+    env={"TOKEN": "/a/secret/path", "HOME": "/home/ann", "MODE": "x", "PLACE": "some:where"},
 )
 
 
@@ -27,7 +27,7 @@ def test_secrets_are_what_a_server_was_given_to_keep():
     plain = {"Bearer abcdefgh", "abcdefgh", "acme-corp", "qwertyuiop"}
     assert set(found) == plain | {"Bearer+abcdefgh", "Bearer%20abcdefgh"}
     assert found[0] == "Bearer%20abcdefgh", "the longest first"
-    assert {"zxcvbnm", "/a/secret/path", "somewhere"} == {
+    assert {"zxcvbnm", "/a/secret/path", "some:where"} == {
         secret for secret in secrets_of(LOCAL) if "%" not in secret
     }
 

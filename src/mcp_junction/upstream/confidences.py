@@ -2,12 +2,12 @@
 
 What counts, and where the line is:
 
-- What a name calls a secret (of a variable, a flag, a header, a parameter), and what a url holds
-  before its host, from 4 characters on: shorter ones are found in every other word, and hiding
-  them would tell more than it hides.
-- Whatever else stands in ``env`` or ``headers``, or came from a variable into ``args``, from 6
-  characters on: long enough that ports, levels and ``true`` stay. Paths stay too, and variables
-  that every process has: they are what messages are about.
+- What a name calls a secret (of a variable, a flag, a header, a parameter, a member of JSON), what
+  follows ``Bearer`` and its like, and what a url holds before its host, from 4 characters on:
+  shorter ones are found in every other word, and hiding them would tell more than it hides.
+- Whatever else stands in ``headers``, from 6 characters on; and of ``env``, and of variables that
+  came into ``args``, what is not ordinary: paths, words, hosts and numbers stay, and variables
+  that every process has. They are what messages are about. Names and values are ``telling.py``.
 
 A value of many lines is kept line by line as well, and each in the ways that programs quote it.
 What is said of a server, without all this, is ``discretion.py``.
@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.policy.secrecy import is_secret
 from mcp_junction.upstream.child_env import is_common
+from mcp_junction.upstream.telling import names_secret, unusual_parts
 
 _LEAST_NAMED: Final = 4
 _LEAST: Final = 6
@@ -30,58 +32,91 @@ _LONG_USER: Final = 12
 _SCHEMES: Final = frozenset({"apikey", "basic", "bearer", "digest", "negotiate", "token"})
 _PLAIN: Final = _SCHEMES | {"true", "false", "none", "null", "auto", "default"}
 """Values that are no secret, whatever they are called."""
-_ALSO_NAMED: Final = re.compile(r"(\b|[-_])(pass|passwd|passphrase|auth|bearer|pat)$|[-_]pwd$")
 _HEADER_FLAGS: Final = ("-h", "--header", "--headers")
 _HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
-_PATH: Final = re.compile(r"[/~]|\.\.?/|[A-Za-z]:[\\/]")
 _BREAKS: Final = re.compile(r"\r\n?|\n|\\r|\\n")  # also as .env files and JSON write them
-# A name is looked at from its beginning alone: else a long text without "=" takes its square.
-_PAIR: Final = re.compile(r"(?<![\w.-])([\w.-]++)=(?=([^\s;&,#]+))")
-_PAIR_OF_WORD: Final = re.compile(r"(?<![\w.-])([\w.-]++)=(?=(\S+))")
-_USER: Final = re.compile(r"://([^/?#\s:]*):?([^/?#\s]*)@")
-_PASSWORD: Final = re.compile(r"://[^/?#\s:]*:(\S+)@")
+# Nothing here goes back over what it has read: a long text takes no longer than several short ones.
+_PAIR_NAME: Final = re.compile(r"(?<![\w.-])([\w.-]++)=")
+_PAIR_ENDS: Final = re.compile(r"[\s;&,#]+")
+_BEFORE_HOST: Final = re.compile(r"://([^/?#\s]++)")
+_USER: Final = re.compile(r"://[^/?#\s:]*+:")
+_JSON_PAIR: Final = re.compile(r'"([^"\\]++)"\s*+:\s*+"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+_SHELL_WORD: Final = re.compile(r"""(?:"[^"]*+"|'[^']*+'|\S)++""")
+_LOOKED_AT: Final = 65_536
+"""Of one value, in characters; a longer one is kept as a whole as well."""
+_NESTED: Final = 4
+"""How many secrets may stand in each other, as in ``a=b=c``."""
 
 
-def secrets_of(definition: ServerDefinition) -> list[str]:
+class _Given(NamedTuple):
+    """What of a definition may hold a secret, as something that can be looked up."""
+
+    words: tuple[str, ...]
+    url: str
+    env: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str], ...]
+
+
+def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
     """What a server is given that it should not repeat, in every spelling; the longest first."""
+    return _secrets(
+        _Given(
+            (*definition.command.split(), *definition.args),
+            definition.url,
+            tuple(definition.env.items()),
+            tuple(definition.headers.items()),
+            tuple(definition.variables.items()),
+        )
+    )
+
+
+@lru_cache(maxsize=128)
+def _secrets(given: _Given) -> tuple[str, ...]:
+    """The same. It is asked for twice per failure, and servers that fail do so again."""
     found = {
         value
-        for value in _named(definition)
+        for value in _named(given)
         if len(value) >= _LEAST_NAMED and value.lower() not in _PLAIN
     }
-    found |= {value for value in _unnamed(definition) if len(value) >= _LEAST}
+    found |= {value for value in _unnamed(given) if len(value) >= _LEAST}
     lines = {line.strip() for value in found for line in _BREAKS.split(value)}
     found |= {line for line in lines if len(line) >= _LEAST}
     found |= {spelling for value in found for spelling in _spellings(value)}
-    return sorted(found, key=len, reverse=True)
+    return tuple(sorted(found, key=len, reverse=True))
 
 
-def _named(definition: ServerDefinition) -> Iterator[str]:
+def _named(given: _Given) -> Iterator[str]:
     """What something calls a secret."""
-    for name, value in (*definition.env.items(), *definition.variables.items()):
-        if _names_secret(name):
-            yield value
+    for name, value in (*given.env, *given.variables):
+        if names_secret(name) or value.partition(" ")[0].lower() in _SCHEMES:
+            yield from _credentials(value)
         yield from _told_in(value)
-    for name, value in definition.headers.items():
-        if _names_secret(name):
+        yield from _told_in_line(value)
+    for name, value in given.headers:
+        if names_secret(name):
             yield from _words(value)
-    yield from _told_in(definition.url)
-    words = (*definition.command.split(), *definition.args)
-    for before, word in zip(("", *words), words, strict=False):
+    yield from _told_in(given.url)
+    for before, word in pairwise(("", *given.words)):
         yield from _told_by(before, word)
+        yield from _told_in_line(word)
 
 
-def _unnamed(definition: ServerDefinition) -> Iterator[str]:
+def _unnamed(given: _Given) -> Iterator[str]:
     """What nothing calls a secret, and may be one."""
-    for value in definition.headers.values():
+    for _, value in given.headers:
         yield from _words(value)
-    for value in definition.env.values():
-        if not value.startswith("/"):
+    for name, value in (*given.env, *_used(given)):
+        if not is_common(name) and (parts := unusual_parts(value)):
             yield value
-    for name, value in definition.variables.items():
-        is_used = any(value in arg for arg in definition.args)
-        if is_used and not is_common(name) and not _PATH.match(value):
-            yield value
+            yield from parts
+
+
+def _used(given: _Given) -> Iterator[tuple[str, str]]:
+    """The variables that came into the arguments."""
+    for name, value in given.variables:
+        if any(value in word for word in given.words):
+            yield name, value
 
 
 def _told_by(before: str, word: str) -> Iterator[str]:
@@ -89,38 +124,92 @@ def _told_by(before: str, word: str) -> Iterator[str]:
     yield from _told_in(word)
     if word.startswith("-"):
         before, _, word = word.partition("=")
-    elif _names_secret(before) and before.startswith("-") and "=" not in before:
-        yield word
+    elif names_secret(before) and before.startswith("-") and "=" not in before:
+        yield from _credentials(word)
     header = _HEADER.match(word)
-    if header and (_names_secret(header[1]) or before.lower() in _HEADER_FLAGS):
+    if header and (names_secret(header[1]) or before.lower() in _HEADER_FLAGS):
         yield from _words(header[2])
+
+
+def _told_in_line(line: str) -> Iterator[str]:
+    """What is told by the words of a text, as a shell takes it apart."""
+    if len(line.split(maxsplit=1)) > 1:
+        quoted = _SHELL_WORD.findall(line[:_LOOKED_AT])
+        words = [word.replace('"', "").replace("'", "").rstrip(";") for word in quoted]
+        for before, word in pairwise(("", *words)):
+            yield from _told_by(before, word)
 
 
 def _told_in(text: str) -> Iterator[str]:
     """What is in a text under the name of a secret, or before the host of a url."""
-    found = _PAIR.findall(text)
-    if "://" not in text:
-        found += _PAIR_OF_WORD.findall(text)
-    for name, value in found:
-        if _names_secret(name):
-            yield from _decoded(value.strip("\"'"))
+    if len(text) > _LOOKED_AT:
+        yield text
+        text = text[:_LOOKED_AT]
+    if '":' in text:
+        yield from _told_in_json(text)
+    if "=" in text:
+        for part in _PAIR_ENDS.split(text):
+            yield from _paired(part)
     if "://" in text:
-        for user, password in _USER.findall(text):
-            yield from _decoded(password)
-            if len(user) >= _LONG_USER:
-                yield from _decoded(user)
-        for password in _PASSWORD.findall(text):
-            yield from _decoded(password)
+        for part in _BEFORE_HOST.findall(text):
+            yield from _before_host(part)
+        for word in text.split():
+            yield from _password(word)
+    elif "=" in text:
+        for word in text.split():
+            yield from _paired(word)
 
 
-def _names_secret(name: str) -> bool:
-    return is_secret(name) or _ALSO_NAMED.search(name.lower()) is not None
+def _told_in_json(text: str) -> Iterator[str]:
+    """What is in JSON under the name of a secret, also where the JSON is in a string of JSON."""
+    for written in {text, text.replace('\\"', '"')}:
+        for name, value in _JSON_PAIR.findall(written):
+            if names_secret(name):
+                yield from _words(value)
+                yield from _words(_unescaped(value))
+
+
+def _unescaped(value: str) -> str:
+    import json  # few need it
+
+    try:
+        return str(json.loads(f'"{value}"', strict=False))
+    except ValueError:
+        return value
+
+
+def _paired(part: str) -> Iterator[str]:
+    """What follows the name of a secret, and "=": to the end of this part of a text."""
+    names = (name for name in _PAIR_NAME.finditer(part) if names_secret(name[1]))
+    for name in islice(names, _NESTED):
+        yield from _decoded(part[name.end() :].strip("\"'"))
+
+
+def _before_host(part: str) -> Iterator[str]:
+    user, _, password = part.rpartition("@")[0].partition(":")
+    yield from _decoded(password)
+    if len(user) >= _LONG_USER:
+        yield from _decoded(user)
+
+
+def _password(word: str) -> Iterator[str]:
+    """A password in a url that has what should have been escaped."""
+    before = word.rpartition("@")[0]
+    if user := _USER.search(before):
+        yield from _decoded(before[user.end() :])
 
 
 def _words(value: str) -> Iterator[str]:
     """The value of a header, and each word of it but the name of a scheme."""
     yield value
     yield from (word for word in value.split() if word.lower() not in _SCHEMES)
+
+
+def _credentials(value: str) -> Iterator[str]:
+    """A secret, what follows the name of a scheme in it, and those of its words that are odd."""
+    yield value
+    scheme, *words = value.split() or [""]
+    yield from words if scheme.lower() in _SCHEMES else unusual_parts(value)
 
 
 def _decoded(value: str) -> Iterator[str]:

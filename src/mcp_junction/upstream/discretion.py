@@ -7,20 +7,22 @@ not touched here: that is between the server and its caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ServerError
-from mcp_junction.upstream.confidences import secrets_of
 
 LONGEST: Final = 2_000
 _HIDDEN: Final = "***"
+_MANY: Final = 50
+_PIECE: Final = 4
+"""No secret is shorter."""
 
 
 def discreet(error: ServerError, definition: ServerDefinition) -> ServerError:
     """The same error, without what is nobody's business."""
-    secrets = secrets_of(definition)
+    secrets = _secrets_of(definition)
     tail = _without(error.stderr_tail, secrets)  # before it is lines: a secret may be several
     return error.retold(
         plain(_without(error.message, secrets)), "\n".join(map(plain, tail.splitlines()))
@@ -33,11 +35,17 @@ def tail_of(written: bytes, size: int, definition: ServerDefinition) -> str:
     What is left of a secret that was cut would not be known again: the tail begins behind it.
     """
     start = len(written) - size
-    if start > 0:
-        secrets = [text.encode("utf-8", "surrogateescape") for text in secrets_of(definition)]
-        while (behind := _behind(written, start, secrets)) > start:
-            start = behind
-    return written[max(start, 0) :].decode("utf-8", "replace")
+    if start <= 0:
+        return written.decode("utf-8", "replace")
+    text = written.decode("utf-8", "surrogateescape")  # as the secrets are: from the environment
+    start = len(written[:start].decode("utf-8", "surrogateescape"))
+    secrets = _secrets_of(definition)
+    first = max(start - max(map(len, secrets), default=0), 0)
+    text, start = text[first:], start - first
+    for begin, end in _covered(text, secrets):
+        if begin < start < end:
+            start = end
+    return text[start:].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def plain(text: str) -> str:
@@ -49,28 +57,49 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
-def _without(text: str, secrets: list[str]) -> str:
+def _secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
+    # Imported where it is used: its patterns take milliseconds, and few servers fail.
+    from mcp_junction.upstream.confidences import secrets_of
+
+    return secrets_of(definition)
+
+
+def _without(text: str, secrets: tuple[str, ...]) -> str:
     parts: list[str] = []
     shown = 0
-    for start, end in sorted(span for secret in secrets for span in _spans(text, secret)):
+    for start, end in _covered(text, secrets):
         if start > shown or not parts:
             parts += [text[shown:start], _HIDDEN]
-        shown = max(shown, end)  # of two that overlap nothing is left
+        shown = end
     return "".join([*parts, text[shown:]])
 
 
+def _covered(text: str, secrets: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Where secrets are in a text, in order. Those that overlap are one: nothing is left of it."""
+    covered: list[tuple[int, int]] = []
+    for start, end in sorted(s for secret in _likely(text, secrets) for s in _spans(text, secret)):
+        if covered and start < covered[-1][1]:
+            start, before = covered.pop()
+            end = max(end, before)
+        covered.append((start, end))
+    return covered
+
+
+def _likely(text: str, secrets: tuple[str, ...]) -> Iterable[str]:
+    """The secrets that may be in a text: most of very many are not, and that is soon seen."""
+    if len(secrets) <= _MANY:
+        return secrets
+    pieces = {text[at : at + _PIECE] for at in range(len(text))}
+    return [s for s in secrets if s[:_PIECE] in pieces and s[-_PIECE:] in pieces]
+
+
 def _spans(text: str, secret: str) -> Iterator[tuple[int, int]]:
+    """Where a secret is; from the first to the last of those that overlap."""
+    size = len(secret)
     start = text.find(secret)
     while start >= 0:
-        yield start, start + len(secret)
-        start = text.find(secret, start + 1)
-
-
-def _behind(written: bytes, start: int, secrets: list[bytes]) -> int:
-    """The end of a secret that begins before a place and goes beyond it, or that place."""
-    for secret in secrets:
-        reach = len(secret) - 1
-        found = written.rfind(secret, max(start - reach, 0), start + reach)
-        if found >= 0:
-            return found + len(secret)
-    return start
+        end = start + size
+        while (later := text.rfind(secret, end - size + 1, end + size - 1)) >= 0:
+            end = later + size
+        yield start, end
+        start = text.find(secret, end)
