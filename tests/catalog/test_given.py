@@ -203,6 +203,21 @@ async def test_the_name_with_the_hash_is_not_another_servers_to_take(spelling, f
         assert pair_of(after, STDIO, ours) == second, "nor where it is one spelling of many"
 
 
+async def test_the_name_with_the_hash_is_not_another_servers_to_take_in_the_next_run():
+    order = ["c", "b", "a"]
+    read = [offering(Pair(key, "read")) for key in ("c", "a")]
+    ours = hashed(Pair("c", "read"), Pair("a", "read"), BARE)
+    made_up = Pair("b", ours)
+    for come in ([read[0], offering(made_up), read[1]], [read[1], offering(made_up), read[0]]):
+        catalog = Catalog()
+        for each in come:
+            catalog = catalog.with_offering(each, order)
+        assert pair_of(catalog, BARE, ours) == Pair("a", "read")
+        plain, other, last = shown(catalog, BARE)
+        assert (plain, last) == ("read", ours)
+        assert pair_of(catalog, BARE, other) == made_up
+
+
 @pytest.mark.parametrize("how", ["names_of", "spelled", "described", "nearest"])
 async def test_names_are_kept_however_they_are_told(how):
     two = Pair("x", "who"), Pair("y", "who")

@@ -65,7 +65,7 @@ class View:
         self._own_offers = own
         self._held = held
         self._is_kept = False
-        self._table = table = names.assign(known, spelling, self.own, self._held.names)
+        self._table = table = names.assign(known, spelling, self.own, held.names, self._hashes)
         here = {name: pair for name, pair in table.items() if pair in offers}
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
@@ -205,7 +205,7 @@ class View:
 
     def _by_hash(self, name: str) -> Pair | None:
         """The pair that a name means by its hash, where it is listed under another."""
-        if not names.looks_hashed(name) or name in self._owners:
+        if name in self._owners:
             return None
         pair = self._hashes.find(name)
         return pair if pair in self._known else None

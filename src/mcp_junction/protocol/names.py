@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
@@ -76,22 +77,20 @@ def assign(
     spelling: Spelling,
     taken: Collection[str] = (),
     held: Mapping[Pair, str] = _NOTHING,
+    hashes: Hashes | None = None,
 ) -> dict[str, Pair]:
     """A name for each pair, no name twice and none of those ``taken``. A pair keeps the name it
-    holds, which no other gets, nor that name with its hash; of the rest, earlier pairs get the
-    plain spelling."""
+    holds, which no other gets; nor does another get what is a pair's by ``hashes``. Of the rest,
+    earlier pairs get the plain spelling."""
     table: dict[str, Pair] = {}
     others = frozenset(held.values())
-    hashes: Hashes | None = None
     for pair in pairs:
         name = held.get(pair)
         if name is None or name in taken:
             name = plain = spelling.spell(pair)
             attempt = 0
-            if held and looks_hashed(name):
-                hashes = hashes or Hashes(held, spelling)
-                if hashes.is_anothers(name, pair):
-                    name = spelling.hashed(plain, pair)
+            if hashes is not None and hashes.is_anothers(name, pair):
+                name = spelling.hashed(plain, pair)
             # A server may have taken the hashed name too, on purpose.
             while name in table or name in others or name in taken:
                 name = spelling.hashed(plain, pair, attempt)
@@ -117,20 +116,32 @@ def aliases(pairs: Sequence[Pair], *extra: Spelling) -> dict[str, Pair]:
 class Hashes:
     """Which pair a name means that carries the pair's hash, whether or not it is listed so."""
 
-    def __init__(self, pairs: Iterable[Pair], *extra: Spelling) -> None:
-        self._spellings = _accepted(*extra)
-        self._pairs: dict[str, list[Pair]] = {}
-        for pair in pairs:
-            self._pairs.setdefault(digest(pair), []).append(pair)
+    def __init__(self, pairs: Collection[Pair], *extra: Spelling) -> None:
+        self._all = pairs
+        self._extra = extra
 
     def find(self, name: str) -> Pair | None:
         """The only pair that is meant; None if there is none."""
+        if not looks_hashed(name):
+            return None
         found = [pair for pair in self._pairs.get(name[-_HASH_DIGITS:], ()) if self._is(name, pair)]
         return found[0] if len(found) == 1 else None
 
     def is_anothers(self, name: str, pair: Pair) -> bool:
         """Whether a name of ``pair`` means another by its hash."""
         return self.find(name) not in (None, pair)
+
+    @cached_property
+    def _pairs(self) -> dict[str, list[Pair]]:
+        """By their hashes, which are made when a name is the first to look as if it had one."""
+        table: dict[str, list[Pair]] = {}
+        for pair in self._all:
+            table.setdefault(digest(pair), []).append(pair)
+        return table
+
+    @cached_property
+    def _spellings(self) -> set[Spelling]:
+        return _accepted(*self._extra)
 
     def _is(self, name: str, pair: Pair) -> bool:
         return any(name == each.hashed(each.spell(pair), pair) for each in self._spellings)
