@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.endpoints import Endpoint, one_server
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
 from mcp_junction.catalog.given import MOST_PAST
 from mcp_junction.catalog.kinds import PROMPTS, TOOLS
 from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling, assign
@@ -258,6 +258,26 @@ async def test_each_address_kind_and_spelling_has_names_of_its_own():
     assert shown(after, BARE, endpoint=one_server("x")) == ["who"]
     assert after.view(BARE, PROMPTS).find("who") is None
     assert after.view(STRICT_BARE, TOOLS).find("who").pair == two.first
+
+
+async def test_what_is_taken_out_of_a_set_is_free_there_and_only_there():
+    catalog = catalog_of(FakeUpstream("x", ["who", "what"]), FakeUpstream("y", ["who", "what"]))
+    keys = {"x": None, "y": None}
+    both = {name: named_set(name, ["x", "y"], keys) for name in ("dev", "gone", "same")}
+    for at in (*both.values(), EVERYTHING, one_server("x")):
+        assert "who" in shown(catalog, BARE, endpoint=at)
+    part = named_set("dev", ["x.what", "y"], keys)
+    after = catalog.narrowed([part, both["same"]])
+    assert after.narrowed([part, both["same"]]) is after
+
+    def whose(name: str, at: Endpoint) -> str | None:
+        found = after.view(BARE, endpoint=at).find(name)
+        return None if found is None else found.pair.server
+
+    assert (whose("who", part), whose("what", part)) == ("y", "x")
+    assert whose("who", both["same"]) == whose("who", EVERYTHING) == "x"
+    assert shown(after, BARE, endpoint=one_server("x")) == ["who", "what"]
+    assert whose("who", named_set("gone", ["y"], keys)) == "y", "of a set that was not there"
 
 
 async def test_a_server_that_is_renamed_keeps_the_names_it_is_not_part_of():
