@@ -77,3 +77,5 @@ async def test_what_a_file_takes_out_of_a_set_is_free_there(single, toolbox):
     assert whose("a.b.c") == "a"
     await run.registry.reload(single.config(servers, endpoints={"dev": ["a.b"]}))
     assert whose("a.b.c") == "a.b"
+    await run.registry.reload(single.config(servers, endpoints={"dev": ["a", "a.b"]}))
+    assert whose("a.b.c") == "a.b", "what was accepted since stays"

@@ -28,6 +28,8 @@ class Held:
     def __init__(self) -> None:
         self.names: dict[Pair, str] = {}
         self.owners: dict[str, Pair] = {}
+        self.aliases: dict[Pair, list[str]] = {}
+        """What else stays a pair's, since somebody came whose name it would have been."""
 
     def keep(self, table: Mapping[str, Pair], known: Container[Pair]) -> None:
         """These have been shown. ``known`` are the pairs that there are now."""
@@ -39,6 +41,13 @@ class Held:
         if len(past) > MOST_PAST:
             self._give_up(past)
 
+    def keep_aliases(self, table: Mapping[str, Pair]) -> None:
+        """These are other spellings of pairs that have names here, and stay theirs."""
+        for name, pair in table.items():
+            if pair in self.names and name not in self.owners:
+                self.owners[name] = pair
+                self.aliases.setdefault(pair, []).append(name)
+
     def forget(self, is_free: Callable[[Pair], bool]) -> bool:
         """Free the names of some pairs. Whether there were any."""
         freed = [pair for pair in self.names if is_free(pair)]
@@ -47,10 +56,12 @@ class Held:
         return bool(freed)
 
     def rename(self, old: str, new: str) -> None:
+        for pair in [pair for pair in self.aliases if pair.server == old]:
+            self._drop_aliases(pair)  # they hold the key
         for name, pair in self.owners.items():
             if pair.server == old:
                 self.owners[name] = Pair(new, pair.name)
-        self.names = {pair: name for name, pair in self.owners.items()}
+        self.names = {self.owners[name]: name for name in self.names.values()}
 
     def _give_up(self, past: list[Pair]) -> None:
         """Forget the oldest of those servers that have too many."""
@@ -62,6 +73,11 @@ class Held:
 
     def _drop(self, pair: Pair) -> None:
         del self.owners[self.names.pop(pair)]
+        self._drop_aliases(pair)
+
+    def _drop_aliases(self, pair: Pair) -> None:
+        for name in self.aliases.pop(pair, ()):
+            del self.owners[name]
 
 
 class Given:
