@@ -1,7 +1,8 @@
 """ResourceView: resources and templates by their addresses.
 
 Addresses and templates stay as they are. When two servers list the same one, the later is listed as
-``server+address``, which resolves to it alone. An address that nobody lists is looked for in the
+``server+address``, which resolves to it alone; so is one that comes when it already leads to
+another server by a template. An address that nobody lists is looked for in the
 templates, then by its scheme; what still fits no one server, or fits two, is not guessed at. As
 with tools, a server that left keeps what was its own, and so does one that was the first to be
 listed with an address, so that no read lands on another one.
@@ -10,7 +11,7 @@ listed with an address, so that no read lands on another one.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,6 +68,29 @@ def _can_be(operator: str, value: str) -> bool:
     if operator == "":
         return not any(char in value for char in _SEGMENT_ENDS)
     return operator == "+" or not value or value[0] in _BEGINNINGS[operator]
+
+
+class Covering:
+    """Whose templates stand for an address. For many addresses: it looks at those templates only
+    that begin as the address does."""
+
+    def __init__(self, templates: Mapping[str, Pair]) -> None:
+        self._by_beginning: dict[str, list[tuple[Template, str]]] = {}
+        for text, pair in templates.items():
+            template = parse_template(text)
+            same = self._by_beginning.setdefault(template.literals[0], [])
+            same.append((template, pair.server))
+        self._lengths = sorted({len(beginning) for beginning in self._by_beginning})
+
+    def only(self, uri: str) -> str | None:
+        """The one server whose templates do; None if there is none, or two."""
+        found = {
+            server
+            for length in self._lengths
+            for template, server in self._by_beginning.get(uri[:length], ())
+            if template.matches(uri)
+        }
+        return found.pop() if len(found) == 1 else None
 
 
 class _Listed(NamedTuple):
@@ -194,7 +218,7 @@ class ResourceView:
         members = offer.members
         self._note_scheme(offer.name, upstream)
         pair = Pair(upstream.key, offer.name)
-        uri = _address(pair, self._shown, self._held)
+        uri = _address(pair, self._shown, self._held, self._is_covered)
         if uri != offer.name:
             self.apart[pair] = uri
             members = {**members, "uri": Raw(encode.dumps(uri))}
@@ -202,12 +226,21 @@ class ResourceView:
         self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
         return uri, encode.dumps(members)
 
+    def _is_covered(self, pair: Pair) -> bool:
+        """Whether a newcomer's address is one of those that led to another server before, by a
+        template that was shown."""
+        return self._covering.only(pair.name) not in (None, pair.server)
+
+    @cached_property
+    def _covering(self) -> Covering:
+        return Covering(self._held_templates.owners)
+
     def _add_template(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
         """How a template is listed, and its item of the list."""
         members = offer.members
         self._note_scheme(offer.name, upstream)
         pair = Pair(upstream.key, offer.name)
-        text = _address(pair, self._shown_templates, self._held_templates)
+        text = _address(pair, self._shown_templates, self._held_templates, lambda _: False)
         if text != offer.name:
             members = {**members, "uriTemplate": Raw(encode.dumps(text))}
         self._shown_templates[text] = pair
@@ -224,13 +257,15 @@ class ResourceView:
         return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
 
 
-def _address(pair: Pair, shown: Container[str], held: Held) -> str:
+def _address(
+    pair: Pair, shown: Container[str], held: Held, is_covered: Callable[[Pair], bool]
+) -> str:
     """The address of a pair: the one it holds, or its own, or, if that is another server's, one
     that the server's key tells apart."""
     address = held.names.get(pair)
     if address is None:
         address = pair.name
-        if address in shown or address in held.owners:
+        if address in shown or address in held.owners or is_covered(pair):
             address = f"{_NOT_SCHEME.sub('-', pair.server)}+{address}"
         while address in shown or address in held.owners:
             address = f"x-{address}"
