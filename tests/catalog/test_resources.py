@@ -232,3 +232,17 @@ async def test_servers_that_come_together_list_what_the_templates_of_another_sta
     found = view(offering("one", (), ("doc://{id}",)), offering("two", ("doc://7",)))
     assert listed(found) == ["doc://7"]
     assert found.find("doc://7").pair.server == "two"
+
+
+@pytest.mark.req("S-06")
+async def test_a_template_for_every_scheme_comes_after_those_who_have_the_scheme():
+    one = offering("one", ("note://1",), ("doc://{id}",))
+    three = offering("three", ("doc://x/y", "n://1"), ("n://{id}",))
+    two = offering("two", ("x://1",), ("{+any}", "n://{+id}"))
+    before, found = view(one, three), view(one, three, two)
+    for uri in ("note://2", "doc://7"):
+        assert before.find(uri).upstream is found.find(uri).upstream is one.upstream
+    assert found.find("n://7") is None, "this fits two, and is not guessed at"
+    for uri in ("any://1", "doc://x/z"):
+        assert before.find(uri) is None
+        assert found.find(uri).upstream is two.upstream

@@ -2,10 +2,10 @@
 
 Addresses and templates stay as they are. When two servers list the same one, the later is listed as
 ``server+address``, which resolves to it alone; so is one that comes when it already leads to
-another server by a template. An address that nobody lists is looked for in the
-templates, then by its scheme; what still fits no one server, or fits two, is not guessed at. As
-with tools, a server that left keeps what was its own, and so does one that was the first to be
-listed with an address, so that no read lands on another one.
+another server by a template. An address that nobody lists is looked for in the templates, then by
+its scheme, then in the templates that have none, as ``{+any}``; what still fits no one server, or
+fits two, is not guessed at. As with tools, a server that left keeps what was its own, and so does
+one that was the first to be listed with an address, so that no read lands on another one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class Template(NamedTuple):
 
     literals: tuple[str, ...]
     operators: tuple[str, ...]
+
+    @property
+    def has_scheme(self) -> bool:
+        """Whether it is of one scheme, and does not stand for addresses of any."""
+        return ":" in self.literals[0]
 
     def matches(self, uri: str) -> bool:
         """Whether ``uri`` can be an expansion of it. Takes time in proportion to its length."""
@@ -172,7 +177,7 @@ class ResourceView:
         found = self._routes.get(uri)
         if found is not None:
             return found
-        guessed = self._fitting(uri) or self._by_scheme(uri)
+        guessed = self._guessed(uri)
         was = self._past.get(uri)
         return guessed if was is None or guessed is None or guessed.pair == was else None
 
@@ -187,9 +192,15 @@ class ResourceView:
         owner = self._only(self._schemes.get(_scheme(uri), {}).values()) or self._alone
         return self._route(owner, uri, Raw(encode.dumps(uri))) if owner is not None else None
 
-    def _fitting(self, uri: str) -> Route | None:
+    def _guessed(self, uri: str) -> Route | None:
+        """The route of an address that nobody lists."""
+        fitting = [listed for listed in self._templates.values() if listed.template.matches(uri)]
+        closely = [listed for listed in fitting if listed.template.has_scheme]
+        found = self._fitted(uri, closely) or self._by_scheme(uri)
+        return found if found is not None or closely else self._fitted(uri, fitting)
+
+    def _fitted(self, uri: str, found: list[_Listed]) -> Route | None:
         """The route of an address that the templates of one server, and only one, stand for."""
-        found = [listed for listed in self._templates.values() if listed.template.matches(uri)]
         owner = self._only(listed.upstream for listed in found)
         if owner is None:
             return None
