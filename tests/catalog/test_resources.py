@@ -223,8 +223,15 @@ async def test_an_address_that_led_to_a_server_by_its_template_is_not_anothers_t
         assert found.find("two+doc://7").pair == Pair("two", "doc://7")
         after = after.again()
     assert after.without("one").resources().find("doc://7").upstream is one.upstream
+    greedy = before.with_offering(offering("two", ("x://1",), ("doc://{+id}", "{+any}")), order)
+    assert listed(greedy.resources()) == ["x://1", "note://1"]
+    for templates in ((), ("doc://{+id}",)):
+        after = greedy.with_offering(offering("two", ("doc://9",), templates), order)
+        assert listed(after.resources())[0] == "two+doc://9", "in two steps, too"
+    late = greedy.with_offering(offering("three", ("y://1",)), [*order, "three"])
+    assert listed(late.resources())[-1] == "y://1", "a template for all addresses keeps none"
     own = after.with_offering(offering("one", ("doc://8",), ("doc://{id}",)), order).resources()
-    assert listed(own)[-1] == "doc://8", "its own template covers it"
+    assert listed(own)[-1] == "doc://8", "its own template was the first to cover it"
 
 
 @pytest.mark.req("S-06")

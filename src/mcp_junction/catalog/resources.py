@@ -76,26 +76,29 @@ def _can_be(operator: str, value: str) -> bool:
 
 
 class Covering:
-    """Whose templates stand for an address. For many addresses: it looks at those templates only
-    that begin as the address does."""
+    """Whose template was the first to stand for an address; those that have no scheme, and stand
+    for all, do not count. For many addresses: it looks at those only that begin as one does."""
 
     def __init__(self, templates: Mapping[str, Pair]) -> None:
-        self._by_beginning: dict[str, list[tuple[Template, str]]] = {}
-        for text, pair in templates.items():
+        self._by_beginning: dict[str, list[tuple[int, str, Template]]] = {}
+        for place, (text, pair) in enumerate(templates.items()):
             template = parse_template(text)
-            same = self._by_beginning.setdefault(template.literals[0], [])
-            same.append((template, pair.server))
+            if template.has_scheme:
+                same = self._by_beginning.setdefault(template.literals[0], [])
+                same.append((place, pair.server, template))
         self._lengths = sorted({len(beginning) for beginning in self._by_beginning})
 
-    def only(self, uri: str) -> str | None:
-        """The one server whose templates do; None if there is none, or two."""
-        found = {
-            server
+    def is_anothers(self, pair: Pair) -> bool:
+        """Whether the first template that an address fits is another server's."""
+        uri = pair.name
+        fitting = (
+            (place, server)
             for length in self._lengths
-            for template, server in self._by_beginning.get(uri[:length], ())
+            for place, server, template in self._by_beginning.get(uri[:length], ())
             if template.matches(uri)
-        }
-        return found.pop() if len(found) == 1 else None
+        )
+        first = min(fitting, default=None)
+        return first is not None and first[1] != pair.server
 
 
 class _Listed(NamedTuple):
@@ -240,7 +243,7 @@ class ResourceView:
     def _is_covered(self, pair: Pair) -> bool:
         """Whether a newcomer's address is one of those that led to another server before, by a
         template that was shown."""
-        return self._covering.only(pair.name) not in (None, pair.server)
+        return self._covering.is_anothers(pair)
 
     @cached_property
     def _covering(self) -> Covering:
