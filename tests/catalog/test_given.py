@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.endpoints import Endpoint, one_server
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
 from mcp_junction.catalog.given import MOST_PAST
 from mcp_junction.catalog.kinds import PROMPTS, TOOLS
 from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling, assign
@@ -203,6 +203,73 @@ async def test_the_name_with_the_hash_is_not_another_servers_to_take(spelling, f
         assert pair_of(after, STDIO, ours) == second, "nor where it is one spelling of many"
 
 
+async def test_the_name_with_the_hash_is_not_another_servers_to_take_in_the_next_run():
+    order = ["c", "b", "a"]
+    read = [offering(Pair(key, "read")) for key in ("c", "a")]
+    ours = hashed(Pair("c", "read"), Pair("a", "read"), BARE)
+    made_up = Pair("b", ours)
+    for come in ([read[0], offering(made_up), read[1]], [read[1], offering(made_up), read[0]]):
+        catalog = Catalog()
+        for each in come:
+            catalog = catalog.with_offering(each, order)
+        assert pair_of(catalog, BARE, ours) == Pair("a", "read")
+        plain, other, last = shown(catalog, BARE)
+        assert (plain, last) == ("read", ours)
+        assert pair_of(catalog, BARE, other) == made_up
+
+
+# How somebody may call the tool ``read`` of the server ``a b``, who is not shown that.
+ALIASES = ["a b:read", "a b.read", "a b__read", "a_b__read"]
+
+
+@pytest.mark.parametrize("spelling", [BARE, STRICT_BARE])
+@pytest.mark.parametrize("called", ALIASES)
+async def test_another_spelling_that_led_to_a_tool_is_not_another_servers_to_take(spelling, called):
+    read, thief = Pair("a b", "read"), Pair("c", called)
+    order = ["c", "a b"]
+    catalog = Catalog().with_offering(offering(read), order)
+    catalog = catalog.with_offering(offering(Pair("c", "x")), order)
+    assert shown(catalog, spelling) == ["x", "read"]
+    assert pair_of(catalog, spelling, called) == read
+    for _ in range(2):
+        catalog = catalog.with_offering(offering(thief), order)
+        assert pair_of(catalog, spelling, called) == read, "before it is listed, too"
+        theirs, ours = shown(catalog, spelling)
+        assert (pair_of(catalog, spelling, theirs), ours) == (thief, "read")
+        assert pair_of(catalog, spelling, called) == read
+    left = catalog.without("a b").with_offering(offering(thief, Pair("c", "y")), order)
+    assert left.view(spelling).find(called) is None
+    assert left.view(spelling).former(called).pair == read
+    freed = catalog.forgetting("a b", ["c"])
+    assert pair_of(freed, spelling, spelling.spell(thief)) == thief
+
+
+async def test_another_spelling_that_was_called_before_any_list_is_kept():
+    order = ["a", "b"]
+    catalog = Catalog().with_offering(offering(Pair("b", "read")), order)
+    assert catalog.view(BARE).keep_used("b:read")
+    late = catalog.with_offering(offering(Pair("a", "b:read"), Pair("a", "b.read")), order)
+    assert pair_of(late, BARE, "b:read") == Pair("b", "read")
+    assert late.view(BARE).keep_used(late.view(BARE).spelled(Pair("a", "b:read")))
+    assert pair_of(late.again(), BARE, "b:read") == Pair("b", "read")
+    together = Catalog().with_offering(offering(Pair("b", "read")), order)
+    together = together.with_offering(offering(Pair("a", "b:read")), order)
+    assert shown(together, BARE) == ["b:read", "read"], "nobody has called it"
+    assert pair_of(together, BARE, "b:read") == Pair("a", "b:read")
+
+
+async def test_a_server_that_is_renamed_does_not_keep_the_spellings_with_its_old_key():
+    catalog = catalog_of(FakeUpstream("a", ["read"]))
+    assert shown(catalog, BARE) == ["read"]
+    catalog = catalog.with_offering(offering(Pair("c", "a:read")), ["a", "c"])
+    assert pair_of(catalog, BARE, "a:read") == Pair("a", "read")
+    assert len(shown(catalog, BARE)) == 2
+    after = catalog.renamed("a", "b", ["b", "c"])
+    assert shown(after, BARE) == shown(catalog, BARE)
+    assert pair_of(after, BARE, "a:read") == Pair("c", "a:read")
+    assert pair_of(after, BARE, "read") == Pair("b", "read")
+
+
 @pytest.mark.parametrize("how", ["names_of", "spelled", "described", "nearest"])
 async def test_names_are_kept_however_they_are_told(how):
     two = Pair("x", "who"), Pair("y", "who")
@@ -243,6 +310,26 @@ async def test_each_address_kind_and_spelling_has_names_of_its_own():
     assert shown(after, BARE, endpoint=one_server("x")) == ["who"]
     assert after.view(BARE, PROMPTS).find("who") is None
     assert after.view(STRICT_BARE, TOOLS).find("who").pair == two.first
+
+
+async def test_what_is_taken_out_of_a_set_is_free_there_and_only_there():
+    catalog = catalog_of(FakeUpstream("x", ["who", "what"]), FakeUpstream("y", ["who", "what"]))
+    keys = {"x": None, "y": None}
+    both = {name: named_set(name, ["x", "y"], keys) for name in ("dev", "gone", "same")}
+    for at in (*both.values(), EVERYTHING, one_server("x")):
+        assert "who" in shown(catalog, BARE, endpoint=at)
+    part = named_set("dev", ["x.what", "y"], keys)
+    after = catalog.narrowed([part, both["same"]])
+    assert after.narrowed([part, both["same"]]) is after
+
+    def whose(name: str, at: Endpoint) -> str | None:
+        found = after.view(BARE, endpoint=at).find(name)
+        return None if found is None else found.pair.server
+
+    assert (whose("who", part), whose("what", part)) == ("y", "x")
+    assert whose("who", both["same"]) == whose("who", EVERYTHING) == "x"
+    assert shown(after, BARE, endpoint=one_server("x")) == ["who", "what"]
+    assert whose("who", named_set("gone", ["y"], keys)) == "y", "of a set that was not there"
 
 
 async def test_a_server_that_is_renamed_keeps_the_names_it_is_not_part_of():

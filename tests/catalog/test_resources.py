@@ -205,3 +205,51 @@ async def test_the_addresses_that_a_list_of_tools_refers_to_are_kept_with_it():
     assert before.view(STDIO).items.page()
     after = before.with_offering(offering("one", ("ui://x",)), ["one", "two"])
     assert after.resources().find("ui://x").pair.server == "two"
+
+
+@pytest.mark.req("S-06")
+async def test_an_address_that_led_to_a_server_by_its_template_is_not_anothers_to_list():
+    order = ["two", "one"]
+    one = offering("one", ("note://1",), ("doc://{id}", "doc://{id}/{part}", "{?all}"))
+    before = Catalog().with_offering(one, order)
+    before = before.with_offering(offering("two", ("x://1",)), order)
+    assert listed(before.resources()) == ["x://1", "note://1"]
+    assert before.resources().find("doc://7").upstream is one.upstream
+    after = before.with_offering(offering("two", ("doc://7", "x://1", "doc:/7")), order)
+    for _ in range(2):
+        found = after.resources()
+        assert listed(found) == ["two+doc://7", "x://1", "doc:/7", "note://1"]
+        assert found.find("doc://7").upstream is one.upstream
+        assert found.find("two+doc://7").pair == Pair("two", "doc://7")
+        after = after.again()
+    assert after.without("one").resources().find("doc://7").upstream is one.upstream
+    greedy = before.with_offering(offering("two", ("x://1",), ("doc://{+id}", "{+any}")), order)
+    assert listed(greedy.resources()) == ["x://1", "note://1"]
+    for templates in ((), ("doc://{+id}",)):
+        after = greedy.with_offering(offering("two", ("doc://9",), templates), order)
+        assert listed(after.resources())[0] == "two+doc://9", "in two steps, too"
+    late = greedy.with_offering(offering("three", ("y://1",)), [*order, "three"])
+    assert listed(late.resources())[-1] == "y://1", "a template for all addresses keeps none"
+    own = after.with_offering(offering("one", ("doc://8",), ("doc://{id}",)), order).resources()
+    assert listed(own)[-1] == "doc://8", "its own template was the first to cover it"
+
+
+@pytest.mark.req("S-06")
+async def test_servers_that_come_together_list_what_the_templates_of_another_stand_for():
+    found = view(offering("one", (), ("doc://{id}",)), offering("two", ("doc://7",)))
+    assert listed(found) == ["doc://7"]
+    assert found.find("doc://7").pair.server == "two"
+
+
+@pytest.mark.req("S-06")
+async def test_a_template_for_every_scheme_comes_after_those_who_have_the_scheme():
+    one = offering("one", ("note://1",), ("doc://{id}",))
+    three = offering("three", ("doc://x/y", "n://1"), ("n://{id}",))
+    two = offering("two", ("x://1",), ("{+any}", "n://{+id}"))
+    before, found = view(one, three), view(one, three, two)
+    for uri in ("note://2", "doc://7"):
+        assert before.find(uri).upstream is found.find(uri).upstream is one.upstream
+    assert found.find("n://7") is None, "this fits two, and is not guessed at"
+    for uri in ("any://1", "doc://x/z"):
+        assert before.find(uri) is None
+        assert found.find(uri).upstream is two.upstream

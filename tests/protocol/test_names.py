@@ -11,7 +11,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_junction.protocol import names
-from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling, aliases, assign
+from mcp_junction.protocol.names import (
+    PLATFORM,
+    STDIO,
+    STRICT,
+    Pair,
+    Spelled,
+    Spelling,
+    aliases,
+    assign,
+)
 
 BARE = Spelling(":", prefixed=False)
 STRICT_BARE = Spelling("__", strict=True, max_length=64, prefixed=False)
@@ -100,6 +109,22 @@ _pairs = st.lists(st.builds(Pair, _words, _words), unique=True, min_size=1, max_
 def test_random_pairs_and_names_are_one_to_one(pairs):
     tables = [check_one_to_one(pairs, spelling) for spelling in SPELLINGS]
     check_aliases(pairs, tables)
+
+
+@pytest.mark.req("S-06", "J-NAMES-ANY")
+@given(_pairs)
+@example(HOSTILE)
+def test_a_name_is_taken_apart_to_the_pairs_that_are_spelled_so(pairs):
+    whole = [spelling for spelling in SPELLINGS if not spelling.max_length]
+    whole += [Spelling("__", strict=True), Spelling("", strict=True, prefixed=False)]
+    meant: dict[str, set[Pair]] = {}
+    for spelling in whole:
+        for pair in pairs:
+            meant.setdefault(spelling.spell(pair), set()).add(pair)
+    found = Spelled(pairs, *whole)
+    for name, could_be in meant.items():
+        assert found.find(name) == (min(could_be) if len(could_be) == 1 else None)
+    assert found.find("nothing of that kind") is None
 
 
 @pytest.mark.bulk

@@ -4,6 +4,8 @@ import pytest
 from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool, until
 
+from mcp_junction.catalog.endpoints import named_sets
+from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.upstream.outcome import Kind
 
 pytestmark = pytest.mark.req("S-06", "EDGE-CONFLICT")
@@ -56,3 +58,24 @@ async def test_a_server_that_is_away_keeps_its_names_and_one_that_is_removed_fre
     assert run.listed() == [hashed], "what was shown stays"
     assert (await run.call("a.b.c")).kind is Kind.RESULT, "and the other spelling is free"
     assert first.calls == 1
+
+
+async def test_what_a_file_takes_out_of_a_set_is_free_there(single, toolbox):
+    first, second = await toolbox([tool("b.c")]), await toolbox([tool("c")])
+    servers = {"a": {"url": first.url}, "a.b": {"url": second.url}}
+    run = await single(servers, endpoints={"dev": ["a", "a.b"]})
+    for name in servers:
+        await run.until(name, "CONNECTED")
+
+    def whose(name):
+        dev = named_sets(run.junction.config)["dev"]
+        view = run.junction.snapshot.catalog.view(PLATFORM, endpoint=dev)
+        assert view.items.page()
+        found = view.find(name)
+        return None if found is None else found.pair.server
+
+    assert whose("a.b.c") == "a"
+    await run.registry.reload(single.config(servers, endpoints={"dev": ["a.b"]}))
+    assert whose("a.b.c") == "a.b"
+    await run.registry.reload(single.config(servers, endpoints={"dev": ["a", "a.b"]}))
+    assert whose("a.b.c") == "a.b", "what was accepted since stays"

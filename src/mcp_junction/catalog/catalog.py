@@ -84,6 +84,10 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         gone = {k: v for k, v in self.gone.items() if k != key}
         return self._next(present, gone, tuple(order))
 
+    def narrowed(self, sets: Iterable[Endpoint]) -> Catalog:
+        """This catalog when there are these named sets: what was taken out of one is free there."""
+        return self.again() if self.given.narrow(sets) else self
+
     def again(self) -> Catalog:
         """The same offers; what was made of them is made anew."""
         return self._next(self.offerings, self.gone, self.order)

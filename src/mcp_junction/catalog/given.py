@@ -9,10 +9,11 @@ in one spelling. Nothing of this outlives the process.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
 from typing import Final
 
-from mcp_junction.catalog.endpoints import one_server
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
 from mcp_junction.catalog.kinds import Kind
 from mcp_junction.protocol.names import Pair, Spelling
 
@@ -27,6 +28,8 @@ class Held:
     def __init__(self) -> None:
         self.names: dict[Pair, str] = {}
         self.owners: dict[str, Pair] = {}
+        self.aliases: dict[Pair, list[str]] = {}
+        """What else stays a pair's, since somebody came whose name it would have been."""
 
     def keep(self, table: Mapping[str, Pair], known: Container[Pair]) -> None:
         """These have been shown. ``known`` are the pairs that there are now."""
@@ -38,15 +41,27 @@ class Held:
         if len(past) > MOST_PAST:
             self._give_up(past)
 
-    def forget(self, server: str) -> None:
-        for pair in [pair for pair in self.names if pair.server == server]:
+    def keep_aliases(self, table: Mapping[str, Pair]) -> None:
+        """These are other spellings of pairs that have names here, and stay theirs."""
+        for name, pair in table.items():
+            if pair in self.names and name not in self.owners:
+                self.owners[name] = pair
+                self.aliases.setdefault(pair, []).append(name)
+
+    def forget(self, is_free: Callable[[Pair], bool]) -> bool:
+        """Free the names of some pairs. Whether there were any."""
+        freed = [pair for pair in self.names if is_free(pair)]
+        for pair in freed:
             self._drop(pair)
+        return bool(freed)
 
     def rename(self, old: str, new: str) -> None:
+        for pair in [pair for pair in self.aliases if pair.server == old]:
+            self._drop_aliases(pair)  # they hold the key
         for name, pair in self.owners.items():
             if pair.server == old:
                 self.owners[name] = Pair(new, pair.name)
-        self.names = {pair: name for name, pair in self.owners.items()}
+        self.names = {self.owners[name]: name for name in self.names.values()}
 
     def _give_up(self, past: list[Pair]) -> None:
         """Forget the oldest of those servers that have too many."""
@@ -58,6 +73,11 @@ class Held:
 
     def _drop(self, pair: Pair) -> None:
         del self.owners[self.names.pop(pair)]
+        self._drop_aliases(pair)
+
+    def _drop_aliases(self, pair: Pair) -> None:
+        for name in self.aliases.pop(pair, ()):
+            del self.owners[name]
 
 
 class Given:
@@ -75,14 +95,34 @@ class Given:
     def forget(self, server: str) -> None:
         """A server is removed for good."""
         for held in self._lists.values():
-            held.forget(server)
+            held.forget(lambda pair: pair.server == server)
         self._lists = {key: held for key, held in self._lists.items() if held.names}
+
+    def narrow(self, sets: Iterable[Endpoint]) -> bool:
+        """There are these named sets now; what is no longer part of one has no names there.
+        Whether there was any."""
+        by_address = {endpoint.name: endpoint for endpoint in sets}
+        freed = [
+            held.forget(partial(_is_left_out, by_address.get(address), address, spelling))
+            for (spelling, _, address), held in self._lists.items()
+            if address != EVERYTHING.name
+        ]
+        return any(freed)
 
     def rename(self, old: str, new: str) -> None:
         """A server has another key. The names that hold its key are others now, too."""
         for (spelling, _, address), held in self._lists.items():
             is_part = spelling is not None and spelling.prefixed
             if is_part or address == one_server(old).name:
-                held.forget(old)
+                held.forget(lambda pair: pair.server == old)
             else:
                 held.rename(old, new)
+
+
+def _is_left_out(now: Endpoint | None, address: str, spelling: Spelling | None, pair: Pair) -> bool:
+    """Whether a pair is not to be seen at an address that is one server's, or ``now`` a set's."""
+    if one_server(pair.server).name == address:
+        return False
+    if now is None:
+        return True
+    return not (now.admits_server(pair.server) if spelling is None else now.admits(pair))

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer, discover
+from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import ALL, TOOLS, Kind
 from mcp_junction.catalog.remarks import remark
 from mcp_junction.config.selection import ToolSelection
@@ -120,6 +121,12 @@ class Keeper:
     def renew(self) -> None:
         """Something of a server is another that is not in its lists, like its timeout."""
         self._swap(self.catalog.again(), set())
+
+    def narrow(self, sets: Iterable[Endpoint]) -> None:
+        """There are these named sets now, as the file has been read again."""
+        narrowed = self.catalog.narrowed(sets)
+        if narrowed is not self.catalog:
+            self._swap(narrowed, set())
 
     def reorder(self, keys: list[str]) -> None:
         """These come first, in this order."""

@@ -1,16 +1,17 @@
 """ResourceView: resources and templates by their addresses.
 
 Addresses and templates stay as they are. When two servers list the same one, the later is listed as
-``server+address``, which resolves to it alone. An address that nobody lists is looked for in the
-templates, then by its scheme; what still fits no one server, or fits two, is not guessed at. As
-with tools, a server that left keeps what was its own, and so does one that was the first to be
-listed with an address, so that no read lands on another one.
+``server+address``, which resolves to it alone; so is one that comes when it already leads to
+another server by a template. An address that nobody lists is looked for in the templates, then by
+its scheme, then in the templates that have none, as ``{+any}``; what still fits no one server, or
+fits two, is not guessed at. As with tools, a server that left keeps what was its own, and so does
+one that was the first to be listed with an address, so that no read lands on another one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,6 +39,11 @@ class Template(NamedTuple):
 
     literals: tuple[str, ...]
     operators: tuple[str, ...]
+
+    @property
+    def has_scheme(self) -> bool:
+        """Whether it is of one scheme, and does not stand for addresses of any."""
+        return ":" in self.literals[0]
 
     def matches(self, uri: str) -> bool:
         """Whether ``uri`` can be an expansion of it. Takes time in proportion to its length."""
@@ -67,6 +73,32 @@ def _can_be(operator: str, value: str) -> bool:
     if operator == "":
         return not any(char in value for char in _SEGMENT_ENDS)
     return operator == "+" or not value or value[0] in _BEGINNINGS[operator]
+
+
+class Covering:
+    """Whose template was the first to stand for an address; those that have no scheme, and stand
+    for all, do not count. For many addresses: it looks at those only that begin as one does."""
+
+    def __init__(self, templates: Mapping[str, Pair]) -> None:
+        self._by_beginning: dict[str, list[tuple[int, str, Template]]] = {}
+        for place, (text, pair) in enumerate(templates.items()):
+            template = parse_template(text)
+            if template.has_scheme:
+                same = self._by_beginning.setdefault(template.literals[0], [])
+                same.append((place, pair.server, template))
+        self._lengths = sorted({len(beginning) for beginning in self._by_beginning})
+
+    def is_anothers(self, pair: Pair) -> bool:
+        """Whether the first template that an address fits is another server's."""
+        uri = pair.name
+        fitting = (
+            (place, server)
+            for length in self._lengths
+            for place, server, template in self._by_beginning.get(uri[:length], ())
+            if template.matches(uri)
+        )
+        first = min(fitting, default=None)
+        return first is not None and first[1] != pair.server
 
 
 class _Listed(NamedTuple):
@@ -148,7 +180,7 @@ class ResourceView:
         found = self._routes.get(uri)
         if found is not None:
             return found
-        guessed = self._fitting(uri) or self._by_scheme(uri)
+        guessed = self._guessed(uri)
         was = self._past.get(uri)
         return guessed if was is None or guessed is None or guessed.pair == was else None
 
@@ -163,9 +195,15 @@ class ResourceView:
         owner = self._only(self._schemes.get(_scheme(uri), {}).values()) or self._alone
         return self._route(owner, uri, Raw(encode.dumps(uri))) if owner is not None else None
 
-    def _fitting(self, uri: str) -> Route | None:
+    def _guessed(self, uri: str) -> Route | None:
+        """The route of an address that nobody lists."""
+        fitting = [listed for listed in self._templates.values() if listed.template.matches(uri)]
+        closely = [listed for listed in fitting if listed.template.has_scheme]
+        found = self._fitted(uri, closely) or self._by_scheme(uri)
+        return found if found is not None or closely else self._fitted(uri, fitting)
+
+    def _fitted(self, uri: str, found: list[_Listed]) -> Route | None:
         """The route of an address that the templates of one server, and only one, stand for."""
-        found = [listed for listed in self._templates.values() if listed.template.matches(uri)]
         owner = self._only(listed.upstream for listed in found)
         if owner is None:
             return None
@@ -194,7 +232,7 @@ class ResourceView:
         members = offer.members
         self._note_scheme(offer.name, upstream)
         pair = Pair(upstream.key, offer.name)
-        uri = _address(pair, self._shown, self._held)
+        uri = _address(pair, self._shown, self._held, self._is_covered)
         if uri != offer.name:
             self.apart[pair] = uri
             members = {**members, "uri": Raw(encode.dumps(uri))}
@@ -202,12 +240,21 @@ class ResourceView:
         self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
         return uri, encode.dumps(members)
 
+    def _is_covered(self, pair: Pair) -> bool:
+        """Whether a newcomer's address is one of those that led to another server before, by a
+        template that was shown."""
+        return self._covering.is_anothers(pair)
+
+    @cached_property
+    def _covering(self) -> Covering:
+        return Covering(self._held_templates.owners)
+
     def _add_template(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
         """How a template is listed, and its item of the list."""
         members = offer.members
         self._note_scheme(offer.name, upstream)
         pair = Pair(upstream.key, offer.name)
-        text = _address(pair, self._shown_templates, self._held_templates)
+        text = _address(pair, self._shown_templates, self._held_templates, lambda _: False)
         if text != offer.name:
             members = {**members, "uriTemplate": Raw(encode.dumps(text))}
         self._shown_templates[text] = pair
@@ -224,13 +271,15 @@ class ResourceView:
         return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
 
 
-def _address(pair: Pair, shown: Container[str], held: Held) -> str:
+def _address(
+    pair: Pair, shown: Container[str], held: Held, is_covered: Callable[[Pair], bool]
+) -> str:
     """The address of a pair: the one it holds, or its own, or, if that is another server's, one
     that the server's key tells apart."""
     address = held.names.get(pair)
     if address is None:
         address = pair.name
-        if address in shown or address in held.owners:
+        if address in shown or address in held.owners or is_covered(pair):
             address = f"{_NOT_SCHEME.sub('-', pair.server)}+{address}"
         while address in shown or address in held.owners:
             address = f"x-{address}"

@@ -65,7 +65,8 @@ class View:
         self._own_offers = own
         self._held = held
         self._is_kept = False
-        self._table = table = names.assign(known, spelling, self.own, self._held.names)
+        self._reserved: dict[str, Pair] = {}
+        self._table = table = names.assign(known, spelling, self.own, held.names, self._is_anothers)
         here = {name: pair for name, pair in table.items() if pair in offers}
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
@@ -86,6 +87,7 @@ class View:
         """The names here have been shown: they stay whose they are, in the views that follow."""
         if not self._is_kept:
             self._is_kept = True
+            self._held.keep_aliases(self._reserved)
             self._held.keep(self._table, self._known)
             self._resources.keep()  # to which tools refer
 
@@ -94,6 +96,7 @@ class View:
         route = self.find(name)
         if route is not None and route.pair not in self._held.names:
             used = {each: pair for each, pair in self._table.items() if pair == route.pair}
+            self._held.keep_aliases(self._reserved)
             self._held.keep(used, self._known)
         return route is not None
 
@@ -185,6 +188,9 @@ class View:
         for name, owner in self._owners.items():
             if table.get(name, owner) != owner:
                 del table[name]
+        for pair, others in self._held.aliases.items():
+            table.update(dict.fromkeys(others, pair))
+        table.update(self._reserved)
         if made_up := {pair for pair in self._known if names.looks_hashed(pair.name)}:
             for name in [name for name, pair in table.items() if pair in made_up]:
                 if self._hashes.is_anothers(name, table[name]):
@@ -201,11 +207,25 @@ class View:
     @cached_property
     def _owners(self) -> dict[str, Pair]:
         """Whose each name is, also of what is offered no more."""
-        return {**self._held.owners, **self._table}
+        return {**self._held.owners, **self._reserved, **self._table}
+
+    def _is_anothers(self, name: str, pair: Pair) -> bool:
+        """Whether what would be the name of a newcomer means another pair that was shown."""
+        if self._held.owners.get(name, pair) != pair or self._hashes.is_anothers(name, pair):
+            return True
+        owner = self._spelled_otherwise.find(name) if self._held.names else None
+        if owner is None or owner == pair:
+            return False
+        self._reserved[name] = owner
+        return True
+
+    @cached_property
+    def _spelled_otherwise(self) -> names.Spelled:
+        return names.Spelled(self._held.names, self._canonical, self._spelling)
 
     def _by_hash(self, name: str) -> Pair | None:
         """The pair that a name means by its hash, where it is listed under another."""
-        if not names.looks_hashed(name) or name in self._owners:
+        if name in self._owners:
             return None
         pair = self._hashes.find(name)
         return pair if pair in self._known else None

@@ -3,7 +3,8 @@
 A spelled name is never taken apart again. ``assign`` gives each pair its own name under one
 spelling; ``aliases`` gives the table of every other spelling a caller may use. Two pairs that would
 get one name are told apart by a stable hash of the pair, which the later one carries; ``Hashes``
-finds a pair by the name with its hash also where it does not carry it.
+finds a pair by the name with its hash also where it does not carry it, and ``Spelled`` by a name
+in any spelling.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
@@ -49,6 +51,12 @@ class Spelling(msgspec.Struct, frozen=True):
             name = self.hashed(name, pair)
         return name
 
+    def could_be(self, name: str) -> bool:
+        """Whether this spelling can make such a name."""
+        if self.prefixed and self.separator not in name:
+            return False
+        return not self.strict or _NOT_STRICT.search(name) is None
+
     def hashed(self, name: str, pair: Pair, attempt: int = 0) -> str:
         """``name``, cut to fit, with a hash of ``pair`` behind it; another for each attempt."""
         suffix = "_" + digest(pair, attempt)
@@ -76,22 +84,20 @@ def assign(
     spelling: Spelling,
     taken: Collection[str] = (),
     held: Mapping[Pair, str] = _NOTHING,
+    is_anothers: Callable[[str, Pair], bool] | None = None,
 ) -> dict[str, Pair]:
     """A name for each pair, no name twice and none of those ``taken``. A pair keeps the name it
-    holds, which no other gets, nor that name with its hash; of the rest, earlier pairs get the
-    plain spelling."""
+    holds, which no other gets; of the rest, earlier pairs get the plain spelling, unless that
+    ``is_anothers``."""
     table: dict[str, Pair] = {}
     others = frozenset(held.values())
-    hashes: Hashes | None = None
     for pair in pairs:
         name = held.get(pair)
         if name is None or name in taken:
             name = plain = spelling.spell(pair)
             attempt = 0
-            if held and looks_hashed(name):
-                hashes = hashes or Hashes(held, spelling)
-                if hashes.is_anothers(name, pair):
-                    name = spelling.hashed(plain, pair)
+            if is_anothers is not None and is_anothers(name, pair):
+                name = spelling.hashed(plain, pair)
             # A server may have taken the hashed name too, on purpose.
             while name in table or name in others or name in taken:
                 name = spelling.hashed(plain, pair, attempt)
@@ -117,14 +123,14 @@ def aliases(pairs: Sequence[Pair], *extra: Spelling) -> dict[str, Pair]:
 class Hashes:
     """Which pair a name means that carries the pair's hash, whether or not it is listed so."""
 
-    def __init__(self, pairs: Iterable[Pair], *extra: Spelling) -> None:
-        self._spellings = _accepted(*extra)
-        self._pairs: dict[str, list[Pair]] = {}
-        for pair in pairs:
-            self._pairs.setdefault(digest(pair), []).append(pair)
+    def __init__(self, pairs: Collection[Pair], *extra: Spelling) -> None:
+        self._all = pairs
+        self._extra = extra
 
     def find(self, name: str) -> Pair | None:
         """The only pair that is meant; None if there is none."""
+        if not looks_hashed(name):
+            return None
         found = [pair for pair in self._pairs.get(name[-_HASH_DIGITS:], ()) if self._is(name, pair)]
         return found[0] if len(found) == 1 else None
 
@@ -132,8 +138,59 @@ class Hashes:
         """Whether a name of ``pair`` means another by its hash."""
         return self.find(name) not in (None, pair)
 
+    @cached_property
+    def _pairs(self) -> dict[str, list[Pair]]:
+        """By their hashes, which are made when a name is the first to look as if it had one."""
+        table: dict[str, list[Pair]] = {}
+        for pair in self._all:
+            table.setdefault(digest(pair), []).append(pair)
+        return table
+
+    @cached_property
+    def _spellings(self) -> set[Spelling]:
+        return _accepted(*self._extra)
+
     def _is(self, name: str, pair: Pair) -> bool:
         return any(name == each.hashed(each.spell(pair), pair) for each in self._spellings)
+
+
+class Spelled:
+    """Which pair a name means in any spelling a caller may use. For a few names among many pairs:
+    it takes the name apart every way, and spells the pairs only where that cannot be undone."""
+
+    def __init__(self, pairs: Collection[Pair], *extra: Spelling) -> None:
+        self._pairs = pairs
+        spellings = _accepted(*extra)
+        self._separators = {each.separator for each in spellings if each.prefixed}
+        # A name that was cut has a hash, by which it is found.
+        whole = {msgspec.structs.replace(each, max_length=0) for each in spellings}
+        self._lossy = [each for each in whole if each.strict or not each.prefixed]
+        self._tables: dict[Spelling, dict[str, list[Pair]]] = {}
+
+    def find(self, name: str) -> Pair | None:
+        """The only pair that is meant; None if there is none."""
+        parts = (pair for separator in self._separators for pair in _splits(name, separator))
+        found = {pair for pair in parts if pair in self._pairs}
+        for spelling in self._lossy:
+            if spelling.could_be(name):
+                found.update(self._spelled(spelling).get(name, ()))
+        return found.pop() if len(found) == 1 else None
+
+    def _spelled(self, spelling: Spelling) -> dict[str, list[Pair]]:
+        table = self._tables.get(spelling)
+        if table is None:
+            table = self._tables[spelling] = {}
+            for pair in self._pairs:
+                table.setdefault(spelling.spell(pair), []).append(pair)
+        return table
+
+
+def _splits(name: str, separator: str) -> Iterator[Pair]:
+    """Every pair that is written so with this separator."""
+    at = name.find(separator)
+    while at >= 0:
+        yield Pair(name[:at], name[at + len(separator) :])
+        at = name.find(separator, at + 1)
 
 
 def looks_hashed(name: str) -> bool:

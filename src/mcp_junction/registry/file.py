@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.catalog.endpoints import named_sets
+from mcp_junction.catalog.endpoints import Endpoint, named_sets
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
@@ -46,6 +46,7 @@ class Plan(msgspec.Struct):
     added: list[ServerDefinition] = []
     changed: list[tuple[Member, ServerDefinition]] = []
     removed: list[Member] = []
+    sets: list[Endpoint] = []
 
     def summary(self) -> Reloaded:
         return Reloaded(
@@ -96,8 +97,7 @@ async def recorded(ground: Ground, config: Config, known: list[ServerRecord]) ->
 
 def planned(ground: Ground, config: Config) -> Plan:
     """What a new file asks for. Raises ConfigError for one that cannot be used."""
-    named_sets(config)
-    plan = Plan([], [], [])
+    plan = Plan([], [], [], list(named_sets(config).values()))
     problems: list[Problem] = []
     for definition in config.servers:
         member = ground.roster.named(definition.key)

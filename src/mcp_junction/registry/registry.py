@@ -312,6 +312,7 @@ class Registry:
             await self._reload_rest(plan)
         self._junction.config = config
         self._junction.keeper.reorder([definition.key for definition in config.servers])
+        self._junction.keeper.narrow(plan.sets)
         self._ground.bus.publish("config.reloaded", msgspec.to_builtins(done))
         return done
 
