@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.plugin_rest import SERVERS, registration
+from tests.plugin_rest import BOUND, SERVERS, registration
 from tests.registry.toolbox import until
 
 TOOLS = "/api/v1/aggregator/tools"
@@ -156,7 +156,10 @@ async def test_what_happened_to_a_connection_is_kept(served):
 async def test_the_state_counts_servers_and_tools(served):
     await served.register("one")
     await served.client().post(SERVERS, json=registration("two", auto_connect=False))
-    state = (await served.client("viewer").get("/api/v1/aggregator/state")).json()
+    state = {"total_tools": 0}
+    async with asyncio.timeout(BOUND):
+        while not state["total_tools"]:  # they are stored a moment after it is connected
+            state = (await served.client("viewer").get("/api/v1/aggregator/state")).json()
     assert (state["total_servers"], state["connected_servers"]) == (2, 1)
     assert state["disconnected_servers"] == 1
     assert state["total_tools"] == state["indexed_tools"] + state["unindexed_tools"] > 0
