@@ -5,6 +5,8 @@ import re
 import pytest
 from tests.plugin_journeys import scripted
 
+pytestmark = pytest.mark.preloaded
+
 COMMANDS = [(), ("stdio",), ("inspect",), ("call", "one:echo")]
 
 

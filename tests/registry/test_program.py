@@ -10,6 +10,8 @@ from tests.http.wire import BOUND
 from tests.plugin_http import PROGRAM, write_config
 from tests.registry.toolbox import tool
 
+pytestmark = pytest.mark.preloaded
+
 
 async def command(*words: str) -> tuple[int, str]:
     """A command of the program, and what it said."""
