@@ -1,7 +1,10 @@
 """The administrator's key: made once, or given; and what it opens."""
 
 import httpx
+import pytest
 from tests.plugin_rest import SERVERS
+
+pytestmark = pytest.mark.preloaded
 
 GIVEN = "a-key-of-the-operators-own-making"
 

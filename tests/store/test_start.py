@@ -10,6 +10,8 @@ from tests.store.test_faults import Lock
 
 from mcp_junction.store.store import default_url
 
+pytestmark = pytest.mark.preloaded
+
 
 async def refusal(serve, *options: str, **more) -> tuple[int, str]:
     program = await serve(None, *options, listens=False, **more)
