@@ -42,7 +42,7 @@ async def test_a_health_url_is_judged_by_its_status(status, kind):
     [
         ("http://127.0.0.1:1/", "onnect"),
         ("https://10.0.0.1/", "may not be connected to"),
-        ("http://a b/", "health_check_url: the url holds characters"),
+        ("http://a b/", "health_check_url: the url holds white space"),
     ],
 )
 async def test_a_health_url_that_cannot_be_asked_is_no_answer(url, words):
