@@ -1,6 +1,7 @@
 """Clients that do not read and servers that never stop talking: memory is bounded, others go on."""
 
 import asyncio
+import http.client
 import socket
 import statistics
 import time
@@ -68,6 +69,10 @@ class Growth:
     """How much memory a gateway takes from now on."""
 
     def __init__(self, gateway: Gateway) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+        connection.request("GET", "/api/v1/aggregator/state")
+        connection.getresponse().read()  # what answers it is loaded by now, which is no growth
+        connection.close()
         self.pid = gateway.pid
         self.before = processes.memory(gateway.pid)
         processes.forget_peak(gateway.pid)
