@@ -122,6 +122,8 @@ class Pool:
     def _grow(self) -> None:
         if self._closed or self._opening >= len(self._waiting):
             return
+        if self._failing_since is not None and self._opening:
+            return  # how those end decides: if more were begun, there would never be a last one
         if not self._has_room():
             self._look_around()
         if self._has_room():
@@ -192,7 +194,7 @@ class Pool:
     # -- what becomes of a connection
 
     def _freed(self, connection: Connection) -> None:
-        self._failing_since = None
+        was_failing, self._failing_since = self._failing_since is not None, None
         self._forget(connection)
         if self._closed:
             connection.abort()
@@ -200,7 +202,7 @@ class Pool:
             waiting, _ = self._waiting.popitem(last=False)
             self._waiting_bytes -= len(waiting.payload)
             self._start(connection, waiting)
-            if self._waiting:
+            for _ in range(len(self._waiting) if was_failing else min(1, len(self._waiting))):
                 self._grow()
         else:
             connection.idle_since = self._loop.time()
