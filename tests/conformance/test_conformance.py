@@ -60,30 +60,18 @@ def client_rows(suite: Suite, version: str, folder: Path, *options: str) -> list
     ]
 
 
-FIXED_WAIT = {"server-sse-polling"}
-"""The suite gives the answer on a resumed stream five seconds, whatever it is told: where only that
-fails, as on a machine with too much to do, all of it is run once more."""
-
-
 @pytest.mark.parametrize("column", columns("server"))
 def test_every_server_scenario_passes_through_the_gateway(
     column: Column, suite: Suite, tmp_path: Path, pytestconfig: pytest.Config
 ):
-    rows = _through_the_gateway(column, suite, tmp_path / "first")
-    if {row.scenario for row in rows if not row.ok} == FIXED_WAIT:
-        rows = _through_the_gateway(column, suite, tmp_path / "again")
-    save(pytestconfig.rootpath, column, rows)
-    assert not problems(rows), problems(rows)
-    assert len(rows) == SCENARIOS[column.role, column.version]
-
-
-def _through_the_gateway(column: Column, suite: Suite, folder: Path) -> list[Row]:
-    folder.mkdir()
-    config = folder / "config.json"
+    config = tmp_path / "config.json"
     with upstream(column) as entry:
         config.write_text(json.dumps({"mcpServers": {"fixture": entry}}))
         with gateway(config) as url:
-            return suite.against_server(url, column.version, folder / "results")
+            rows = suite.against_server(url, column.version, tmp_path / "results")
+    save(pytestconfig.rootpath, column, rows)
+    assert not problems(rows), problems(rows)
+    assert len(rows) == SCENARIOS[column.role, column.version]
 
 
 @pytest.mark.parametrize("column", columns("client"))
