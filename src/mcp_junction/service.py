@@ -182,7 +182,7 @@ class Service:
             await clock.sleep(0.05)
 
     def _running(self) -> int:
-        others = len(self._stateless.calls)
+        others = self._stateless.calls
         if self._rest is not None:
             others += len(self._rest.calling)
         return others + sum(len(session.calls) for session in self._junction.sessions)

@@ -84,7 +84,7 @@ async def test_an_envelope_that_was_seen_is_still_checked_against_the_headers():
     found = []
     for headers in (right, wrong, right):
         answer = client.dispatcher.answer(
-            LOCAL_OWNER, EVERYTHING, frame, client, lambda *_: None, headers
+            LOCAL_OWNER, EVERYTHING, frame, b"1", b"1", client, headers
         )
         assert isinstance(answer, Reply)
         found.append(answer.status)

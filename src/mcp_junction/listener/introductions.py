@@ -52,7 +52,8 @@ class Introductions:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._known: dict[tuple[int, int, bytes], Introduction] = {}
-        self._last: tuple[Raw, Introduction] = (Raw(), _NOBODY)
+        self._last: tuple[Raw, Principal | None, Endpoint | None, Introduction]
+        self._last = Raw(), None, None, _NOBODY
         self._visitors: dict[tuple[int, int, bytes, bytes], Visitor] = {}
         """By what they say of themselves; each holds what its key has only the identity of."""
 
@@ -61,11 +62,9 @@ class Introductions:
 
     def read(self, principal: Principal, endpoint: Endpoint, meta: Raw | None) -> Introduction:
         """The introduction in a request's ``_meta``. Raises FrameError when it is none."""
-        last, latest = self._last
-        if meta == last:  # most often it is the same one again
-            visitor = latest.visitor
-            if visitor and visitor.principal is principal and visitor.endpoint is endpoint:
-                return latest
+        last, whose, where, latest = self._last
+        if meta == last and principal is whose and endpoint is where:
+            return latest  # most often it is the same one again
         said = frames.octets(meta or b"")
         key = id(principal), id(endpoint), said
         found = self._known.get(key)
@@ -75,7 +74,7 @@ class Introductions:
                 return found
             self._make_room()
             self._known[key] = found
-        self._last = Raw(said), found
+        self._last = Raw(said), principal, endpoint, found
         return found
 
     def _made(

@@ -1,7 +1,8 @@
 """PipeClient: a stateless client on a single wire, such as our own stdin and stdout.
 
 Each request stands for itself here too; only the ids are shared, by which the client takes one
-back. What a method means is the dispatcher's to say.
+back: what runs has them as keys, in a dispatcher that no other client has. What a method means is
+the dispatcher's to say.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.call import Wire
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.stateless import (
@@ -23,12 +24,11 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import INVALID_REQUEST
-from mcp_junction.sessions.listen import Listen
 from mcp_junction.tasks import TaskScope
 
 
 class PipeClient:
-    """A stateless client on a single wire: its calls and listens, by the ids it gave them."""
+    """A stateless client on a single wire."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class PipeClient:
         self._endpoint = endpoint
         self._wire = wire
         self._tasks = tasks
-        self._running: dict[bytes, Call | Listen] = {}
+        self._running = dispatcher.running
 
     def receive(self, frame: Frame) -> None:
         """Take one frame, and answer on the wire."""
@@ -60,20 +60,15 @@ class PipeClient:
             answer = refusal(frame_id, INVALID_REQUEST, words)
         else:
             answer = self._dispatcher.answer(
-                self._principal, self._endpoint, frame, self._wire, self._running.__setitem__
+                self._principal, self._endpoint, frame, frame_id, frame_id, self._wire
             )
         if isinstance(answer, Reply):
             self._wire.send(answer.frame)
         else:
-            self._tasks.hand(self._later(frame_id, answer))
+            self._tasks.hand(self._later(answer))
 
-    async def _later(
-        self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | bytes | None]
-    ) -> None:
-        try:
-            reply = await coming
-        finally:
-            self._running.pop(frame_id, None)
+    async def _later(self, coming: Coroutine[Any, Any, Reply | bytes | None]) -> None:
+        reply = await coming
         if reply is not None:
             self._wire.send(reply.frame if isinstance(reply, Reply) else reply)
 
@@ -85,18 +80,13 @@ class PipeClient:
         except FrameError:
             return
         running = frames.by_id(self._running, bytes(params.get("requestId", b"")))
-        if isinstance(running, Listen):
-            self._dispatcher.unlisten(running)
-        elif running is not None:
-            running.cancel(frames.text(params.get("reason")) or "cancelled by the client")
+        if running is not None:
+            reason = frames.text(params.get("reason")) or "cancelled by the client"
+            self._dispatcher.cancel(running, reason)
 
     def close(self, reason: str) -> None:
         """Nobody waits any more."""
-        for running in list(self._running.values()):
-            if isinstance(running, Listen):
-                self._dispatcher.unlisten(running)
-            else:
-                running.drop(reason)
+        self._dispatcher.end(lambda _: False, reason)
 
 
 def _version(frame: Frame) -> str:

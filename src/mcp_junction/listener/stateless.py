@@ -8,7 +8,7 @@ Call, ``subscriptions/listen`` stays. Which kind of wire the answer goes on it d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener import agreement
 from mcp_junction.listener.agreement import Headers
 from mcp_junction.listener.backend import Backend
-from mcp_junction.listener.introductions import Introduction, Introductions
+from mcp_junction.listener.introductions import Introductions
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.frames import Frame
@@ -67,8 +67,6 @@ class Reply(NamedTuple):
 
 
 Answer = Reply | Coroutine[Any, Any, Reply | bytes | None]
-Begun = Callable[[bytes, Call | Listen], None]
-"""Is given what the client can end before it is over, and the id of the request."""
 
 
 class _Code(msgspec.Struct):
@@ -82,10 +80,16 @@ class StatelessDispatcher:
         self._backend = backend
         self._tasks = tasks
         self.introductions = Introductions(backend)
-        self.calls: set[Call] = set()
+        self.running: dict[Hashable, Call | Listen] = {}
+        """What the client can end before it is over, by the keys that fronts gave it."""
         self.listens: dict[Listen, asyncio.Future[None]] = {}
         info = {"name": backend.settings.name, "version": backend.settings.version}
         self._server_info = encode.dumps(info)
+
+    @property
+    def calls(self) -> int:
+        """How many calls are under way."""
+        return len(self.running) - len(self.listens)
 
     # -- a request
 
@@ -94,15 +98,15 @@ class StatelessDispatcher:
         principal: Principal,
         endpoint: Endpoint,
         frame: Frame,
+        frame_id: bytes,
+        key: Hashable,
         wire: Wire,
-        begun: Begun,
         headers: Headers | None = None,
     ) -> Answer:
         """The answer to a request, or the coroutine of it; whatever is wrong is answered.
 
-        ``headers`` are those that repeat it, if any.
+        While it runs it is found by its key. ``headers`` are those that repeat it, if any.
         """
-        frame_id = frames.octets(frame.id)
         try:
             params = frame.members()
             said = self.introductions.read(principal, endpoint, params.get("_meta"))
@@ -110,11 +114,28 @@ class StatelessDispatcher:
                 wrong = agreement.mismatch(headers, frame.method, said.version)
                 if wrong is not None:
                     return refusal(frame_id, HEADER_MISMATCH, wrong)
-            if said.visitor is None:
+            visitor = said.visitor
+            if visitor is None:
                 return _other_version(frame_id, params["_meta"])
-            if frame.method in _ROUTED:
-                return self._routed(said, frame_id, frame.method, params, wire, begun, headers)
-            return self._own(said.visitor, frame_id, frame, params, wire, begun)
+            if frame.method not in _ROUTED:
+                return self._own(visitor, frame_id, frame, params, key, wire)
+            target = address(frame.method, params)
+            if headers is not None:
+                wrong = self._contradicted(visitor, frame.method, target, params, headers)
+                if wrong is not None:
+                    return refusal(frame_id, HEADER_MISMATCH, wrong)
+            call = self.running[key] = Visit(
+                visitor,
+                self._backend.snapshot,
+                frame.method,
+                target,
+                params,
+                wire,
+                said.progress_token,
+                level=said.level,
+                is_bare=said.is_bare,
+            )
+            return self._run(key, frame_id, call)
         except FrameError as error:
             return refusal(frame_id, error.code, f"{frame.method}: {error}")
 
@@ -124,15 +145,15 @@ class StatelessDispatcher:
         frame_id: bytes,
         frame: Frame,
         params: dict[str, Raw],
+        key: Hashable,
         wire: Wire,
-        begun: Begun,
     ) -> Answer:
         if frame.method in _LISTS:
             return self._list(visitor, frame_id, _LISTS[frame.method], params)
         if frame.method == "server/discover":
             return self._discover(visitor, frame_id)
         if frame.method == "subscriptions/listen":
-            return self._listen(visitor, frame_id, params, wire, begun)
+            return self._listen(visitor, frame_id, params, key, wire)
         return refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
 
     # -- what we answer ourselves
@@ -191,60 +212,33 @@ class StatelessDispatcher:
 
     # -- calls
 
-    def _routed(
-        self,
-        said: Introduction,
-        frame_id: bytes,
-        method: str,
-        params: dict[str, Raw],
-        wire: Wire,
-        begun: Begun,
-        headers: Headers | None,
-    ) -> Answer:
-        visitor, snapshot = said.visitor, self._backend.snapshot
-        assert visitor is not None
-        target = address(method, params)
-        if headers is not None:
-            wrong = agreement.misnamed(headers, method, target.name)
-            if wrong is None and snapshot.catalog.is_marked:
-                wrong = self._contradicted(visitor, target, params, headers)
-            if wrong is not None:
-                return refusal(frame_id, HEADER_MISMATCH, wrong)
-        call = Visit(
-            visitor,
-            snapshot,
-            method,
-            target,
-            params,
-            wire,
-            said.progress_token,
-            level=said.level,
-            is_bare=said.is_bare,
-        )
-        begun(frame_id, call)
-        return self._run(frame_id, call)
-
     def _contradicted(
-        self, visitor: Visitor, target: Address, params: dict[str, Raw], headers: Headers
+        self,
+        visitor: Visitor,
+        method: str,
+        target: Address,
+        params: dict[str, Raw],
+        headers: Headers,
     ) -> str | None:
-        """How headers contradict the arguments of a tool that wants some repeated."""
-        if target.kind is not TOOLS:
-            return None
-        view = self._backend.snapshot.catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
+        """How headers contradict the name, or the arguments of a tool that wants some repeated."""
+        wrong = agreement.misnamed(headers, method, target.name)
+        catalog = self._backend.snapshot.catalog
+        if wrong is not None or not catalog.is_marked or target.kind is not TOOLS:
+            return wrong
+        view = catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
         route = view.find(target.name)
         if route is None or not route.headers:
             return None
         return param_headers.mismatch(route.headers, params.get("arguments") or b"{}", headers)
 
-    async def _run(self, frame_id: bytes, call: Call) -> Reply | bytes | None:
-        self.calls.add(call)
+    async def _run(self, key: Hashable, frame_id: bytes, call: Call) -> Reply | bytes | None:
         try:
             if not self._backend.is_settled:
                 await self._backend.offered(call)
             call.snapshot = self._backend.snapshot  # it may have come up since the call was read
             outcome = await call.snapshot.handle(call)
         finally:
-            self.calls.discard(call)
+            del self.running[key]
         if outcome.kind is outcomes.RESULT:
             return outcome.frame(frame_id)
         if outcome.kind is outcomes.CANCELLED:
@@ -258,8 +252,8 @@ class StatelessDispatcher:
         visitor: Visitor,
         frame_id: bytes,
         params: dict[str, Raw],
+        key: Hashable,
         wire: Wire,
-        begun: Begun,
     ) -> Answer:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
@@ -267,13 +261,12 @@ class StatelessDispatcher:
             return refusal(frame_id, INVALID_PARAMS, f"notifications: {error}")
         if len(wanted.resource_subscriptions) > _MAX_WATCHED:
             return refusal(frame_id, INVALID_PARAMS, f"at most {_MAX_WATCHED} resources at once")
-        listen = Listen(visitor, frame_id, wanted, wire)
+        listen = self.running[key] = Listen(visitor, frame_id, wanted, wire)
         ended = self.listens[listen] = asyncio.get_running_loop().create_future()
-        begun(frame_id, listen)
-        return self._listened(listen, wanted, ended)
+        return self._listened(key, listen, wanted, ended)
 
     async def _listened(
-        self, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
+        self, key: Hashable, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
     ) -> Reply | None:
         try:
             if wanted.resource_subscriptions and not self._backend.is_settled:
@@ -284,11 +277,18 @@ class StatelessDispatcher:
             self._backend.acknowledged(listen)
             await ended
         finally:
-            del self.listens[listen]
+            del self.listens[listen], self.running[key]
             self._backend.listened(listen)
         return Reply(listen.result())
 
-    def unlisten(self, listen: Listen) -> None:
+    def cancel(self, running: Call | Listen, reason: str) -> None:
+        """The client wants it no more."""
+        if isinstance(running, Listen):
+            self._unlisten(running)
+        else:
+            running.cancel(reason)
+
+    def _unlisten(self, listen: Listen) -> None:
         """Nobody hears any more, or we are to say no more."""
         ended = self.listens.get(listen)
         if ended is not None and not ended.done():
@@ -299,14 +299,16 @@ class StatelessDispatcher:
     def drain(self) -> None:
         """End every listen as the protocol has it; calls finish."""
         for listen in list(self.listens):
-            self.unlisten(listen)
+            self._unlisten(listen)
 
     def end(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:
         """End what runs for whoever is no longer let in."""
-        for call in [call for call in self.calls if not is_allowed(call.caller.principal)]:
-            call.drop(reason)
-        for listen in [listen for listen in self.listens if not is_allowed(listen.principal)]:
-            self.unlisten(listen)
+        for running in list(self.running.values()):
+            if isinstance(running, Listen):
+                if not is_allowed(running.principal):
+                    self._unlisten(running)
+            elif not is_allowed(running.caller.principal):
+                running.drop(reason)
 
 
 def refusal(

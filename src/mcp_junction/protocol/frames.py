@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -385,7 +385,7 @@ def text(raw: Raw | bytes | None) -> str | None:
         return None
 
 
-def by_id(table: Mapping[bytes, T], wanted: bytes) -> T | None:
+def by_id(table: Mapping[Any, T], wanted: bytes) -> T | None:
     """What is there under an id, also where the same string was written with other escapes."""
     found = table.get(wanted)
     if found is None and wanted[:1] == b'"':

@@ -12,16 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.calls.call import Call
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.agreement import said_twice
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STATELESS_VERSIONS
-from mcp_junction.sessions.listen import Listen
 from mcp_junction.tasks import TaskScope
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -59,9 +58,9 @@ class StatelessFront:
         flow = Flow(send, self._tasks, headers, self._dispatcher)
         if exchange is not None:
             exchange.when_gone = flow.gone
-        answer = self._dispatcher.answer(principal, endpoint, frame, flow, flow.begun, headers)
+        frame_id = frames.octets(frame.id)
+        answer = self._dispatcher.answer(principal, endpoint, frame, frame_id, flow, flow, headers)
         reply = answer if isinstance(answer, Reply) else await answer
-        flow.over()
         if exchange is not None and flow.stream is None:
             exchange.when_gone = None  # it holds the flow, which holds it
         if flow.stream is not None:
@@ -86,31 +85,23 @@ class StatelessFront:
 
 
 class Flow(msgspec.Struct, eq=False):
-    """The way back for one request: nothing until the call speaks, then a stream."""
+    """The way back for one request: nothing until the call speaks, then a stream.
+
+    It is the key of what runs for the request, too.
+    """
 
     _send: Send
     _tasks: TaskScope
     _headers: dict[bytes, bytes]
     _dispatcher: StatelessDispatcher
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
-    _what: Call | Listen | None = None
     stream: EventStream | None = None
-
-    def begun(self, frame_id: bytes, what: Call | Listen) -> None:
-        """From now on it ends when the client closes the stream."""
-        self._what = what
-
-    def over(self) -> None:
-        """It has ended, and need not be. It knows us, too: no circle is left for the collector."""
-        self._what = None
 
     def gone(self) -> None:
         """The client has closed the stream, or it is over."""
-        what, self._what = self._what, None
-        if isinstance(what, Listen):
-            self._dispatcher.unlisten(what)
-        elif what is not None:
-            what.cancel("the client closed the stream")
+        running = self._dispatcher.running.get(self)
+        if running is not None:
+            self._dispatcher.cancel(running, "the client closed the stream")
         if self.stream is not None:
             self.stream.detach()
 
