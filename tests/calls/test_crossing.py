@@ -95,7 +95,7 @@ async def test_what_cannot_be_answered_with_a_question_is_asked_none():
     params = frames.members(json.dumps(said).encode())
     what = "completion/complete", address("completion/complete", params), params
     call = Visit(client.visitor, client.world.snapshot, *what, client.visitor)
-    running = client.world.tasks.spawn(client.world.crossing(call, client.route()))
+    running = client.world.tasks.spawn(client.world.crossing.cross(call, client.route()))
     await client.world.clock.advance(0)
     flight, answers = client.server.wire.waiting[-1], []
     flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
@@ -162,7 +162,7 @@ async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_i
     back = client.call(requestState=asked["requestState"], inputResponses={"q1": {}})
     back.route = client.route()
     back.cancel("the client closed the stream")
-    outcome = await client.world.crossing(back, back.route)
+    outcome = await client.world.crossing.cross(back, back.route)
     assert outcome.kind is Kind.CANCELLED
     assert client.answers == []
     again = body(await client.world.run(client.call(requestState=asked["requestState"])))

@@ -91,19 +91,22 @@ class Crossing:
         self._visiting = Visiting(lot, encode.dumps({"name": name, "version": version}))
         self._loop = asyncio.get_running_loop()
 
-    def __call__(self, call: Call, route: Route) -> Awaitable[Outcome]:
+    def cross(self, call: Call, route: Route) -> Awaitable[Outcome]:
+        """Find the way, and take it."""
         upstream = route.upstream
         link: Link | None = upstream.link
-        era, known = call.caller.era, upstream.definition
+        known = upstream.definition
         # There is but one way to a server that all share, unless it is told what its client can do.
         if (
             link is not None
-            and era in upstream.not_spoken
-            and (known.transport == "stdio" or era is HANDSHAKE)
+            and call.caller.era in upstream.not_spoken
             and known.isolation == "shared"
-            and call.method not in SUBSCRIBING
         ):
-            return self._way(call, upstream, link, route)
+            if link.era is STATELESS:
+                if call.method not in SUBSCRIBING:
+                    return self._in_rounds(call, upstream, link, route)
+            elif known.transport == "stdio" and isinstance(call, Visit):
+                return self._visiting.visit(call, upstream, link, route)
         return self._found(call, route)
 
     def _way(self, call: Call, upstream: Upstream, link: Link, route: Route) -> Awaitable[Outcome]:
@@ -114,7 +117,7 @@ class Crossing:
         if link.era is STATELESS:
             return self._in_rounds(call, upstream, link, route)
         assert isinstance(call, Visit)
-        return self._visiting(call, upstream, link, route)
+        return self._visiting.visit(call, upstream, link, route)
 
     async def _found(self, call: Call, route: Route) -> Outcome:
         """By whichever link to the server this call has to take, once there is one."""

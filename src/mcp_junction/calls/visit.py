@@ -15,6 +15,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import ASKING
 from mcp_junction.eras.ride import Question, Ride
 from mcp_junction.protocol import levels
+from mcp_junction.protocol.versions import HANDSHAKE
 from mcp_junction.upstream.outcome import Outcome
 
 
@@ -27,13 +28,13 @@ class Visit(Call, eq=False):
     """Whether the client says nothing in ``_meta`` but who it is."""
     is_asked: ClassVar[bool] = False
     """What was asked something is a ride."""
-    is_alone: bool = False
-    """Whether its server is of the handshake era: no two calls belong to one conversation then."""
     ride: Ride | None = None
 
     @property
     def session(self) -> object:
-        return self if self.is_alone else self.caller
+        """Before a server of the handshake era no two calls belong to one conversation."""
+        link = self.flight.link if self.flight is not None else None
+        return self if link is not None and link.era is HANDSHAKE else self.caller
 
     def wants_log(self, params: Raw) -> bool:
         return self.level is not None and levels.passes(params, self.level)

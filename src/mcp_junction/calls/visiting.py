@@ -42,7 +42,8 @@ class Visiting:
         self._kept = Dress(server, b'"ttlMs":0,"cacheScope":"private",')
         self._loop = asyncio.get_running_loop()
 
-    async def __call__(self, call: Visit, upstream: Upstream, link: Link, route: Route) -> Outcome:
+    async def visit(self, call: Visit, upstream: Upstream, link: Link, route: Route) -> Outcome:
+        """There and back: the answer, or the questions that come before it."""
         if call.method in OF_TASKS:
             return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
         params = readdressed(call.method, call.params, route.raw_name)
@@ -57,14 +58,18 @@ class Visiting:
             # What it says below that is filtered.
             await unless(call.ending, upstream.at_level(LOG_LEVELS[call.level]))
         flight = new_flight(call.method, call, self._loop)
-        flight.params = _bared(call, params, flight.wire_id)
-        call.is_alone = True
+        if call.is_bare:  # which nearly all are
+            del params["_meta"]
+            flight.params = encode.dumps(params)
+        else:
+            flight.params = _bared(call, params, flight.wire_id)
         if call.board(flight):
             link.send(flight)
         outcome = await flight.future
-        ride, call.ride = call.ride, None
+        ride = call.ride
         if ride is None:
             return self._dressed(call, outcome)
+        call.ride = None
         await asyncio.sleep(0)  # questions that come together are asked together
         return await self._ridden(call, route, ride, params)
 
@@ -102,21 +107,15 @@ class Visiting:
         return self._lot.park(ride, bearer_of(call, route, ride.digest or _digest(params)))
 
     def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
-        if outcome.kind is RESULT:
-            dress = self._kept if call.method == "resources/read" else self._dress
-            try:
-                return Outcome(RESULT, envelope.dressed(outcome.payload, dress))
-            except FrameError:
-                return outcome  # no object: it cannot be dressed, and is the server's own fault
-        return _renumbered(outcome) if outcome.kind is ERROR else outcome
+        if outcome.kind is not RESULT:
+            return _renumbered(outcome) if outcome.kind is ERROR else outcome
+        dress = self._kept if call.method == "resources/read" else self._dress
+        return Outcome(RESULT, envelope.dressed(outcome.payload, dress))
 
 
 def _bared(call: Visit, params: dict[str, Raw], wire_id: bytes) -> bytes:
     """The params as a server of the handshake era is sent them: the envelope is taken off."""
-    if call.is_bare:
-        params.pop("_meta", None)
-    else:
-        envelope.opened(params)
+    envelope.opened(params)
     if call.progress_token is not None:
         params["_meta"] = envelope.tokened(params["_meta"], wire_id)
     return encode.dumps(params)

@@ -36,6 +36,7 @@ _FIRST: Final = b'{"resultType":"complete",'
 _LAST: Final = b',"resultType":"complete"}'
 _END: Final = struct.Struct(f"{len(_FIRST)}s")
 _STAMP: Final = SERVER_INFO_KEY.encode()
+_QUOTE: Final = ord('"')
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -170,11 +171,15 @@ class Dress(msgspec.Struct, frozen=True):
 
 
 def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
-    """A result of the handshake era as one of the stateless era. Raises FrameError."""
+    """A result of the handshake era as one of the stateless era; what is no object stays."""
     text = frames.octets(payload)
-    if text[:2] == b'{"' and _is_bare(text):  # it has members, and ours can be put before them
-        return dress.ready + text[1:]
-    found = frames.members(payload)
+    try:
+        worn = _worn.decode(text)
+    except msgspec.MsgspecError:
+        return text
+    if worn == _NOTHING_WORN and text[1] == _QUOTE:
+        return text.replace(b"{", dress.ready, 1)  # it has members: ours are put before them
+    found = members(text)
     stamp = members(found.get("_meta"))
     stamp.setdefault(SERVER_INFO_KEY, Raw(dress.server))
     for name in _OF_RESULTS:

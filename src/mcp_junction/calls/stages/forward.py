@@ -43,7 +43,7 @@ class Forward:
     def _way(self, call: Call, route: Route) -> Awaitable[Outcome]:
         link: Link | None = route.upstream.link
         if link is None or link.era is not call.caller.era or route.upstream.is_isolated:
-            return self._crossing(call, route)
+            return self._crossing.cross(call, route)
         if link.era is STATELESS:
             return self._crossing.stateless(call, link, route)
         return self._fly(call, link, route)
