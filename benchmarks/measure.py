@@ -19,6 +19,7 @@ PER = {"s": 1, "ms": 1e3, "µs": 1e6}
 Call = Callable[[], Awaitable[None]]
 Load = Callable[[Target], Awaitable[int]]
 Calls = Callable[[], Awaitable[int]]  # a load that knows its target
+Loads = dict[str, tuple[Target, Calls]]
 T = TypeVar("T")
 
 
@@ -65,9 +66,9 @@ async def side_by_side(callers: Sequence[Call], calls: int) -> None:
             group.create_task(run(call))
 
 
-async def alternating(lab: Lab, targets: Sequence[T]) -> AsyncIterator[T]:
+async def alternating(rounds: int, targets: Sequence[T]) -> AsyncIterator[T]:
     """Each target once a round, in turning order, so that a noisy minute hits all alike."""
-    for number in range(lab.rounds):
+    for number in range(rounds):
         for target in targets if number % 2 == 0 else reversed(targets):
             yield target
 
@@ -81,21 +82,42 @@ async def cpu_per_call(
     return compared(taken, "ours", "floor", what, unit)
 
 
-async def cpu_of_loads(lab: Lab, loads: dict[str, tuple[Target, Calls]]) -> Taken:
+async def cpu_of_loads(lab: Lab, loads: Loads) -> Taken:
     """CPU seconds per call of each load on its target, round by round.
 
     On a busy machine with two cores, the floor measured against itself came out between 0.90 and
     1.05 this way.
     """
     taken = Taken({name: [] for name in loads}, lab.rounds)
+    await _rounds(lab.rounds, loads, taken)
+    return taken
+
+
+async def cpu_over_lives(lab: Lab, begin: Callable[[], Awaitable[Loads]]) -> Taken:
+    """The same, with all programs started anew several times.
+
+    Two processes of one program differ by up to a tenth for as long as they live, so where loads
+    of one program are held against each other, and each needs a process, one life says little.
+    """
+    lives = 2 if lab.quick else 8
+    rounds = max(lab.rounds // lives, 4)
+    taken = Taken({}, lives * rounds)
+    for _ in range(lives):
+        loads = await begin()
+        await _rounds(rounds, loads, taken)
+        for target, _ in loads.values():
+            await target.end()
+    return taken
+
+
+async def _rounds(rounds: int, loads: Loads, taken: Taken) -> None:
     for _, load in loads.values():
         await load()  # caches fill and lazy imports happen before anything counts
-    async for name in alternating(lab, list(loads)):
+    async for name in alternating(rounds, list(loads)):
         target, load = loads[name]
         before = target.cpu()
         taken.calls = await load()
-        taken.seconds[name].append((target.cpu() - before) / taken.calls)
-    return taken
+        taken.seconds.setdefault(name, []).append((target.cpu() - before) / taken.calls)
 
 
 def compared(taken: Taken, name: str, with_name: str, what: str, unit: str) -> Figure:
@@ -126,7 +148,7 @@ async def added_latency(lab: Lab, targets: tuple[Target, Target, Target]) -> lis
     seconds: dict[str, list[float]] = {"direct": [], "floor": [], "ours": []}
     # Which core wakes which process changes from round to round and moves a p50 by half: the
     # rounds are short and many, and pooled.
-    async for target in alternating(lab, targets):
+    async for target in alternating(lab.rounds, targets):
         seconds[target.name] += await latencies(target, calls)
     cuts = {name: quantiles(values, n=100) for name, values in seconds.items()}
     p50 = {name: cut[49] * 1000 for name, cut in cuts.items()}

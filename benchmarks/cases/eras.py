@@ -10,7 +10,17 @@ import procs
 from budgets import AtMost, Figure, Limit, Ratio
 from cases.sessions import SPARE_FILES, for_all, settled_rss
 from client import HttpSession, McpError, StatelessHttpSession, StatelessStdioSession
-from measure import Calls, Taken, compared, cpu_of_loads, echo, in_flight, side_by_side
+from measure import (
+    Calls,
+    Loads,
+    Taken,
+    compared,
+    cpu_of_loads,
+    cpu_over_lives,
+    echo,
+    in_flight,
+    side_by_side,
+)
 from registry import case
 from targets import HttpTarget, Lab, Servers, StdioTarget, Target, server
 
@@ -108,20 +118,23 @@ async def opened(clients: Sequence[HttpSession]) -> None:
 async def stdio_new_call(lab: Lab) -> list[Figure]:
     """300-byte echo calls of 2026-07-28, stdio front, stdio upstream of either era."""
     new = StatelessStdioSession
-    started = {
-        "old": await lab.start("ours", HANDSHAKE),
-        CROSSED: await lab.start("ours", HANDSHAKE, new),
-        SAME: await lab.start("ours", STATELESS, new),
-        BACK: await lab.start("ours", STATELESS),
-        "floor → old": await lab.start("floor", HANDSHAKE, new),
-        "floor → new": await lab.start("floor", STATELESS, new),
-        "floor, old": await lab.start("floor", HANDSHAKE),
-    }
-    for target in started.values():
-        await target.open()
-        await target.session.request("tools/list", {})
-    loads = {name: (target, over_stdio(lab, target)) for name, target in started.items()}
-    return figures(await cpu_of_loads(lab, loads))
+
+    async def begin() -> Loads:
+        started = {
+            "old": await lab.start("ours", HANDSHAKE),
+            CROSSED: await lab.start("ours", HANDSHAKE, new),
+            SAME: await lab.start("ours", STATELESS, new),
+            BACK: await lab.start("ours", STATELESS),
+            "floor → old": await lab.start("floor", HANDSHAKE, new),
+            "floor → new": await lab.start("floor", STATELESS, new),
+            "floor, old": await lab.start("floor", HANDSHAKE),
+        }
+        for target in started.values():
+            await target.open()
+            await target.session.request("tools/list", {})
+        return {name: (target, over_stdio(lab, target)) for name, target in started.items()}
+
+    return figures(await cpu_over_lives(lab, begin))
 
 
 def over_stdio(lab: Lab, target: StdioTarget) -> Calls:
