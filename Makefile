@@ -55,7 +55,7 @@ traced: .venv/.dev peers
 
 covered: .venv/.dev
 	@$(BIN)/coverage combine --quiet
-	@$(BIN)/coverage report --fail-under=85 > .reports/coverage.txt; told=$$?; tail -n 12 .reports/coverage.txt; exit $$told
+	@$(BIN)/coverage report --fail-under=85 > .reports/covered.txt; told=$$?; tail -n 12 .reports/covered.txt; exit $$told
 
 # What has a bound on the time that the loop is held up, which tracing makes two to three times as long.
 untraced: .venv/.dev
