@@ -32,7 +32,7 @@ class Place:
 
     def ride(self, bearer: Bearer = ANN) -> Ride:
         """A ride with a question."""
-        ride = Ride(Principal(bearer.principal, Role(bearer.role)), frozenset({QUESTION}))
+        ride = Ride(Principal(bearer.principal, Role(bearer.role)), frozenset({QUESTION, "form"}))
         ride.bearer = bearer
         ride.flight = new_flight("tools/call", ride)
         self.link.send(ride.flight)

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from mcp_junction.eras.ride import MAX_QUESTIONS, Ride
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.protocol.versions import METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeLink, silence
 from mcp_junction.upstream import outcome as outcomes
@@ -39,7 +39,7 @@ class Journey:
 
     def __init__(self, *capabilities: str, by: Principal = ANN) -> None:
         self.link = FakeLink("files", silence)
-        self.ride = Ride(by, frozenset(capabilities or (ELICIT,)))
+        self.ride = Ride(by, frozenset(("form", *(capabilities or (ELICIT,)))))
         self.flight = self.ride.flight = new_flight("tools/call", self.ride)
         self.link.send(self.flight)
         self.answers: list[Outcome] = []
@@ -64,6 +64,15 @@ async def test_the_end_of_the_flight_is_news():
     assert not waiting.done()
     journey.flight.end(RESULT)
     assert await waiting is RESULT
+
+
+async def test_a_client_without_urls_is_not_sent_to_one():
+    journey = Journey()
+    assert journey.asks(params=b'{"mode":"url","url":"https://x/"}') is None
+    (refused,) = journey.answers
+    assert refused.code == INVALID_PARAMS
+    assert "elicitation by url" in refused.message
+    assert not journey.ride.questions
 
 
 async def test_questions_are_news_and_those_that_come_together_are_asked_together():

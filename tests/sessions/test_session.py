@@ -11,7 +11,7 @@ from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import encode, frames, levels, names
-from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.outcome import Kind
@@ -54,6 +54,13 @@ def test_a_session_is_open_when_a_version_is_agreed():
     assert not session.is_open
     session.protocol_version = "2025-06-18"
     assert session.is_open
+
+
+async def test_a_client_without_urls_is_not_sent_to_one():
+    client = Client("elicitation")
+    asked = await client.asked("elicitation/create", b'{"mode":"url","url":"https://x/"}')
+    assert (await asked).code == INVALID_PARAMS
+    assert client.sent == []
 
 
 @pytest.mark.parametrize(("method", "capability"), QUESTIONS.items())

@@ -46,7 +46,7 @@ class Caller(Wire, Protocol):
 
     @property
     def questions(self) -> frozenset[str]:
-        """The methods it can be asked by."""
+        """What it can be asked."""
         ...
 
     @property

@@ -21,6 +21,7 @@ from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.questions import refusal
 
 MAX_QUESTIONS: Final = 32
 ASKED: Final = Outcome(Kind.SUSPENDED, b"{}")
@@ -103,8 +104,9 @@ class Ride(msgspec.Struct, eq=False):
 
     def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
         """Take a question of the server's; None when it is answered already."""
-        if method not in self._askable:
-            answer(outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}"))
+        refused = refusal(method, params, self._askable)
+        if refused is not None:
+            answer(refused)
             return None
         if len(self.questions) >= MAX_QUESTIONS:
             answer(outcomes.failed(METHOD_NOT_FOUND, "too many questions are open"))

@@ -17,10 +17,9 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LATEST_HANDSHAKE, LOG_LEVELS, METHOD_NOT_FOUND, Era
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.hello import QUESTIONS, Hello
+from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
-
-_RELAYED = frozenset(QUESTIONS.values())
+from mcp_junction.upstream.questions import RELAYED, askable, refusal
 
 _question_ids = itertools.count(1)
 
@@ -78,11 +77,11 @@ class Session:
 
     @property
     def questions(self) -> frozenset[str]:
-        return frozenset(m for m, needed in QUESTIONS.items() if needed in self.capabilities)
+        return askable(self.capabilities)
 
     def hello(self) -> Hello:
         """What a server of this client's own is told about it."""
-        relayed = {key: raw for key, raw in self.capabilities.items() if key in _RELAYED}
+        relayed = {key: raw for key, raw in self.capabilities.items() if key in RELAYED}
         return Hello(
             protocol_version=self.protocol_version or LATEST_HANDSHAKE,
             capabilities=msgspec.json.encode(relayed),
@@ -109,9 +108,9 @@ class Session:
 
     async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
         """Ask the client something on a server's behalf."""
-        needed = QUESTIONS.get(method)
-        if needed is None or needed not in self.capabilities:
-            return outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}")
+        refused = refusal(method, params, self.questions)
+        if refused is not None:
+            return refused
         question = b'"junction-%d"' % next(_question_ids)
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._questions[question] = answer

@@ -6,8 +6,6 @@ belongs to no call can reach it only where it listens.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 from msgspec import Raw
 
@@ -18,10 +16,9 @@ from mcp_junction.protocol import envelope
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, Era
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.hello import QUESTIONS, Hello
+from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Outcome
-
-_RELAYED: Final = frozenset(QUESTIONS.values())
+from mcp_junction.upstream.questions import RELAYED, askable
 
 
 class Visitor:
@@ -43,9 +40,9 @@ class Visitor:
         self.endpoint = endpoint
         self.spelling = spelling
         self.client_info = client_info
-        relayed = {key: raw.copy() for key, raw in capabilities.items() if key in _RELAYED}
-        self.questions = frozenset(m for m, needed in QUESTIONS.items() if needed in relayed)
-        """The methods it can be asked by."""
+        relayed = {key: raw.copy() for key, raw in capabilities.items() if key in RELAYED}
+        self.questions = askable(relayed)
+        """What it can be asked."""
         self._hello = Hello(
             protocol_version=LATEST_HANDSHAKE,
             capabilities=msgspec.json.encode(relayed),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -15,13 +15,6 @@ from mcp_junction.protocol.versions import (
     Era,
     era_of,
 )
-
-QUESTIONS: Final = {
-    "sampling/createMessage": "sampling",
-    "elicitation/create": "elicitation",
-    "roots/list": "roots",
-}
-"""What a server may ask a client, and the capability that takes."""
 
 
 class Hello(msgspec.Struct, frozen=True):
