@@ -8,11 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.http.origin import BOUND, Handler, Origin, Visit
 
-from mcp_junction.config.urls import Place
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http import pool as pools
-from mcp_junction.upstream.http.connection import Connection
-from mcp_junction.upstream.http.dialer import Dialer, MakeConnection
 from mcp_junction.upstream.http.pool import Pool, Target, target
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -375,48 +372,3 @@ def test_a_url_says_where_to_connect(url, found):
 def test_a_url_that_makes_no_sense_is_refused(url):
     with pytest.raises(ValueError, match=r"."):
         target(url)
-
-
-class Refusing(Dialer):
-    """Nobody is there: each attempt fails, some turns of the loop after it was begun."""
-
-    attempts = 0
-
-    async def dial(self, place: Place, make: MakeConnection) -> Connection:
-        self.attempts += 1
-        for _ in range(3):
-            await asyncio.sleep(0)
-        raise ConnectionRefusedError
-
-
-async def test_an_outage_is_seen_though_there_is_always_one_more_to_connect_for():
-    tasks = TaskScope("test")
-    dialer = Refusing()
-    pool = Pool(target("http://127.0.0.1:9/mcp"), tasks, dialer)
-    askings = []
-    try:
-        while not any(asking.ended.done() for asking in askings) and len(askings) < 100:
-            askings.append(send(pool))
-            await asyncio.sleep(0)  # so that the next comes before the attempts so far have ended
-        assert len(askings) < 20
-        assert dialer.attempts <= len(askings)
-        assert [asking.told for asking in askings] == [["lost"]] * len(askings)
-    finally:
-        pool.close()
-        await tasks.close()
-
-
-async def test_all_that_wait_are_connected_for_once_an_outage_is_over(monkeypatch):
-    monkeypatch.setattr(pools, "CONNECT_AGAIN", 0.01)
-    async with pooled(doors := Doors()) as (origin, pool):
-        there = send(pool, "/there")  # a connection that stays, so that there is hope
-        await visits(origin, 1)
-        await origin.refuse()
-        askings = [send(pool, f"/{n}") for n in range(5)]
-        await asyncio.sleep(0.05)
-        assert [asking.told for asking in askings] == [[]] * 5
-        await origin.listen()
-        await visits(origin, 6)  # none of which was answered yet
-        for path in ("/there", *(f"/{n}" for n in range(5))):
-            doors.at[path].set()
-        assert [await asking.end() for asking in (there, *askings)] == [""] * 6

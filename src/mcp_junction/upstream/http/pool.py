@@ -68,6 +68,9 @@ class Pool:
         self._limits = limits
         self._closed = False
         self._failing_since: float | None = None
+        self._outages = 0
+        self._hopes = 0
+        """How many attempts that began before the outage have not ended."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -83,6 +86,8 @@ class Pool:
         elif self._closed:
             exchange.lost("the link is closed")
         else:
+            if not self._waiting:
+                self._failing_since = None  # of those whom it concerned none is left
             self._waiting[exchange] = None
             self._waiting_bytes += len(exchange.payload)
             self._grow()
@@ -122,13 +127,11 @@ class Pool:
     def _grow(self) -> None:
         if self._closed or self._opening >= len(self._waiting):
             return
-        if self._failing_since is not None and self._opening:
-            return  # how those end decides: if more were begun, there would never be a last one
         if not self._has_room():
             self._look_around()
         if self._has_room():
             self._opening += 1
-            self._tasks.spawn(self._open())
+            self._tasks.spawn(self._open(self._outages))
         else:
             self._try_later()
 
@@ -159,7 +162,8 @@ class Pool:
         self._tries_later = False
         self._grow()
 
-    async def _open(self) -> None:
+    async def _open(self, outages: int) -> None:
+        """``outages`` is how many had been when this attempt was begun."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 connection = await self._dialer.dial(
@@ -167,17 +171,25 @@ class Pool:
                 )
         except (OSError, TimeoutError, RefusedError) as error:
             self._opening -= 1
-            self._could_not(error)
+            self._could_not(error, outages)
             return
         self._opening -= 1
         self._all.add(connection)
         self._freed(connection)
 
-    def _could_not(self, error: OSError | TimeoutError | RefusedError) -> None:
-        """No connection can be made: what waits for one will not be sent, unless one comes free."""
+    def _could_not(self, error: OSError | TimeoutError | RefusedError, outages: int) -> None:
+        """No connection can be made: what waits for one will not be sent, unless one comes free.
+
+        What was being tried when the first attempt failed may yet succeed. What is begun later is
+        not waited for: while calls keep coming there would never be a last attempt.
+        """
         if self._failing_since is None:
             self._failing_since = self._loop.time()
-        if self._opening:
+            self._outages += 1
+            self._hopes = self._opening
+        elif outages != self._outages:
+            self._hopes -= 1
+        if self._hopes:
             return
         if self._all and self._loop.time() - self._failing_since < CONNECT_TIMEOUT:
             self._try_later()
@@ -194,7 +206,7 @@ class Pool:
     # -- what becomes of a connection
 
     def _freed(self, connection: Connection) -> None:
-        was_failing, self._failing_since = self._failing_since is not None, None
+        self._failing_since = None
         self._forget(connection)
         if self._closed:
             connection.abort()
@@ -202,7 +214,7 @@ class Pool:
             waiting, _ = self._waiting.popitem(last=False)
             self._waiting_bytes -= len(waiting.payload)
             self._start(connection, waiting)
-            for _ in range(len(self._waiting) if was_failing else min(1, len(self._waiting))):
+            if self._waiting:
                 self._grow()
         else:
             connection.idle_since = self._loop.time()
