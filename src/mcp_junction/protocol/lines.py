@@ -43,8 +43,7 @@ class LineReader:
         """The lines that ``data`` completes. Blank ones are left out."""
         if self._fresh:
             data = self._without_bom(data)
-        is_blank = not self._size and data.isspace()  # as it can come in floods
-        if not data or (is_blank and data[-1] == _LINE_FEED):
+        if not data or self._is_blank(data):
             return []
         pieces = BytesIO(data).readlines()  # where lines are many or long, faster than ``split``
         rest = pieces.pop() if data[-1] != _LINE_FEED else b""
@@ -58,6 +57,11 @@ class LineReader:
             lines += [self._bounded(piece[:-1]) for piece in pieces]
             return [line for line in lines if isinstance(line, Overlong) or line.strip()]
         return [piece[:-1] for piece in pieces if not piece.isspace()]
+
+    def _is_blank(self, data: bytes) -> bool:
+        """Whether it is blank lines and nothing else, which can come in floods."""
+        is_whole = not self._size and data[-1] == _LINE_FEED and len(data) <= self._limit
+        return is_whole and data.isspace()
 
     def finish(self) -> bytes | Overlong | None:
         """A last line without its line feed, at the end of the stream."""
