@@ -68,7 +68,7 @@ class Service:
             settings.session_idle_ms / 1000,
             junction.end_session,
         )
-        self._stateless = StatelessDispatcher(junction, self._calls)
+        self._stateless = StatelessDispatcher(junction)
         self._listener = HttpListener(
             self,
             Dispatcher(junction, self._calls),

@@ -110,7 +110,7 @@ async def test_a_server_that_leaves_is_told_by_what_it_offered():
     shelf.keeper.remove(server.upstream)
     assert shelf.names() == []
     assert shelf.told[1:] == [{TOOLS.changed, PROMPTS.changed}], "once"
-    assert shelf.keeper.catalog.view(STDIO).departed("s:echo") is server.upstream
+    assert shelf.keeper.catalog.view(STDIO).former("s:echo").upstream is server.upstream
 
 
 async def test_a_change_that_is_announced_is_read():

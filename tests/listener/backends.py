@@ -162,7 +162,7 @@ class StatelessClient:
 
     def __init__(self, backend: FakeBackend) -> None:
         self.tasks = TaskScope("calls")
-        self.dispatcher = StatelessDispatcher(backend, self.tasks)
+        self.dispatcher = StatelessDispatcher(backend)
         self.sent: list[dict[str, Any]] = []
         self.offered: list[dict[str, Any]] = []
         self.pipe = PipeClient(self.dispatcher, LOCAL_OWNER, EVERYTHING, self, self.tasks)

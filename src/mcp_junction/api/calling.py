@@ -21,7 +21,7 @@ from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.view import View
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair
+from mcp_junction.protocol.names import Pair, beginnings
 from mcp_junction.protocol.versions import (
     CALL_TIMEOUT,
     INTERNAL_ERROR,
@@ -173,7 +173,7 @@ class Calling:
         for key, upstream in self._junction.servers.items():
             if upstream.settled.is_set() or upstream.is_shut:
                 continue
-            if key == meant or (meant is None and name.startswith(_beginnings(key))):
+            if key == meant or (meant is None and name.startswith(beginnings(key))):
                 limit = min(_ARRIVAL, self._timeout or _ARRIVAL)
                 try:
                     await asyncio.wait_for(upstream.settled.wait(), limit)
@@ -299,11 +299,6 @@ def _data_of(outcome: Outcome) -> dict[str, Any]:
         return msgspec.json.decode(outcome.payload, type=_Told).data
     except msgspec.DecodeError:
         return {}
-
-
-def _beginnings(key: str) -> tuple[str, ...]:
-    """How names of a server's tools begin. Only to guess who is meant, never to find a tool."""
-    return tuple(f"{key}{spelling.separator}" for spelling in (PLATFORM, STDIO, STRICT))
 
 
 def _nowhere(_: bytes) -> None:

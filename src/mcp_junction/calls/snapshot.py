@@ -27,7 +27,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     own: Own | None = None
     """What answers the calls of Junction's own tools."""
     servers: Mapping[str, Upstream] = {}
-    """Those that should be there, also if they never were."""
+    """Those that should be there, also if they never were; unlike the rest, as they are now."""
 
     @property
     def generation(self) -> int:

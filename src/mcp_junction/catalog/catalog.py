@@ -23,6 +23,7 @@ from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.view import Offered, View
 from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import names
+from mcp_junction.protocol.merge import MergedList
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.protocol.sizes import DEFAULT_PAGE_SIZE
 from mcp_junction.upstream.server import Upstream
@@ -160,6 +161,14 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             offers = (offer for held in self._all().values() for offer in held.tools)
             found = self._made["marked"] = any(offer.headers for offer in offers)
         return found
+
+    def listed(self, spelling: Spelling, kind: Kind, endpoint: Endpoint) -> MergedList:
+        """The list of a kind, for a client to see."""
+        if kind is RESOURCES:
+            return self.resources(endpoint).items
+        if kind is TEMPLATES:
+            return self.resources(endpoint).templates
+        return self.view(spelling, kind, endpoint).items
 
     def resources(self, endpoint: Endpoint = EVERYTHING) -> ResourceView:
         """Resources and templates as seen at ``endpoint``."""

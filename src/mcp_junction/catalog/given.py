@@ -112,8 +112,8 @@ class Given:
     def rename(self, old: str, new: str) -> None:
         """A server has another key. The names that hold its key are others now, too."""
         for (spelling, _, address), held in self._lists.items():
-            is_part = spelling is not None and spelling.prefixed
-            if is_part or address == one_server(old).name:
+            holds_key = spelling is not None and spelling.prefixed
+            if holds_key or address == one_server(old).name:
                 held.forget(lambda pair: pair.server == old)
             else:
                 held.rename(old, new)

@@ -82,7 +82,7 @@ class Keeper:
         """Its offers are not to be had now; their names stay its own."""
         if upstream.key in self.catalog.offerings:
             before = self.catalog.offerings[upstream.key]
-            self._swap(self.catalog.without(upstream.key), _kinds(before, Offering(upstream)))
+            self._swap(self.catalog.without(upstream.key), _kinds(before, None))
 
     def offering(self, key: str) -> Offering | None:
         """What a server offers, or did before it left."""
@@ -94,8 +94,7 @@ class Keeper:
             self._put(offering)
         else:
             before = self.catalog.offerings.get(offering.upstream.key)
-            changed = _kinds(before, Offering(offering.upstream)) if before is not None else set()
-            self._swap(self.catalog.with_absent(offering, self._order), changed)
+            self._swap(self.catalog.with_absent(offering, self._order), _kinds(before, None))
 
     def place(self, key: str) -> None:
         """There is one more server, after the others."""
@@ -108,15 +107,13 @@ class Keeper:
         self._said.pop(upstream, None)
         if upstream.key in self._order:
             self._order.remove(upstream.key)
-        changed = _kinds(before, Offering(upstream)) if before is not None else set()
-        self._swap(self.catalog.forgetting(upstream.key, self._order), changed)
+        self._swap(self.catalog.forgetting(upstream.key, self._order), _kinds(before, None))
 
     def rename(self, old: str, new: str) -> None:
         """A server has another key, at the same place."""
         self._order[self._order.index(old)] = new
         offering = self.catalog.offerings.get(old)
-        changed = _kinds(Offering(offering.upstream), offering) if offering is not None else set()
-        self._swap(self.catalog.renamed(old, new, self._order), changed)
+        self._swap(self.catalog.renamed(old, new, self._order), _kinds(None, offering))
 
     def renew(self) -> None:
         """Something of a server is another that is not in its lists, like its timeout."""
@@ -167,7 +164,7 @@ class Keeper:
     def _put(self, offering: Offering) -> None:
         key = offering.upstream.key
         known = self.catalog.offerings.get(key)
-        changed = _kinds(known or Offering(offering.upstream), offering)
+        changed = _kinds(known, offering)
         is_another = known is None or known.upstream is not offering.upstream
         said = self._said.pop(offering.upstream, set())
         if changed or is_another:
@@ -190,12 +187,17 @@ def _selected(
     for offer in offers:
         name = selection.name_for(offer.name)
         if name in chosen:
-            remark(upstream, "two tools would be called %r; %r is left out", name, offer.name)
+            words = "server %r: two tools would be called %r; %r is left out"
+            remark(upstream, words, upstream.key, name, offer.name)
         elif name is not None:
             chosen[name] = Offer(name, offer.members, offer.headers)
     return tuple(chosen.values())
 
 
-def _kinds(before: Offering, after: Offering) -> set[str]:
-    """Which announcements two offerings differ by."""
-    return {kind.changed for kind in ALL if before.of(kind) != after.of(kind)}
+def _kinds(before: Offering | None, after: Offering | None) -> set[str]:
+    """Which announcements two offerings differ by; None offers nothing."""
+
+    def of(offering: Offering | None, kind: Kind) -> tuple[Offer, ...]:
+        return offering.of(kind) if offering is not None else ()
+
+    return {kind.changed for kind in ALL if of(before, kind) != of(after, kind)}

@@ -40,3 +40,4 @@ TEMPLATES: Final = Kind(
 )
 
 ALL: Final = (TOOLS, PROMPTS, RESOURCES, TEMPLATES)
+BY_LIST: Final = {kind.list_method: kind for kind in ALL}

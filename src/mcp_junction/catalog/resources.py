@@ -125,10 +125,10 @@ class ResourceView:
     ) -> None:
         self._held = held
         self._held_templates = held_templates
+        self._is_kept = False
         self._page_size = page_size
         self._timeout = timeout
         self._alone = known[0].upstream if alone and len(known) == 1 else None
-        self._present = present
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, _Listed] = {}
         self._schemes: dict[str, dict[str, Upstream]] = {}
@@ -166,6 +166,9 @@ class ResourceView:
 
     def keep(self) -> None:
         """The addresses have been shown: they stay whose they are, in the views that follow."""
+        if self._is_kept:
+            return
+        self._is_kept = True
         for held, shown in (
             (self._held, self._shown),
             (self._held_templates, self._shown_templates),
@@ -175,7 +178,7 @@ class ResourceView:
     def find(self, uri: str) -> Route | None:
         """The route of an address, listed or not; None when no one server can be named.
 
-        The server may have left: ``is_present`` says so.
+        The server may have left.
         """
         found = self._routes.get(uri)
         if found is not None:
@@ -217,10 +220,6 @@ class ResourceView:
             return self.find(template)
         own = template[listed.added :]
         return self._route(listed.upstream, own, Raw(encode.dumps(own)))
-
-    def is_present(self, route: Route) -> bool:
-        """Whether the server of a route is still there."""
-        return route.pair.server in self._present
 
     @staticmethod
     def _only(owners: Iterable[Upstream]) -> Upstream | None:

@@ -104,11 +104,6 @@ class View:
         """The route of a name in this view's spelling, or in any other that is not ambiguous."""
         return self._routes.get(name) or (None if name in self.own else self._other(name))
 
-    def departed(self, name: str) -> Upstream | None:
-        """Whose a name was, if that server has left."""
-        route = self.former(name)
-        return route.upstream if route is not None else None
-
     def former(self, name: str) -> Route | None:
         """Where a name led, if that server has left; it may be back in a moment."""
         if name in self.own:
@@ -210,7 +205,10 @@ class View:
         return {**self._held.owners, **self._reserved, **self._table}
 
     def _is_anothers(self, name: str, pair: Pair) -> bool:
-        """Whether what would be the name of a newcomer means another pair that was shown."""
+        """Whether what would be the name of a newcomer means another pair that was shown.
+
+        If it does so in another spelling, it stays the other's in the views that follow.
+        """
         if self._held.owners.get(name, pair) != pair or self._hashes.is_anothers(name, pair):
             return True
         owner = self._spelled_otherwise.find(name) if self._held.names else None

@@ -134,7 +134,10 @@ def _demo_servers() -> dict[str, Any]:
 
 
 def set_up_logging(given: argparse.Namespace) -> None:
-    """Errors and warnings on stderr; everything with --debug; also to a file if asked."""
+    """Errors and warnings on stderr, which from now on holds nobody up, whoever writes there.
+
+    Everything with --debug; also to a file if asked.
+    """
     import logging  # asking for help needs none
 
     from mcp_junction.cli.stderr import take_stderr

@@ -101,7 +101,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         )
     async with Junction(config, headstart=headstart) as junction:
         calls = TaskScope("calls")
-        stateless = StatelessDispatcher(junction, calls)
+        stateless = StatelessDispatcher(junction)
         listener = StdioListener(
             Dispatcher(junction, calls),
             config.settings.max_line_bytes,

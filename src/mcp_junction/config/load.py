@@ -1,6 +1,6 @@
 """From a path to a Config: read, parse, check and expand, before anything is started.
 
-All problems come in one report. This is the only module of the room that reads files.
+All problems come in one report. Besides ``expand.read_dotenv`` nothing else here reads files.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, layered
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
 _EXTRAS = "$.junction.servers"
-
-
 _OF_SETS = {"names": NAMINGS, "exposure": EXPOSURES}
 _WORD = re.compile(r"[^\s='\";]+")
 _OURSELVES = re.compile(r"mcp[-_]junction(\.exe|[@=<>~].*)?")
@@ -87,7 +85,7 @@ def load(
     problems = repeated
     if not isinstance(own, dict):
         problems.append(_wrong("$.junction", "must be an object"))
-    own = own if isinstance(own, dict) else {}
+        own = {}
     settings, found = layered(own, variables, options)
     problems += found
     servers, disabled, found = _servers(

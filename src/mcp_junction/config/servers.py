@@ -13,7 +13,7 @@ from mcp_junction.config.document import child_path
 from mcp_junction.config.expand import expand
 from mcp_junction.config.limits import GENEROUS, Limits, limits_of
 from mcp_junction.config.selection import ToolSelection, read_selection
-from mcp_junction.config.settings import Settings
+from mcp_junction.config.settings import Settings, is_writable
 from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
@@ -90,7 +90,7 @@ class EntryReader:
         if not isinstance(entry, dict):
             self._wrong(self.path, "must be an object with a command or a url")
             return None
-        if not self.key or not _writable(self.key, "strict"):
+        if not self.key or not is_writable(self.key, "strict"):
             self._wrong(self.path, "the key of a server must be some text")
         inline = Options(self._object(entry, "junction"), child_path(self.path, "junction"))
         own = [self._checked(extra), inline]
@@ -211,7 +211,7 @@ class EntryReader:
         for name in missing:
             message = f"the environment variable {name or '${}'} is not set"
             self.problems.append(Problem(ProblemCode.MISSING_ENV_VAR, path, message, name))
-        if "\0" in text or not _writable(text, "surrogateescape"):
+        if "\0" in text or not is_writable(text, "surrogateescape"):
             self._wrong(path, "must not contain a NUL character or half a surrogate pair")
         return text
 
@@ -281,11 +281,3 @@ def _first_with(name: str, places: list[Options]) -> Options:
 
 def _variable_fault(name: str, _: str) -> str | None:
     return "is not a usable name" if not name or "=" in name or "\0" in name else None
-
-
-def _writable(text: str, errors: str) -> bool:
-    try:
-        text.encode("utf-8", errors)
-    except UnicodeEncodeError:
-        return False
-    return True

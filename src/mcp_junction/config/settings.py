@@ -121,11 +121,18 @@ def _take(
         chosen[name] = value
 
 
+def is_writable(text: str, errors: str = "strict") -> bool:
+    """Whether a text can be written as UTF-8: what the system gave us may hold other bytes."""
+    try:
+        text.encode("utf-8", errors)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _shown_fault(name: str, value: str) -> str | None:
     """What keeps a text from being sent to clients."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
+    if not is_writable(value):
         return "must be text in UTF-8"
     if name == "separator" and not value:
         return "must be one character or more, such as ':' or '__'; without it clients get theirs"

@@ -15,13 +15,13 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.calls.methods import ROUTED, address
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
+from mcp_junction.catalog.kinds import BY_LIST, Kind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merge import MergedList, cursor_in
+from mcp_junction.protocol.merge import cursor_in
 from mcp_junction.protocol.names import spelling_for
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
@@ -42,7 +42,6 @@ Answer = bytes | Coroutine[Any, Any, bytes | None] | None
 _Handler = Callable[[Session, bytes, Frame], Answer]
 
 _UNANSWERABLE = b"null"
-_LISTS = {kind.list_method: kind for kind in (TOOLS, PROMPTS, RESOURCES, TEMPLATES)}
 
 
 class Dispatcher:
@@ -55,7 +54,7 @@ class Dispatcher:
             "ping": self._ping,
             "initialize": self._initialize,
             "logging/setLevel": self._set_level,
-            **dict.fromkeys(_LISTS, self._list),
+            **dict.fromkeys(BY_LIST, self._list),
         }
         self._notifications: dict[str, Callable[[Session, Frame], None]] = {
             "notifications/cancelled": self._cancelled,
@@ -166,7 +165,7 @@ class Dispatcher:
     # -- lists
 
     def _list(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
-        kind = _LISTS[frame.method]
+        kind = BY_LIST[frame.method]
         try:
             cursor = cursor_in(frame.members())
         except CursorError as error:
@@ -182,22 +181,15 @@ class Dispatcher:
         return self._page(session, frame_id, kind, cursor)
 
     def _page(self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None) -> bytes:
+        catalog = self._backend.snapshot.catalog
         try:
-            page = self._items(session, kind).page(cursor)
+            page = catalog.listed(session.spelling, kind, session.endpoint).page(cursor)
         except CursorError as error:
             return _refusal(frame_id, INVALID_PARAMS, str(error))
         if cursor is None:
             generation = self._backend.snapshot.generation
             session.listed = {**(session.listed or {}), kind.changed: generation}
         return encode.ready(frame_id, page)
-
-    def _items(self, session: Session, kind: Kind) -> MergedList:
-        catalog = self._backend.snapshot.catalog
-        if kind is RESOURCES:
-            return catalog.resources(session.endpoint).items
-        if kind is TEMPLATES:
-            return catalog.resources(session.endpoint).templates
-        return catalog.view(session.spelling, kind, session.endpoint).items
 
     # -- calls
 

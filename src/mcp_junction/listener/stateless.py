@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
-from mcp_junction.calls.methods import OF_TASKS, Address, address
+from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS, Address, address
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind
+from mcp_junction.catalog.kinds import BY_LIST, TOOLS, Kind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener import agreement
 from mcp_junction.listener.agreement import Headers
@@ -27,7 +27,7 @@ from mcp_junction.listener.introductions import Introductions
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merge import MergedList, cursor_in
+from mcp_junction.protocol.merge import cursor_in
 from mcp_junction.protocol.versions import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -35,18 +35,17 @@ from mcp_junction.protocol.versions import (
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     PARSE_ERROR,
+    SERVER_INFO_KEY,
     SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
     UNSUPPORTED_VERSION,
 )
 from mcp_junction.sessions.listen import Listen, Wanted
 from mcp_junction.sessions.visitor import Visitor
-from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
 
-_LISTS: Final = {kind.list_method: kind for kind in (TOOLS, PROMPTS, RESOURCES, TEMPLATES)}
-_ROUTED: Final = OF_TASKS | {"tools/call", "prompts/get", "resources/read", "completion/complete"}
+_ROUTED: Final = ASKING | OF_TASKS | {COMPLETE}
 _STATUS: Final = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
@@ -76,9 +75,8 @@ class _Code(msgspec.Struct):
 class StatelessDispatcher:
     """Takes requests that stand for themselves."""
 
-    def __init__(self, backend: Backend, tasks: TaskScope) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._tasks = tasks
         self.introductions = Introductions(backend)
         self.running: dict[Hashable, Call | Listen] = {}
         """What the client can end before it is over, by the keys that fronts gave it."""
@@ -148,8 +146,8 @@ class StatelessDispatcher:
         key: Hashable,
         wire: Wire,
     ) -> Answer:
-        if frame.method in _LISTS:
-            return self._list(visitor, frame_id, _LISTS[frame.method], params)
+        if frame.method in BY_LIST:
+            return self._list(visitor, frame_id, BY_LIST[frame.method], params)
         if frame.method == "server/discover":
             return self._discover(visitor, frame_id)
         if frame.method == "subscriptions/listen":
@@ -169,7 +167,7 @@ class StatelessDispatcher:
             "capabilities": self._backend.capabilities(visitor.endpoint),
         }
         payload = encode.dumps(found)
-        return Reply(encode.ready_with(frame_id, payload, self._tail(visitor)))
+        return Reply(encode.ready_with(frame_id, payload, self._tail()))
 
     def _list(
         self, visitor: Visitor, frame_id: bytes, kind: Kind, params: dict[str, Raw]
@@ -187,28 +185,23 @@ class StatelessDispatcher:
         return then(*given)
 
     def _page(self, visitor: Visitor, frame_id: bytes, kind: Kind, cursor: str | None) -> Reply:
+        catalog = self._backend.snapshot.catalog
         try:
-            page = self._items(visitor, kind).page(cursor)
+            page = catalog.listed(visitor.spelling, kind, visitor.endpoint).page(cursor)
         except CursorError as error:
             return refusal(frame_id, INVALID_PARAMS, str(error))
-        return Reply(encode.ready_with(frame_id, page, self._tail(visitor)))
+        return Reply(encode.ready_with(frame_id, page, self._tail()))
 
-    def _items(self, visitor: Visitor, kind: Kind) -> MergedList:
-        catalog = self._backend.snapshot.catalog
-        if kind is RESOURCES:
-            return catalog.resources(visitor.endpoint).items
-        if kind is TEMPLATES:
-            return catalog.resources(visitor.endpoint).templates
-        return catalog.view(visitor.spelling, kind, visitor.endpoint).items
-
-    def _tail(self, visitor: Visitor) -> bytes:
+    def _tail(self) -> bytes:
         """What ends every result of ours: its type, how long it keeps and for whom, who says it."""
         settings = self._backend.settings
         scope = b"private" if settings.separator is None else b"public"
-        return (
-            b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":'
-            b'{"io.modelcontextprotocol/serverInfo":%b}}'
-        ) % (settings.list_ttl_ms, scope, self._server_info)
+        return (b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":{"%b":%b}}') % (
+            settings.list_ttl_ms,
+            scope,
+            SERVER_INFO_KEY.encode(),
+            self._server_info,
+        )
 
     # -- calls
 

@@ -50,8 +50,7 @@ def texts(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
         message = f"a batch may hold {most} messages, not more"
         raise FrameError(INVALID_REQUEST, message) from None
     except RecursionError:
-        message = f"nested deeper than {frames.MAX_DEPTH} levels"
-        raise FrameError(PARSE_ERROR, message) from None
+        raise FrameError(PARSE_ERROR, frames.TOO_DEEP) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FrameError(PARSE_ERROR, str(error)) from None
     found = [bytes(raw) for raw in msgspec.structs.astuple(read) if raw]

@@ -190,7 +190,7 @@ def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
     return head + (b"}" if rest == b"}" else b"," + rest)
 
 
-def _is_bare(text: bytes) -> bool:
+def _wears_nothing(text: bytes) -> bool:
     """Whether a result has none of the members that we write."""
     try:
         return _worn.decode(text) == _NOTHING_WORN
@@ -203,7 +203,7 @@ def undressed(payload: Raw | bytes) -> bytes:
     text = frames.octets(payload)
     if text.startswith(_FIRST):  # most often that is all there is to take off
         rest = b"{" + text[_END.size :]
-        if _is_bare(rest):
+        if _wears_nothing(rest):
             return rest
     found = members(text)
     if not found:

@@ -47,9 +47,7 @@ class MergedList:
         found = self._pages.get(start)
         if found is None:
             found = self._encode(start)
-            if (
-                start % self._page_size == 0
-            ):  # else the number of pages kept would be the caller's choice
+            if start % self._page_size == 0:  # how many are kept is not to be the caller's choice
                 self._pages[start] = found
         return found
 

@@ -1,10 +1,10 @@
 """Names: identity is the pair (server, original name); a *spelling* is how a client sees it.
 
-A spelled name is never taken apart again. ``assign`` gives each pair its own name under one
+A spelled name leads to its pair by a table. ``assign`` gives each pair its own name under one
 spelling; ``aliases`` gives the table of every other spelling a caller may use. Two pairs that would
 get one name are told apart by a stable hash of the pair, which the later one carries; ``Hashes``
-finds a pair by the name with its hash also where it does not carry it, and ``Spelled`` by a name
-in any spelling.
+finds a pair by the name with its hash also where it does not carry it. Only ``Spelled`` takes a
+name apart, every way there is, to ask whose a newcomer's name may have been in any spelling.
 """
 
 from __future__ import annotations
@@ -203,6 +203,11 @@ def _accepted(*extra: Spelling) -> set[Spelling]:
     lengths = {STRICT_LENGTH, *(client.max_length for client in strict_clients())}
     spellings = {STDIO, PLATFORM, Spelling("__"), *extra}
     return spellings | {Spelling("__", strict=True, max_length=length) for length in lengths}
+
+
+def beginnings(key: str, *also: Spelling) -> tuple[str, ...]:
+    """How names of a server's tools begin. Only to guess who is meant, never to find a tool."""
+    return tuple(each.spell(Pair(key, "")) for each in (*also, STDIO, PLATFORM, STRICT))
 
 
 class StrictClient(msgspec.Struct, frozen=True):

@@ -38,7 +38,6 @@ _STREAM = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 _PAGE = "HTTP/1.1 {} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{}\r\n"
-_BURST = 1 << 16
 
 Json = dict[str, Any]
 

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.upstream.child_env import is_common
-from mcp_junction.upstream.telling import names_secret, unusual_parts
+from mcp_junction.upstream.discretion import SHORTEST
+from mcp_junction.upstream.telling import calls_secret, unusual_parts
 
-_LEAST_NAMED: Final = 4
 _LEAST: Final = 6
 _LONG_USER: Final = 12
 """Before a host, from here on a lone name is a token: those of people are shorter."""
@@ -75,9 +75,7 @@ def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
 def _secrets(given: _Given) -> tuple[str, ...]:
     """The same. It is asked for twice per failure, and servers that fail do so again."""
     found = {
-        value
-        for value in _named(given)
-        if len(value) >= _LEAST_NAMED and value.lower() not in _PLAIN
+        value for value in _named(given) if len(value) >= SHORTEST and value.lower() not in _PLAIN
     }
     found |= {value for value in _unnamed(given) if len(value) >= _LEAST}
     lines = {line.strip() for value in found for line in _BREAKS.split(value)}
@@ -89,12 +87,12 @@ def _secrets(given: _Given) -> tuple[str, ...]:
 def _named(given: _Given) -> Iterator[str]:
     """What something calls a secret."""
     for name, value in (*given.env, *given.variables):
-        if names_secret(name) or value.partition(" ")[0].lower() in _SCHEMES:
+        if calls_secret(name) or value.partition(" ")[0].lower() in _SCHEMES:
             yield from _credentials(value)
         yield from _told_in(value)
         yield from _told_in_line(value)
     for name, value in given.headers:
-        if names_secret(name):
+        if calls_secret(name):
             yield from _words(value)
     yield from _told_in(given.url)
     for before, word in pairwise(("", *given.words)):
@@ -124,10 +122,10 @@ def _told_by(before: str, word: str) -> Iterator[str]:
     yield from _told_in(word)
     if word.startswith("-"):
         before, _, word = word.partition("=")
-    elif names_secret(before) and before.startswith("-") and "=" not in before:
+    elif calls_secret(before) and before.startswith("-") and "=" not in before:
         yield from _credentials(word)
     header = _HEADER.match(word)
-    if header and (names_secret(header[1]) or before.lower() in _HEADER_FLAGS):
+    if header and (calls_secret(header[1]) or before.lower() in _HEADER_FLAGS):
         yield from _words(header[2])
 
 
@@ -164,7 +162,7 @@ def _told_in_json(text: str) -> Iterator[str]:
     """What is in JSON under the name of a secret, also where the JSON is in a string of JSON."""
     for written in {text, text.replace('\\"', '"')}:
         for name, value in _JSON_PAIR.findall(written):
-            if names_secret(name):
+            if calls_secret(name):
                 yield from _words(value)
                 yield from _words(_unescaped(value))
 
@@ -180,7 +178,7 @@ def _unescaped(value: str) -> str:
 
 def _paired(part: str) -> Iterator[str]:
     """What follows the name of a secret, and "=": to the end of this part of a text."""
-    names = (name for name in _PAIR_NAME.finditer(part) if names_secret(name[1]))
+    names = (name for name in _PAIR_NAME.finditer(part) if calls_secret(name[1]))
     for name in islice(names, _NESTED):
         yield from _decoded(part[name.end() :].strip("\"'"))
 

@@ -16,8 +16,8 @@ from mcp_junction.errors import ServerError
 LONGEST: Final = 2_000
 _HIDDEN: Final = "***"
 _MANY: Final = 50
-_PIECE: Final = 4
-"""No secret is shorter."""
+SHORTEST: Final = 4
+"""What is shorter is no secret."""
 
 
 def discreet(error: ServerError, definition: ServerDefinition) -> ServerError:
@@ -89,8 +89,8 @@ def _likely(text: str, secrets: tuple[str, ...]) -> Iterable[str]:
     """The secrets that may be in a text: most of very many are not, and that is soon seen."""
     if len(secrets) <= _MANY:
         return secrets
-    pieces = {text[at : at + _PIECE] for at in range(len(text))}
-    return [s for s in secrets if s[:_PIECE] in pieces and s[-_PIECE:] in pieces]
+    pieces = {text[at : at + SHORTEST] for at in range(len(text))}
+    return [s for s in secrets if s[:SHORTEST] in pieces and s[-SHORTEST:] in pieces]
 
 
 def _spans(text: str, secret: str) -> Iterator[tuple[int, int]]:

@@ -25,10 +25,10 @@ from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 log = logging.getLogger("mcp_junction.upstream")
 
 _JSONRPC = "2.0"
-_MARGIN = BOM + b" \t\r"  # some runtimes put a byte order mark before every write
+_BLANK = b" \t\r"
+_MARGIN = BOM + _BLANK  # some runtimes put a byte order mark before every write
 _MAX_QUESTIONS = 64
 _LARGE = 64 * 1024
-_BLANK = b" \t\r"
 _PEEKED = 64
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from mcp_junction.policy.secrecy import SECRET_WORDS, is_secret
+from mcp_junction.policy.secrecy import SECRET_WORDS
 
 _ENDINGS: Final = ("key", "token", "cookie")
 """Short enough to begin other words: these count at the end of one."""
@@ -44,13 +44,11 @@ _URL_PARTS: Final = re.compile(r"[/?&=#:.,]+")
 _RANDOM: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{8,}|(?=.*[a-z])(?=.*[A-Z]).{12,}|.{25,}")
 
 
-def names_secret(name: str) -> bool:
+def calls_secret(name: str) -> bool:
     """Whether a variable, a flag, a header or a parameter of this name holds a secret."""
     lowered = name.lower()
     if _ALSO_NAMED.search(lowered):
         return True
-    if not is_secret(name):
-        return False
     return any(word in lowered for word in _ANYWHERE) or any(
         word.lower().removesuffix("s").endswith(_ENDINGS) for word in _WORD.findall(name)
     )

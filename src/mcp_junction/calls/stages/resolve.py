@@ -9,7 +9,7 @@ from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair
+from mcp_junction.protocol.names import beginnings
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
@@ -38,9 +38,8 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
 def routed(call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
     """The rest of the way for a name that may be a server's."""
     name = call.address.name
-    call.route = view.find(name) or view.former(
-        name
-    )  # its server has left, and may be back in time
+    # Its server may have left, and be back in time.
+    call.route = view.find(name) or view.former(name)
     return following(call) if call.route is not None else _unknown(call, view)
 
 
@@ -67,12 +66,11 @@ def _absent(call: Call) -> Upstream | None:
     caller, catalog = call.caller, call.snapshot.catalog
     if caller.principal is not LOCAL_OWNER or not caller.spelling.prefixed:
         return None
-    spellings = (caller.spelling, STDIO, PLATFORM, STRICT)
     found = None
     for key, server in call.snapshot.servers.items():
         if server.error is None or key in catalog.offerings or key in catalog.gone:
             continue
-        begins = tuple(spelling.spell(Pair(key, "")) for spelling in spellings)
+        begins = beginnings(key, caller.spelling)
         is_longer = found is None or len(key) > len(found.key)
         if is_longer and caller.endpoint.admits_server(key) and call.name.startswith(begins):
             found = server

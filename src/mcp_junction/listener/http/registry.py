@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.http.streams import EventStream, Send
+from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.sessions.session import Session
@@ -104,8 +104,7 @@ class Reply(msgspec.Struct, eq=False):
         self._begun().send(frame)
 
     def offer(self, frame: bytes) -> None:
-        accept = self._accept
-        if not accept or b"text/event-stream" in accept or b"*/*" in accept:
+        if accepts_stream(self._accept):
             self._begun().offer(frame)
 
     def _begun(self) -> EventStream:

@@ -7,15 +7,14 @@ sessions, and nothing can be taken up again: closing the stream is how a client 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.agreement import said_twice
 from mcp_junction.listener.http.exchange import Exchange
-from mcp_junction.listener.http.streams import EventStream
+from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
 from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
@@ -23,11 +22,8 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.tasks import TaskScope
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _LISTEN: Final = "subscriptions/listen"
-_STREAM: Final = b"text/event-stream"
 
 
 class StatelessFront:
@@ -109,7 +105,7 @@ class Flow(msgspec.Struct, eq=False):
         self._begin().send(frame)
 
     def offer(self, frame: bytes) -> None:
-        if accepts_stream(self._headers):
+        if accepts_stream(self._headers.get(b"accept")):
             self._begin().offer(frame)
 
     def _begin(self) -> EventStream:
@@ -129,11 +125,6 @@ class Flow(msgspec.Struct, eq=False):
         await (await self._attaching)
 
 
-def accepts_stream(headers: dict[bytes, bytes]) -> bool:
-    accept = headers.get(b"accept")
-    return not accept or _STREAM in accept or b"*/*" in accept
-
-
 def _refused_early(
     given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], frame: Frame
 ) -> Reply | None:
@@ -143,7 +134,7 @@ def _refused_early(
         if twice is not None:
             words = f"the {twice.decode()} header appears more than once"
             return refusal(bytes(frame.id), HEADER_MISMATCH, words)
-    if frame.method == _LISTEN and not accepts_stream(headers):
+    if frame.method == _LISTEN and not accepts_stream(headers.get(b"accept")):
         words = "the answer to this is a stream: accept text/event-stream"
         return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
     return None

@@ -23,11 +23,17 @@ DROP_ABOVE: Final = 1024 * 1024
 BREAK_ABOVE: Final = 64 * 1024 * 1024
 RETRY_MS: Final = 1000
 
+_STREAM: Final = b"text/event-stream"
 _HEADERS: Final = [
-    (b"content-type", b"text/event-stream"),
+    (b"content-type", _STREAM),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+def accepts_stream(accept: bytes | None) -> bool:
+    """Whether a client takes a stream for an answer, by its Accept header."""
+    return not accept or _STREAM in accept or b"*/*" in accept
 
 
 class EventStream:
