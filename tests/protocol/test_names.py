@@ -293,3 +293,11 @@ def test_a_name_that_is_taken_is_given_to_nobody(spelling):
     assert not taken & set(table)
     assert list(table.values()) == HOSTILE
     assert {name for name in plain if name not in taken} & set(table)
+
+
+@pytest.mark.parametrize("key", ["files", "my.files", "a b", "ä"])
+def test_a_name_begins_as_those_of_its_server_do(key):
+    begins = names.beginnings(key)
+    for spelling in (names.STDIO, names.PLATFORM, names.STRICT):
+        assert spelling.spell(Pair(key, "read")).startswith(begins)
+    assert not "other:read".startswith(begins)
