@@ -6,6 +6,7 @@ import os
 import pytest
 from tests.listener.backends import FakeBackend
 
+from mcp_junction.listener import stdio
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.stdio import StdioListener
 from mcp_junction.policy.principal import LOCAL_OWNER
@@ -13,6 +14,7 @@ from mcp_junction.protocol import names
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 
+ANSWER = b'{"jsonrpc":"2.0","id":1,"result":"%b"}\n' % (b"x" * 500_000)
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 BOUND = 10.0
 
@@ -36,3 +38,47 @@ async def test_the_end_of_the_input_is_seen_while_nothing_is_read():
     assert os.read(shown, 1000) == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
     os.close(shown)
     await tasks.close()
+
+
+@pytest.fixture
+async def unread():
+    """A listener whose client has closed its input and has much to read."""
+    given, typed = os.pipe()
+    shown, written = os.pipe()
+    tasks = TaskScope("test")
+    listener = StdioListener(Dispatcher(FakeBackend(), tasks), 1000)
+    await listener.open(given, written)
+    listener.session = Session(LOCAL_OWNER, names.STDIO, listener.send)
+    os.close(typed)
+    await asyncio.wait_for(listener.serve(), BOUND)
+    for _ in range(4):
+        listener.send(ANSWER)
+    yield listener, shown
+    os.close(shown)
+    await tasks.close()
+
+
+@pytest.mark.req("J-EOF")
+async def test_who_reads_slowly_gets_everything(unread, monkeypatch):
+    monkeypatch.setattr(stdio, "_PATIENCE", 1.0)
+    listener, shown = unread
+    closing = asyncio.create_task(listener.close())
+    read = bytearray()
+    while len(read) < 4 * len(ANSWER):  # which takes longer than anybody is waited for
+        await asyncio.sleep(0.05)
+        read += os.read(shown, 1 << 16)
+    await asyncio.wait_for(closing, BOUND)
+    assert bytes(read) == 4 * ANSWER
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_who_reads_nothing_is_not_waited_for_and_that_is_said(
+    unread, monkeypatch, caplog, told
+):
+    monkeypatch.setattr(stdio, "_HASTE" if told else "_PATIENCE", 0.1)
+    listener, _ = unread
+    listener._patience = stdio._PATIENCE
+    if told:
+        listener.stop()
+    await asyncio.wait_for(listener.close(), BOUND)
+    assert "bytes of answers are lost: the client did not read them" in caplog.text

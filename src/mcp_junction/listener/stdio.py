@@ -7,6 +7,7 @@ stderr: nothing but frames ever reaches the client. One session, one reader, one
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
 import stat
@@ -27,6 +28,13 @@ _DROP_ABOVE = 8 * 1024 * 1024
 _PAUSE_ABOVE = 64 * 1024 * 1024
 _CHUNK = 1 << 16
 _LOOKS_EVERY = 0.5
+_STEP = 0.01
+_PATIENCE = 5.0
+"""Seconds without a byte taken, after which a client is not waited for at the end of its input."""
+_HASTE = 1.0
+"""The same where we are told to end."""
+
+log = logging.getLogger("mcp_junction.listener")
 
 Stateless = Callable[["StdioListener"], PipeClient]
 """Makes the client of a pipe whose first request is of the stateless era."""
@@ -48,6 +56,7 @@ class StdioListener:
         self._input: asyncio.ReadTransport | None = None
         self._output: Outbox | None = None
         self._paused = False
+        self._patience = _PATIENCE
         self._nobody_reads = False
         self._hangup: Hangup | None = None
         self.session: Session | None = None
@@ -73,16 +82,24 @@ class StdioListener:
             self._input.close()
 
     def stop(self) -> None:
+        """Whoever runs us wants us to end."""
         self._ended.set()
+        self._patience = _HASTE
 
     async def close(self) -> None:
-        """Write what is left, for a moment, and let go."""
-        if self._output is not None:
-            for _ in range(100):
-                if self._output.is_closing or not self._output.unsent:
-                    break
-                await asyncio.sleep(0.01)
-            self._output.close()
+        """Write what is left, as long as the client reads on, and let go."""
+        output = self._output
+        if output is None:
+            return
+        left, idle = output.unsent, 0.0
+        while output.unsent and not output.is_closing:
+            if idle > self._patience:
+                log.warning("%d bytes of answers are lost: the client did not read them", left)
+                break
+            await asyncio.sleep(_STEP)
+            idle = 0.0 if output.unsent < left else idle + _STEP
+            left = output.unsent
+        output.close()
 
     # -- out
 
