@@ -96,6 +96,13 @@ def test_odd_names_and_markup_are_shown_as_they_are(program, config):
     assert f"{key}:[bold]" in shown.stdout
 
 
+def test_colons_are_no_pictures(program, config):
+    path = config({"a:b": scripted("echo"), "db:x": scripted(last_words="host:key:1 :warning:")})
+    shown = program("inspect", "--config", path, env={"COLUMNS": "200"})
+    assert "1 tools: a:b:echo" in shown.stdout
+    assert "host:key:1 :warning:" in shown.stdout
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(config, options):
     path = config({f"server{n}": scripted(*(f"tool{m}" for m in range(3000))) for n in range(3)})

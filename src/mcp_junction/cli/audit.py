@@ -113,7 +113,7 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
         took = "" if row.latency_ms is None else f"{row.latency_ms:.1f}"
         cells = (row.kind, row.actor, row.action, row.target or "", result, took)
         table.add_row(_moment(row.at), *(escape(printable(cell)) for cell in cells))
-    Console(file=sys.stdout).print(table if rows else "There are no rows yet.")
+    Console(file=sys.stdout, emoji=False).print(table if rows else "There are no rows yet.")
 
 
 def _fields(row: AuditRow) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _print_table(config: Config, report: list[dict[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, emoji=False)
     table = Table(title=f"Servers of {escape(config.source)}", title_justify="left")
     for heading in ("server", "state", "tools", "start", "diagnostics"):
         table.add_column(heading, justify="right" if heading in ("tools", "start") else "left")

@@ -74,7 +74,7 @@ def _list(given: argparse.Namespace, keys: list[KeyRecord]) -> int:
         ended = _moment(key.revoked_at)
         state = f"[red]revoked {ended}[/]" if ended else "[green]in force[/]"
         table.add_row(key.id, key.role, escape(key.agent), _moment(key.created_at), state)
-    Console(file=sys.stdout).print(table if keys else "There are no keys yet.")
+    Console(file=sys.stdout, emoji=False).print(table if keys else "There are no keys yet.")
     return 0
 
 

@@ -31,7 +31,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], empty: s
     from rich.table import Table
 
     made = [[_cell(cell) for cell in row] for row in rows]
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, emoji=False)
     if not made:
         console.print(empty, markup=False)
         return
