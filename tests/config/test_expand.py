@@ -72,6 +72,10 @@ def test_a_dotenv_file_holds_assignments(tmp_path):
         b'QUOTED="with # and spaces  "\n'
         b"SINGLE='$HOME'\r\n"
         b"TRAILING=value # why\n"
+        b'BEHIND="a # b" # why\n'
+        b"SAID='a b'  # it's \"why\"\n"
+        b'INSIDE="a"b"\n'
+        b'OPEN="a b # why\n'
         b"EMPTY=\n"
         b"EQUALS=a=b=c\n"
         b"not an assignment\n"
@@ -84,6 +88,10 @@ def test_a_dotenv_file_holds_assignments(tmp_path):
         "QUOTED": "with # and spaces  ",
         "SINGLE": "$HOME",
         "TRAILING": "value",
+        "BEHIND": "a # b",
+        "SAID": "a b",
+        "INSIDE": 'a"b',
+        "OPEN": '"a b',
         "EMPTY": "",
         "EQUALS": "a=b=c",
         "HASH": "a#b",

@@ -15,6 +15,7 @@ log = logging.getLogger("mcp_junction.config")
 
 _REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<braced>[^}]*)\}|(?P<plain>[A-Z_][A-Z0-9_]*))")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*?)\s*\Z")
+_QUOTED = re.compile(r"""(["'])(.*?)\1(?:\s+#.*)?""")
 
 
 def expand(
@@ -66,6 +67,6 @@ def read_dotenv(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _unquoted(value: str) -> str:
-    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-        return value[1:-1]
-    return re.split(r"\s+#", value, maxsplit=1)[0]
+    """A value without its quotes, and without the comment behind it."""
+    quoted = _QUOTED.fullmatch(value)
+    return quoted[2] if quoted else re.split(r"\s+#", value, maxsplit=1)[0]
