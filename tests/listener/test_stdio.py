@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import NamedTuple
 
 import pytest
 from tests.listener.backends import FakeBackend
@@ -19,54 +20,58 @@ PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 BOUND = 10.0
 
 
-@pytest.mark.req("J-EOF")
-async def test_the_end_of_the_input_is_seen_while_nothing_is_read():
-    given, typed = os.pipe()
-    shown, written = os.pipe()
-    tasks = TaskScope("test")
-    listener = StdioListener(Dispatcher(FakeBackend(), tasks), 1000)
-    await listener.open(given, written)
-    listener.session = Session(LOCAL_OWNER, names.STDIO, listener.send)
-    listener.pause()  # as when the client does not read what it asked for
-    os.write(typed, PING)
-    serving = asyncio.create_task(listener.serve())
-    done, _ = await asyncio.wait({serving}, timeout=1)
-    assert not done
-    os.close(typed)
-    await asyncio.wait_for(serving, BOUND)
-    await listener.close()
-    assert os.read(shown, 1000) == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
-    os.close(shown)
-    await tasks.close()
+class Client(NamedTuple):
+    """The other ends of a listener's pipes."""
+
+    listener: StdioListener
+    types: int
+    reads: int
 
 
 @pytest.fixture
-async def unread():
-    """A listener whose client has closed its input and has much to read."""
+async def client():
     given, typed = os.pipe()
     shown, written = os.pipe()
     tasks = TaskScope("test")
     listener = StdioListener(Dispatcher(FakeBackend(), tasks), 1000)
     await listener.open(given, written)
     listener.session = Session(LOCAL_OWNER, names.STDIO, listener.send)
-    os.close(typed)
-    await asyncio.wait_for(listener.serve(), BOUND)
-    for _ in range(4):
-        listener.send(ANSWER)
-    yield listener, shown
+    yield Client(listener, typed, shown)
     os.close(shown)
     await tasks.close()
 
 
 @pytest.mark.req("J-EOF")
-async def test_who_reads_slowly_gets_everything(unread, monkeypatch):
-    monkeypatch.setattr(stdio, "_PATIENCE", 1.0)
-    listener, shown = unread
-    closing = asyncio.create_task(listener.close())
+async def test_the_end_of_the_input_is_seen_while_nothing_is_read(client):
+    client.listener.pause()  # as when the client does not read what it asked for
+    os.write(client.types, PING)
+    serving = asyncio.create_task(client.listener.serve())
+    done, _ = await asyncio.wait({serving}, timeout=1)
+    assert not done
+    os.close(client.types)
+    await asyncio.wait_for(serving, BOUND)
+    await client.listener.close()
+    assert os.read(client.reads, 1000) == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
+
+
+@pytest.fixture
+async def unread(client):
+    """A client that has closed its input, and has much to read."""
+    os.close(client.types)
+    await asyncio.wait_for(client.listener.serve(), BOUND)
+    for _ in range(4):
+        client.listener.send(ANSWER)
+    return client
+
+
+@pytest.mark.req("J-EOF")
+async def test_who_reads_slowly_gets_everything(unread):
+    unread.listener._patience = 1.0
+    closing = asyncio.create_task(unread.listener.close())
     read = bytearray()
     while len(read) < 4 * len(ANSWER):  # which takes longer than anybody is waited for
         await asyncio.sleep(0.05)
-        read += os.read(shown, 1 << 16)
+        read += os.read(unread.reads, 1 << 16)
     await asyncio.wait_for(closing, BOUND)
     assert bytes(read) == 4 * ANSWER
 
@@ -75,10 +80,9 @@ async def test_who_reads_slowly_gets_everything(unread, monkeypatch):
 async def test_who_reads_nothing_is_not_waited_for_and_that_is_said(
     unread, monkeypatch, caplog, told
 ):
-    monkeypatch.setattr(stdio, "_HASTE" if told else "_PATIENCE", 0.1)
-    listener, _ = unread
-    listener._patience = stdio._PATIENCE
+    monkeypatch.setattr(stdio, "_HASTE", 0.1)
+    unread.listener._patience = BOUND if told else 0.1
     if told:
-        listener.stop()
-    await asyncio.wait_for(listener.close(), BOUND)
+        unread.listener.stop()
+    await asyncio.wait_for(unread.listener.close(), BOUND)
     assert "bytes of answers are lost: the client did not read them" in caplog.text
