@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import TaskScope, unless
 
 BOUND = 5.0
 
@@ -205,3 +205,29 @@ async def done(scope: TaskScope) -> None:
     async with asyncio.timeout(BOUND):
         while len(scope):  # noqa: ASYNC110 - nothing tells when it rests
             await asyncio.sleep(0.001)
+
+
+async def test_what_fails_when_nobody_waits_for_it_any_more_is_not_reported(caplog):
+    stopped, ended = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("too late") from None
+        finally:
+            ended.set()
+
+    asyncio.get_running_loop().call_soon(stopped.set)
+    assert await unless(stopped, stubborn()) is False
+    await ended.wait()
+    gc.collect()
+    assert caplog.text == ""
+
+
+async def test_what_fails_while_it_is_waited_for_is_raised():
+    async def failing() -> None:
+        raise ValueError("now")
+
+    with pytest.raises(ValueError, match="now"):
+        await unless(asyncio.Event(), failing())

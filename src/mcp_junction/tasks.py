@@ -132,3 +132,10 @@ async def unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
     finally:
         stop.cancel()
         waited.cancel()
+        waited.add_done_callback(_unheard)
+
+
+def _unheard(task: asyncio.Future[object]) -> None:
+    """Nobody waits for it any more, so its failure is not news, either."""
+    if not task.cancelled():
+        task.exception()
