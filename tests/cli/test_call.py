@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 from tests.journeys.client import BOUND
-from tests.plugin_journeys import scripted
+from tests.plugin_journeys import python_server, scripted
 
 pytestmark = pytest.mark.preloaded
 
@@ -26,10 +26,17 @@ def test_the_text_of_a_result_is_printed(call):
     assert (shown.returncode, shown.stdout) == (0, "1\n")
 
 
-def test_a_failed_server_is_told_of_but_is_no_failure_of_the_call(call):
-    shown = call("one:count")
-    assert shown.returncode == 0
+def test_a_failed_server_is_told_of_where_its_tool_may_be_meant(call):
+    shown = call("other:count")
+    assert shown.returncode == 1
     assert "server 'bad' failed" in shown.stderr
+
+
+def test_servers_that_are_not_called_are_not_waited_for(program, config):
+    servers = {"mute": python_server("silent"), "one": scripted("count")}
+    path = config(servers, list_wait_ms=3_600_000)
+    shown = program("call", "--config", path, "one:count")
+    assert (shown.returncode, shown.stdout) == (0, "1\n")
 
 
 @pytest.mark.req("FR-007")
@@ -84,7 +91,7 @@ def test_an_error_of_the_server_gives_exit_code_1_and_its_words(call, options):
     error = {"code": -32602, "message": "expected a number", "data": {"at": "x"}}
     shown = call("one:refuse", json.dumps({"error": json.dumps(error)}), *options)
     assert shown.returncode == 1
-    assert "mcp-junction: expected a number" in shown.stderr
+    assert 'mcp-junction: expected a number (code -32602)\n  {"at": "x"}\n' in shown.stderr
     if options:
         assert json.loads(shown.stdout) == {"error": error}
     else:

@@ -75,6 +75,27 @@ def test_a_server_that_does_not_answer_in_time_is_told_apart(program, config):
     assert good["state"] == "CONNECTED"
 
 
+def test_what_a_program_says_on_stdout_instead_of_frames_is_shown(program, config):
+    usage = "import os; print('usage: server KEY', os.environ['TOKEN']); os._exit(2)"
+    mute = "import time; print('listening on port 1', flush=True); time.sleep(600)"
+    servers = {
+        "bad": {
+            "command": sys.executable,
+            "args": ["-u", "-c", usage],
+            "env": {"TOKEN": "hunter2hunter2"},
+        },
+        "mute": {"command": sys.executable, "args": ["-c", mute]},
+        "cat": {"command": "cat"},
+    }
+    path = config(servers, list_wait_ms=3000)
+    shown = program("inspect", "--json", "--config", path)
+    bad, waiting, cat = json.loads(shown.stdout)["servers"]
+    said = "on stdout it wrote what is no MCP:"
+    assert bad["diagnostic"].endswith(f"; {said} usage: server KEY ***")
+    assert waiting["diagnostic"] == f"it has not answered yet; {said} listening on port 1"
+    assert cat["diagnostic"] == "initialize: it sends back what it is sent: it is no MCP server"
+
+
 def test_names_are_shown_as_they_would_be_offered(program, config):
     path = config({"one": scripted("echo")})
     for options, name in ((["--separator", "/"], "one/echo"), (["--prefix", "auto"], "echo")):
@@ -86,6 +107,7 @@ def test_a_file_without_servers_is_fine(program, config):
     shown = program("inspect", "--json", "--config", config({}))
     assert shown.returncode == 0
     assert json.loads(shown.stdout)["servers"] == []
+    assert "has no enabled servers" in shown.stderr
 
 
 def test_odd_names_and_markup_are_shown_as_they_are(program, config):

@@ -17,7 +17,7 @@ def split(data: bytes, limit: int) -> list[bytes | Overlong]:
     """The reference: everything at once."""
     lines = data.removeprefix(BOM).split(b"\n")
     bounded = [
-        line if len(line) <= limit else Overlong(line[:KEPT], line[-KEPT:], len(line))
+        line if len(line) <= limit else Overlong(line[:KEPT], line[-KEPT:], len(line), limit)
         for line in lines
     ]
     return [line for line in bounded if isinstance(line, Overlong) or line.strip()]
@@ -99,7 +99,7 @@ def test_a_line_up_to_the_limit_passes(size, parts):
 def test_a_line_over_the_limit_is_reported_and_the_next_one_is_read(parts):
     cuts = [n * 65 // parts for n in range(1, parts)]
     lines = read([*chunked(b"x" * 65 + b"\n", cuts), b"{}\n"], 64)
-    assert lines == [Overlong(b"x" * 65, b"x" * 65, 65), b"{}"]
+    assert lines == [Overlong(b"x" * 65, b"x" * 65, 65, 64), b"{}"]
 
 
 @pytest.mark.req("F-07")
@@ -107,7 +107,8 @@ def test_a_line_over_the_limit_is_reported_and_the_next_one_is_read(parts):
 def test_an_overlong_line_keeps_its_head_its_tail_and_its_size(step):
     data = bytes(n % 241 + 11 for n in range(60_000))
     chunks = [data[at : at + step] for at in range(0, len(data), step)]
-    assert read([*chunks, b"\n"], 10_000) == [Overlong(data[:KEPT], data[-KEPT:], len(data))]
+    overlong = Overlong(data[:KEPT], data[-KEPT:], len(data), 10_000)
+    assert read([*chunks, b"\n"], 10_000) == [overlong]
 
 
 @pytest.mark.req("F-07")

@@ -64,6 +64,18 @@ async def test_a_batch_is_taken_message_by_message(talk):
     assert two.future.result().delivery is Delivery.EXECUTED
 
 
+async def test_the_first_noise_is_kept_unless_it_is_very_long(talk):
+    for line in (b"x" * 5000, b"Usage: server KEY", b"[12:00] ready", b'{"level":"info"}'):
+        talk.hear(line)
+    assert (talk.exchange.noise, talk.exchange.stray) == (4, b"Usage: server KEY")
+
+
+async def test_a_program_that_sends_back_what_it_is_sent_is_told_from_a_server(talk):
+    flight = talk.fly("initialize")
+    talk.hear(talk.wire[-1])
+    assert failure(flight)["message"] == "it sends back what it is sent: it is no MCP server"
+
+
 @pytest.mark.parametrize(
     "line", [b"[12:00] ready", b"[]", b"[{", b"[{}", b'[{"a":1}] x', b"[[{}]]"]
 )
@@ -198,13 +210,13 @@ async def test_an_overlong_answer_fails_its_call_as_executed(talk, shape):
     talk.exchange.receive(line)
     error = failure(flight)
     assert error["data"]["delivery"] == "executed"
-    assert "over the limit" in error["message"]
+    assert "over the limit of 10000 on a line (max_line_bytes)" in error["message"]
 
 
 async def test_an_overlong_line_of_nobodys_is_reported(talk, caplog):
     (line,) = LineReader(100).feed(b"x" * 200 + b"\n")
     talk.exchange.receive(line)
-    assert "a line of 200 bytes was skipped" in caplog.text
+    assert "a line of 200 bytes is over the limit of 100" in caplog.text
 
 
 # -- what is no frame

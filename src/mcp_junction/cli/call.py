@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
 from mcp_junction.cli.runner import run_async
-from mcp_junction.cli.waiting import settled_with_progress
+from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import FrameError, UsageError
 from mcp_junction.protocol import frames, texts
+
+if TYPE_CHECKING:
+    from mcp_junction.upstream.outcome import Outcome
 
 
 def run(argv: list[str]) -> int:
@@ -80,19 +83,27 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
 
     async with Junction(config) as junction:
         junction.greet()
-        await settled_with_progress(junction)
         session = junction.open_session(lambda _: None)
         params = {"name": msgspec.Raw(b""), "arguments": msgspec.Raw(arguments)}
         call = tool_call(session, junction.snapshot, name, params)
+        await with_progress(junction, junction.offered(call))  # of the others nothing is wanted
+        call.snapshot = junction.snapshot
         outcome = await junction.snapshot.handle(call)
     payload = frames.octets(outcome.payload)
     if outcome.kind is not Kind.RESULT:
-        print(f"mcp-junction: {outcome.message}", file=sys.stderr)
+        print(_told(outcome), file=sys.stderr)
         if as_json:
             print(_whole(b'{"error":%b}' % payload))
         return 1
     print(_whole(payload) if as_json else _readable(payload))
     return 1 if _says_error(payload) else 0
+
+
+def _told(error: Outcome) -> str:
+    """An error in words, with its code and whatever else is known of it."""
+    data = frames.members(error.payload).get("data")
+    more = f"\n  {str(msgspec.json.format(frames.octets(data), indent=0), 'utf-8')}" if data else ""
+    return f"mcp-junction: {error.message} (code {error.code}){more}"
 
 
 def _whole(payload: bytes) -> str:

@@ -8,8 +8,11 @@ from typing import Any
 
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
 from mcp_junction.cli.runner import run_async
-from mcp_junction.cli.waiting import settled_with_progress
+from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
+from mcp_junction.errors import Phase, ServerError
+from mcp_junction.upstream.attempt import fault
+from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SIMPLE, ServerState
 
@@ -36,21 +39,22 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
         logging.getLogger("mcp_junction.upstream").setLevel(logging.CRITICAL)  # the table says it
     async with Junction(config) as junction:
         junction.greet()
-        await settled_with_progress(junction)
+        await with_progress(junction, junction.settled())
         catalog = junction.snapshot.catalog
         view = catalog.view(junction.spelling())
         report = [
             _described(server, sorted(view.names_of(server.key)))
             for server in junction.servers.values()
         ]
+    if not report:
+        print(f"mcp-junction: {config.source} has no enabled servers", file=sys.stderr)
     await asyncio.to_thread(_print_json if as_json else _print_table, config, report)
     return 0 if all(row["state"] == ServerState.CONNECTED for row in report) else 1
 
 
 def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
-    error = server.error
+    error = server.error or _lateness(server)
     greeting = server.greeting
-    late = "it has not answered yet" if server.state is ServerState.CONNECTING else None
     return {
         "server": server.key,
         "state": server.state.value,
@@ -61,10 +65,20 @@ def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
         "tools": tools,
         "start_seconds": round(server.start_seconds, 3) if server.start_seconds else None,
         "phase": error.phase.value if error else None,
-        "diagnostic": error.message if error else late,
+        "diagnostic": error.message if error else None,
         "exit_code": error.exit_code if error else None,
         "stderr_tail": error.stderr_tail.splitlines()[-20:] if error else [],
     }
+
+
+def _lateness(server: Upstream) -> ServerError | None:
+    """What can be said of a server that has not answered yet: it may have told why."""
+    if server.state is not ServerState.CONNECTING:
+        return None
+    words = "it has not answered yet"
+    if server.current is None:
+        return ServerError(server.key, Phase.STARTUP, words)
+    return discreet(fault(server.current, words), server.definition)
 
 
 def _print_json(config: Config, report: list[dict[str, Any]]) -> None:
@@ -102,5 +116,5 @@ def _diagnostics(row: dict[str, Any]) -> str:
     if row["diagnostic"] is None:
         version = f" {row['version']}" if row["version"] else ""
         return f"{row['name'] or ''}{version} (MCP {row['protocol']})"
-    words = f"{row['phase']}: {row['diagnostic']}" if row["phase"] else row["diagnostic"]
+    words = f"{row['phase']}: {row['diagnostic']}"
     return "\n".join([words, *(f"  {line}" for line in row["stderr_tail"][-5:])])

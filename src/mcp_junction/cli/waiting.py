@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 from mcp_junction.app import Junction
 
 _PATIENCE = 1.0
 
 
-async def settled_with_progress(junction: Junction) -> None:
-    """Wait until every server is up or has failed."""
-    waiting = junction.tasks.spawn(junction.settled())
+async def with_progress(junction: Junction, what: Coroutine[Any, Any, None]) -> None:
+    """Wait for something that servers have to be up for."""
+    waiting = junction.tasks.spawn(what)
     await asyncio.wait({waiting}, timeout=_PATIENCE)
     if not waiting.done() and sys.stderr.isatty():
         from rich.console import Console

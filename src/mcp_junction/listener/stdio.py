@@ -51,7 +51,6 @@ class StdioListener:
         self._client: PipeClient | None = None
         self._is_decided = stateless is None
         self._reader = LineReader(line_limit)
-        self._line_limit = line_limit
         self._ended = asyncio.Event()
         self._input: asyncio.ReadTransport | None = None
         self._output: Outbox | None = None
@@ -180,7 +179,7 @@ class StdioListener:
             self._dispatcher.receive_batch(session, parts)
 
     def _too_long(self, line: Overlong) -> FrameError:
-        message = f"a line of {line.size} bytes is over the limit of {self._line_limit}"
+        message = f"a line of {line.size} bytes is over the limit of {line.limit} (max_line_bytes)"
         return FrameError(INVALID_REQUEST, message, frames.recover_id(line.head + line.tail))
 
     def pause(self) -> None:

@@ -23,6 +23,7 @@ class Overlong(NamedTuple):
     head: bytes
     tail: bytes
     size: int
+    limit: int
 
 
 class LineReader:
@@ -85,7 +86,7 @@ class LineReader:
     def _bounded(self, line: bytes) -> bytes | Overlong:
         if len(line) <= self._limit:
             return line
-        return Overlong(line[:_KEPT], line[-_KEPT:], len(line))
+        return Overlong(line[:_KEPT], line[-_KEPT:], len(line), self._limit)
 
     def _hold(self, data: bytes) -> None:
         self._size += len(data)
@@ -103,6 +104,6 @@ class LineReader:
         if self._head is None:
             line = b"".join(self._parts)
         else:
-            line = Overlong(self._head, self._tail, self._size)
+            line = Overlong(self._head, self._tail, self._size, self._limit)
         self._parts, self._size, self._head, self._tail = [], 0, None, b""
         return line

@@ -103,7 +103,7 @@ class FakeLink:
         self.flights: list[Flight] = []
         self.cancelled: list[tuple[Flight, str]] = []
         self.notified: list[tuple[str, bytes]] = []
-        self.stderr_tail = ""
+        self.stderr_tail = self.stray = ""
         self.code: int | None = None
 
     # -- the Link protocol

@@ -91,7 +91,7 @@ class Attempts:
             if link.closed.done():
                 when = "before it had told what it offers"
                 raise await self.diagnosis(link, Phase.INITIALIZATION, when) from None
-            raise self._at_fault(link, error.message) from None
+            raise fault(link, error.message) from None
 
     async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
         greeting = await self._manners.greet(link, hello, self._of.terms)
@@ -101,19 +101,27 @@ class Attempts:
             raise EraError(self._of.key, Phase.INITIALIZATION, greeting.words)
         if link.closed.done():
             raise await self.diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
-        raise self._at_fault(link, greeting.words)
+        raise fault(link, greeting.words)
 
     async def diagnosis(self, link: OwnedLink, phase: Phase, when: str) -> ServerError:
         """What a link that has ended died of."""
         words = await link.last_words()
+        what = f"{words.what} {when}"
         return ServerError(
             self._of.key,
             phase,
-            f"{words.what} {when}",
+            what if phase is Phase.RUNTIME else _with_stray(what, link),
             exit_code=words.exit_code,
             stderr_tail=link.stderr_tail,
         )
 
-    def _at_fault(self, link: OwnedLink, message: str) -> ServerError:
-        tail = link.stderr_tail
-        return ServerError(self._of.key, Phase.INITIALIZATION, message, stderr_tail=tail)
+
+def fault(link: OwnedLink, message: str) -> ServerError:
+    """What is wrong with a server that runs and is of no use."""
+    what, tail = _with_stray(message, link), link.stderr_tail
+    return ServerError(link.server, Phase.INITIALIZATION, what, stderr_tail=tail)
+
+
+def _with_stray(what: str, link: OwnedLink) -> str:
+    """Programs that are no servers, or called in a wrong way, often say so on stdout."""
+    return f"{what}; on stdout it wrote what is no MCP: {link.stray}" if link.stray else what

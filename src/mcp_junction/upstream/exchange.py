@@ -28,6 +28,8 @@ _JSONRPC = "2.0"
 _BLANK = b" \t\r"
 _MARGIN = BOM + _BLANK  # some runtimes put a byte order mark before every write
 _MAX_QUESTIONS = 64
+_MAX_STRAY = 4096
+_OPENINGS = frozenset(("initialize", "server/discover"))
 _LARGE = 64 * 1024
 _PEEKED = 64
 
@@ -45,6 +47,7 @@ class Exchange:
         "era",
         "flights",
         "noise",
+        "stray",
     )
 
     def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
@@ -57,6 +60,8 @@ class Exchange:
         self._cancelled: set[object] = set()  # whose calls were; the server may go on with them
         self.era = Era.HANDSHAKE
         self.noise = 0
+        self.stray = b""
+        """The first of that, as far as it is worth showing."""
 
     def __len__(self) -> int:
         return len(self.flights)
@@ -124,7 +129,7 @@ class Exchange:
             line = line.lstrip(_MARGIN)
             if line[:1] != b"{":
                 if not self._batch(line, on):
-                    self._noise("it is not an object")
+                    self._noise(line, "it is not an object")
                 return
         try:
             frame = frames.decode(line, exact=len(line) < _LARGE)
@@ -132,14 +137,14 @@ class Exchange:
             self._undecodable(line, error)
             return
         if not frame.method:
-            self._answered(frame)
+            self._answered(line, frame)
         elif frame.id:
             self._question(frame, on)
         else:
             try:
                 self._notified(frame, on)
             except FrameError as error:  # its params are no object
-                self._noise(error)
+                self._noise(line, error)
 
     def _batch(self, line: bytes, on: Flight | None) -> bool:
         """Take several messages in one line, as servers of older versions write them."""
@@ -158,12 +163,12 @@ class Exchange:
             if text[:1] == b"{":
                 self.receive(text, on)
             else:
-                self._noise("it is not an object")
+                self._noise(text, "it is not an object")
         return True
 
-    def _answered(self, frame: Frame) -> None:
+    def _answered(self, line: bytes, frame: Frame) -> None:
         if frame.jsonrpc != _JSONRPC:  # a log record, say, that has an id, too
-            self._noise("it does not say jsonrpc 2.0")
+            self._noise(line, "it does not say jsonrpc 2.0")
             return
         flight = self.flights.pop(frames.octets(frame.id), None)
         if flight is None:
@@ -175,16 +180,20 @@ class Exchange:
             flight.end(Outcome(RESULT, frame.result))
 
     def _overlong(self, line: Overlong) -> None:
-        what = f"its answer of {line.size} bytes is over the limit on a line"
+        limit = f"the limit of {line.limit} on a line (max_line_bytes)"
+        what = f"its answer of {line.size} bytes is over {limit}"
         if not self._spoiled(line.head + line.tail, what):
-            log.warning("server %r: a line of %d bytes was skipped", self._server, line.size)
+            words = "server %r: a line of %d bytes is over %s, and was skipped"
+            log.warning(words, self._server, line.size, limit)
 
     def _undecodable(self, line: bytes, error: FrameError) -> None:
         if not self._spoiled(line, f"its answer is damaged: {error}"):
-            self._noise(error)
+            self._noise(line, error)
 
-    def _noise(self, why: FrameError | str) -> None:
+    def _noise(self, line: bytes, why: FrameError | str) -> None:
         self.noise += 1
+        if not self.stray and len(line) <= _MAX_STRAY:
+            self.stray = line
         log.debug("server %r: a line on stdout is not a frame: %s", self._server, why)
 
     def _spoiled(self, data: bytes, why: str) -> bool:
@@ -228,7 +237,10 @@ class Exchange:
 
     def _question(self, frame: Frame, on: Flight | None) -> None:
         frame_id = bytes(frame.id)
-        if self.era is STATELESS:
+        if frame.method in _OPENINGS and frame_id in self.flights:
+            why = "it sends back what it is sent: it is no MCP server"
+            self.drop(self.flights[frame_id], outcomes.failed(INVALID_REQUEST, why))
+        elif self.era is STATELESS:
             why = f"{frame.method}: a server of this version asks nothing"
             self._write(outcomes.failed(INVALID_REQUEST, why).frame(frame_id))
         elif frame.method == "ping":

@@ -75,6 +75,11 @@ class OwnedLink(Link, Protocol):
     def stderr_tail(self) -> str: ...
 
     @property
+    def stray(self) -> str:
+        """What it said first that was no frame, where it may say such a thing by mistake."""
+        ...
+
+    @property
     def speaks_older(self) -> bool:
         """Whether it refused our handshake as a server of an older transport does."""
         ...

@@ -158,6 +158,10 @@ class StdioLink:
         return self.exchange.calls
 
     @property
+    def stray(self) -> str:
+        return self.exchange.stray.decode("utf-8", "replace").strip()
+
+    @property
     def stderr_tail(self) -> str:
         return tail_of(b"".join(self._stderr), _STDERR_TAIL, self._definition)
 

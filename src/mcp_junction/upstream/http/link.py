@@ -123,6 +123,10 @@ class HttpLink:
         return ""
 
     @property
+    def stray(self) -> str:
+        return ""
+
+    @property
     def speaks_older(self) -> bool:
         """Whether it refused our handshake as a server of the older HTTP+SSE transport does."""
         return self.refused_with in (400, 404, 405)

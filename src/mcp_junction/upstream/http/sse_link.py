@@ -100,6 +100,10 @@ class SseLink:
         return ""
 
     @property
+    def stray(self) -> str:
+        return ""
+
+    @property
     def speaks_older(self) -> bool:
         return False
 
