@@ -112,8 +112,10 @@ class Service:
 
     # -- life
 
-    async def serve(self, host: str, port: int, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set, then finish what is running."""
+    async def serve(
+        self, host: str, port: int, stop: asyncio.Event, hurried: asyncio.Event
+    ) -> None:
+        """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``."""
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
         server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())
@@ -137,7 +139,7 @@ class Service:
             self._rest.drain()
         self._stateless.drain()
         self._junction.lot.end(lambda _: True, "Junction is ending")
-        await self._drain()
+        await self._drain(hurried)
         self._registry.close()
         server.should_exit = True
         sweeping.cancel()
@@ -174,11 +176,11 @@ class Service:
             return not (self._needs_key or self._keys.has_agents)
         return self._keys.is_in_force(principal)
 
-    async def _drain(self) -> None:
+    async def _drain(self, hurried: asyncio.Event) -> None:
         """Running calls finish, for as long as they are given."""
         clock = self._junction.clock
         end = clock.now() + DRAIN
-        while self._running() and clock.now() < end:
+        while self._running() and clock.now() < end and not hurried.is_set():
             await clock.sleep(0.05)
 
     def _running(self) -> int:

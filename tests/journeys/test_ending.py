@@ -1,5 +1,6 @@
 """How it ends: what runs is finished, children go, the exit status is 0."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -89,6 +90,27 @@ async def test_a_signal_lets_running_calls_finish_and_exits_0(junction, gate, nu
     assert "result" in await client.answer(running)
     assert await client.ended() == 0
     assert not alive(pid)
+
+
+async def test_a_signal_that_comes_twice_at_once_lets_running_calls_finish_too(junction, gate):
+    """As where whoever started us passes on what the terminal has sent us already."""
+    client = await junction({"one": scripted()})
+    running = await client.under_way("one:wait", gate=str(gate))
+    client.signal(signal.SIGINT)
+    client.signal(signal.SIGINT)
+    gate.open()
+    assert "result" in await client.answer(running)
+    assert await client.ended() == 0
+
+
+async def test_who_asks_again_is_not_kept_waiting(junction):
+    client = await junction({"one": scripted()}, drain_ms=3_600_000)
+    answer = asyncio.ensure_future(client.answer(await client.under_way("one:hold")))
+    while not answer.done():
+        client.signal(signal.SIGINT)
+        await asyncio.wait({answer}, timeout=0.3)
+    assert answer.result()["error"]["data"]["delivery"] == "unknown"
+    assert await client.ended() == 0
 
 
 async def test_a_signal_does_not_wait_for_ever_and_every_call_is_answered(junction):

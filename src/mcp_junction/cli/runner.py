@@ -1,11 +1,14 @@
-"""Runs a coroutine on the fastest loop there is."""
+"""Runs a coroutine on the fastest loop there is, and has signals end it."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
+
+_AGAIN = 0.5
+"""Seconds within which a signal is the same one again: whoever started us may pass it on."""
 
 
 def run_async(main: Coroutine[Any, Any, int]) -> int:
@@ -15,3 +18,21 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
     except ImportError:  # not on this platform
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+def end_on(numbers: Iterable[int], stop: Callable[[], None]) -> asyncio.Event:
+    """Call ``stop`` at these signals. The event tells that they came again: wait for nobody."""
+    loop, hurried = asyncio.get_running_loop(), asyncio.Event()
+    first: float | None = None
+
+    def ended() -> None:
+        nonlocal first
+        if first is None:
+            first = loop.time()
+            stop()
+        elif loop.time() - first > _AGAIN:
+            hurried.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, ended)
+    return hurried

@@ -19,7 +19,7 @@ from mcp_junction.cli.options import (
     read_config,
     set_up_logging,
 )
-from mcp_junction.cli.runner import run_async
+from mcp_junction.cli.runner import end_on, run_async
 from mcp_junction.config.load import Config
 from mcp_junction.errors import UsageError
 
@@ -90,9 +90,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.service import Service
 
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    hurried = end_on((signal.SIGTERM, signal.SIGINT), stop.set)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         storage = await enter(opened(given))
@@ -122,7 +120,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         _forget(config.settings.audit_days, storage, audit, junction)
         if given.demo:
             service.when_listening = _demo_words
-        await service.serve(given.host, given.port, stop)
+        await service.serve(given.host, given.port, stop, hurried)
     return 0
 
 

@@ -82,18 +82,18 @@ def _epilog() -> str:
 
 
 async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> int:
-    import asyncio
     import logging
     import signal
 
     from mcp_junction.app import Junction
     from mcp_junction.catalog.endpoints import EVERYTHING
+    from mcp_junction.cli.runner import end_on
     from mcp_junction.listener.dispatch import Dispatcher
     from mcp_junction.listener.pipe import PipeClient
     from mcp_junction.listener.stateless import StatelessDispatcher
     from mcp_junction.listener.stdio import StdioListener
     from mcp_junction.policy.principal import LOCAL_OWNER
-    from mcp_junction.tasks import TaskScope
+    from mcp_junction.tasks import TaskScope, unless
 
     if not config.servers:
         logging.getLogger("mcp_junction").warning(
@@ -108,14 +108,14 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
             lambda wire: PipeClient(stateless, LOCAL_OWNER, EVERYTHING, wire, calls),
         )
         listener.session = junction.open_session(listener.send, listener.offer)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                loop.add_signal_handler(number, listener.stop)
+        ending = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            ending.append(signal.SIGHUP)
+        hurried = end_on(ending, listener.stop)
         await listener.open(0, stdout)
         await listener.serve()
         stateless.drain()
-        await calls.settle(config.settings.drain_ms / 1000)
+        await unless(hurried, calls.settle(config.settings.drain_ms / 1000))
         listener.drop("Junction is ending")
         await calls.settle(1.0)
         await calls.close()
