@@ -93,6 +93,7 @@ async def test_the_nearest_names_are_those_that_look_alike_or_end_alike():
     assert view.nearest("files:read_fiel")[0] == "files:read_file"
     assert view.nearest("read_file")[0] == "files:read_file"
     assert "clock:now" in view.nearest("time:now")
+    assert view.nearest("CLOCK:NOW")[0] == "clock:now"
     assert view.nearest("zzzzzzzz") == []
     assert len(view.nearest("file")) <= 3
 

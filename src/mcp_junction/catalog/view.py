@@ -149,7 +149,11 @@ class View:
         """Names like one that is not there."""
         self.keep()
         known = self._comparable(name)
-        close = difflib.get_close_matches(name, known, _NEAREST, 0.5)
+        folded: dict[str, list[str]] = {}
+        for other in known:
+            folded.setdefault(other.casefold(), []).append(other)
+        like = difflib.get_close_matches(name.casefold(), folded, _NEAREST, 0.5)
+        close = [other for each in like for other in folded[each]]
         tail = name.rpartition(self._spelling.separator)[2]
         ending = [other for other in known if tail and other.endswith(tail) and other not in close]
         return (close + ending)[:_NEAREST]

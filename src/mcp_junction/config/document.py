@@ -39,7 +39,9 @@ def parse(text: str, source: str) -> tuple[Any, list[Problem]]:
         problem = Problem(ProblemCode.INVALID_JSON, "$", f"{where}: {error.msg}")
         raise ConfigError(source, [problem]) from None
     except (RecursionError, ValueError) as error:
-        problem = Problem(ProblemCode.INVALID_JSON, "$", str(error))
+        too_deep = isinstance(error, RecursionError)
+        words = "it is nested too deeply to be a config file" if too_deep else str(error)
+        problem = Problem(ProblemCode.INVALID_JSON, "$", words)
         raise ConfigError(source, [problem]) from None
     repeated = [
         Problem(ProblemCode.INVALID_SCHEMA, path, "this key stands twice; remove one of them")

@@ -47,6 +47,13 @@ def expand(
     return _REFERENCE.sub(value, text), missing
 
 
+def not_set(name: str) -> str:
+    """What is wrong with a reference that ``expand`` found missing."""
+    if not name:
+        return "${} names no environment variable; a dollar sign itself is written $$"
+    return f"the environment variable {name} is not set"
+
+
 def read_dotenv(path: str | os.PathLike[str]) -> dict[str, str]:
     """The assignments of a ``.env`` file; an absent file has none."""
     try:

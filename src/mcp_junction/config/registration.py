@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from mcp_junction.config.document import child_path
-from mcp_junction.config.expand import expand
+from mcp_junction.config.expand import expand, not_set
 from mcp_junction.config.headers import lowered
 from mcp_junction.config.limits import limits_of
 from mcp_junction.config.servers import ISOLATIONS, PIN_DEFAULT, PINS, ServerDefinition
@@ -96,6 +96,8 @@ def parse_body(body: bytes) -> tuple[Any, list[Problem]]:
         words = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         if isinstance(error, UnicodeError):
             words = "it is not UTF-8"
+        elif isinstance(error, RecursionError):
+            words = "it is nested too deeply"
         return None, [Problem(ProblemCode.INVALID_JSON, "$", f"is not usable JSON: {words}")]
     return value, []
 
@@ -139,13 +141,7 @@ def definition_of(
     def filled(text: str, path: str) -> str:
         found, names = expand(text, variables, used)
         missing.extend(
-            Problem(
-                ProblemCode.MISSING_ENV_VAR,
-                path,
-                f"the environment variable {name or '${}'} is not set",
-                name,
-            )
-            for name in names
+            Problem(ProblemCode.MISSING_ENV_VAR, path, not_set(name), name) for name in names
         )
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mcp_junction.config.document import child_path
-from mcp_junction.config.expand import expand
+from mcp_junction.config.expand import expand, not_set
 from mcp_junction.config.limits import GENEROUS, Limits, limits_of
 from mcp_junction.config.selection import ToolSelection, read_selection
 from mcp_junction.config.settings import Settings, is_writable
@@ -209,8 +209,8 @@ class EntryReader:
             return ""
         text, missing = expand(value, self.variables, self._used)
         for name in missing:
-            message = f"the environment variable {name or '${}'} is not set"
-            self.problems.append(Problem(ProblemCode.MISSING_ENV_VAR, path, message, name))
+            problem = Problem(ProblemCode.MISSING_ENV_VAR, path, not_set(name), name)
+            self.problems.append(problem)
         if "\0" in text or not is_writable(text, "surrogateescape"):
             self._wrong(path, "must not contain a NUL character or half a surrogate pair")
         return text
