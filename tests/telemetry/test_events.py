@@ -1,5 +1,7 @@
 """Events: told once to every sink, whatever becomes of one of them."""
 
+import logging
+
 import pytest
 
 from mcp_junction.telemetry.events import CallCompleted, ServerChanged, fan_out
@@ -29,6 +31,21 @@ def test_a_sink_that_fails_harms_neither_the_others_nor_the_call(caplog):
     fan_out([broken])(EVENT)
     assert before.events == after.events == [EVENT]
     assert "a sink failed" in caplog.text
+
+
+def test_the_log_is_told_only_where_it_is_to_hold_everything(caplog):
+    called = CallCompleted("me", "tools/call", "s", "s:t", "error", "unknown", 0.1)
+    unknown = CallCompleted("me", "tools/call", None, "x" * 300, "error", "not_sent", 0.001)
+    with caplog.at_level(logging.DEBUG, "mcp_junction.telemetry"):
+        emit = fan_out([])
+        for event in (EVENT, ServerChanged("s", "ERROR", "it left"), called, unknown):
+            emit(event)
+    assert caplog.messages == [
+        "server 's' is CONNECTED",
+        "server 's' is ERROR: it left",
+        "tools/call of 's:t' at server 's': error, unknown after 100.0 ms",
+        f"tools/call of '{'x' * 199} at no server: error, not_sent after 1.0 ms",
+    ]
 
 
 def test_events_cannot_be_changed():

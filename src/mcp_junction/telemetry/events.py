@@ -34,8 +34,24 @@ Event = CallCompleted | ServerChanged
 Sink = Callable[[Event], None]
 
 
+def tell(event: Event) -> None:
+    """An event as a line of the log, for whoever looks on."""
+    if isinstance(event, ServerChanged):
+        more = f": {event.detail}" if event.detail else ""
+        log.debug("server %r is %s%s", event.server, event.state, more)
+        return
+    delivery = f", {event.delivery}" if event.delivery else ""
+    where = f"server {event.server!r}" if event.server is not None else "no server"
+    words = "%s of %.200r at %s: %s%s after %.1f ms"
+    took = event.seconds * 1000
+    log.debug(words, event.method, event.name, where, event.outcome, delivery, took)
+
+
 def fan_out(sinks: Sequence[Sink]) -> Sink | None:
-    """One sink that feeds many, or None when nobody listens."""
+    """One sink that feeds many, or None when nobody listens; the log listens when it is asked to
+    hold everything."""
+    if log.isEnabledFor(logging.DEBUG):
+        sinks = [*sinks, tell]
     if not sinks:
         return None
 
