@@ -70,6 +70,14 @@ async def test_the_first_noise_is_kept_unless_it_is_very_long(talk):
     assert (talk.exchange.noise, talk.exchange.stray) == (4, b"Usage: server KEY")
 
 
+async def test_an_answer_behind_other_text_is_not_taken_and_that_is_said_once(talk, caplog):
+    flight = talk.fly()
+    for _ in range(2):
+        talk.hear(b'loading... {"jsonrpc":"2.0","id":%b,"result":{}}' % flight.wire_id)
+    assert not flight.future.done()
+    assert caplog.text.count("server 's' writes other text to stdout in a line with a frame") == 1
+
+
 async def test_a_program_that_sends_back_what_it_is_sent_is_told_from_a_server(talk):
     flight = talk.fly("initialize")
     talk.hear(talk.wire[-1])

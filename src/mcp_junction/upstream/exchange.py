@@ -29,6 +29,7 @@ _BLANK = b" \t\r"
 _MARGIN = BOM + _BLANK  # some runtimes put a byte order mark before every write
 _MAX_QUESTIONS = 64
 _MAX_STRAY = 4096
+_MARK = b'{"jsonrpc"'
 _OPENINGS = frozenset(("initialize", "server/discover"))
 _LARGE = 64 * 1024
 _PEEKED = 64
@@ -40,6 +41,7 @@ class Exchange:
     __slots__ = (
         "_cancelled",
         "_ear",
+        "_is_mixed",
         "_open",
         "_questions",
         "_server",
@@ -60,6 +62,7 @@ class Exchange:
         self._cancelled: set[object] = set()  # whose calls were; the server may go on with them
         self.era = Era.HANDSHAKE
         self.noise = 0
+        self._is_mixed = False  # whether a frame was seen behind other text
         self.stray = b""
         """The first of that, as far as it is worth showing."""
 
@@ -194,6 +197,11 @@ class Exchange:
         self.noise += 1
         if not self.stray and len(line) <= _MAX_STRAY:
             self.stray = line
+        if not self._is_mixed and self.flights and line.find(_MARK) > 0:
+            # It is not taken for one: programs also write of frames, and of what is none of theirs.
+            self._is_mixed = True
+            words = "server %r writes other text to stdout in a line with a frame, which is lost"
+            log.warning(words, self._server)
         log.debug("server %r: a line on stdout is not a frame: %s", self._server, why)
 
     def _spoiled(self, data: bytes, why: str) -> bool:
