@@ -113,7 +113,7 @@ class Service:
     # -- life
 
     async def serve(
-        self, host: str, port: int, stop: asyncio.Event, hurried: asyncio.Event
+        self, host: str, port: int, stop: asyncio.Event, hurried: asyncio.Event | None = None
     ) -> None:
         """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``."""
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
@@ -139,7 +139,7 @@ class Service:
             self._rest.drain()
         self._stateless.drain()
         self._junction.lot.end(lambda _: True, "Junction is ending")
-        await self._drain(hurried)
+        await self._drain(hurried or asyncio.Event())
         self._registry.close()
         server.should_exit = True
         sweeping.cancel()
