@@ -7,6 +7,7 @@ import pytest
 from msgspec import Raw
 from tests.calls.world import World, body
 
+from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -20,6 +21,7 @@ from mcp_junction.protocol.versions import (
     LATEST_HANDSHAKE,
     LINK_LOST,
     METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
     SERVER_UNAVAILABLE,
     Era,
 )
@@ -273,3 +275,108 @@ async def test_a_call_whose_client_is_asked_goes_on_at_a_server_that_takes_no_ot
     server.not_spoken = {Era.HANDSHAKE}
     world = World(server)
     assert body(await world.run(world.call()))["requestState"] == "s"
+
+
+ASKS = {
+    "resultType": "input_required",
+    "inputRequests": {"a": {"method": QUESTION, "params": {"message": "who?"}}},
+}
+
+
+async def test_a_call_that_is_cancelled_while_its_client_is_asked_ends_at_once():
+    def asks(_: Flight) -> Outcome:
+        return outcomes.result(json.dumps(ASKS).encode())
+
+    server = FakeUpstream("one", script=asks, era=Era.STATELESS)
+    server.not_spoken = {Era.HANDSHAKE}
+    world = World(server)
+    world.session.capabilities = {"elicitation": Raw(b"{}")}
+    call = world.call()
+    running = world.start(call)
+    await world.clock.advance(0)
+    (question,) = world.told()
+    call.cancel("no longer wanted")
+    assert (await running).kind is Kind.CANCELLED
+    (taken_back,) = world.told()
+    assert taken_back["method"] == "notifications/cancelled"
+    assert taken_back["params"]["requestId"] == question["id"]
+
+
+class Newer(Stateless):
+    """A client before a server of its own era, which asks unless it is told or refuses."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        super().__init__(FakeUpstream("one", script=self.answer, era=Era.STATELESS))
+        self.server.not_spoken = {Era.HANDSHAKE}
+
+    def answer(self, flight: Flight) -> Outcome:
+        if self.refuses:
+            return outcomes.refused(b'{"code":-32602,"message":"that is no name"}')
+        if "requestState" in json.loads(flight.params):
+            return outcomes.result(b'{"resultType":"complete","content":[]}')
+        return outcomes.result(json.dumps({**ASKS, "requestState": "s"}).encode())
+
+    async def come_back(self, state: str, **members: Any) -> Outcome:
+        back = self.call(requestState=state, inputResponses={"a": {}}, **members)
+        return await self.world.run(back)
+
+
+@pytest.mark.req("J-REQUEST-STATE")
+async def test_the_state_of_a_stateless_server_is_good_once():
+    client = Newer()
+    state = body(await client.world.run(client.call()))["requestState"]
+    assert body(await client.come_back(state))["resultType"] == "complete"
+    assert (await client.come_back(state)).code == INVALID_PARAMS
+    assert len(client.server.wire.flights) == 2
+
+
+@pytest.mark.req("J-REQUEST-STATE")
+async def test_the_state_of_a_stateless_server_is_good_for_the_same_call_only():
+    client = Newer()
+    arguments = {"a": 1, "b": "é"}
+    state = body(await client.world.run(client.call(arguments=arguments)))["requestState"]
+    assert (await client.come_back(state, arguments={"a": 2})).code == INVALID_PARAMS
+    again = await client.come_back(state, arguments={"b": "\u00e9", "a": 1})
+    assert body(again)["resultType"] == "complete"
+
+
+async def test_what_the_server_refused_may_be_tried_again_with_the_same_state():
+    client = Newer()
+    state = body(await client.world.run(client.call()))["requestState"]
+    client.refuses = True
+    assert (await client.come_back(state)).message == "that is no name"
+    client.refuses = False
+    assert body(await client.come_back(state))["resultType"] == "complete"
+
+
+async def test_a_call_with_a_number_that_python_cannot_hold_comes_back_too():
+    client = Newer()
+    call = client.call()
+    call.params["arguments"] = Raw(b'{"a":1e400}')
+    state = body(await client.world.run(call))["requestState"]
+    back = client.call(requestState=state)
+    back.params["arguments"] = Raw(b'{"a":1e400}')
+    assert body(await client.world.run(back))["resultType"] == "complete"
+
+
+async def test_an_address_that_is_nobodys_has_the_code_of_its_era():
+    visitor, world = Newer().visitor, World(FakeUpstream("one"), FakeUpstream("two"))
+    params = {"uri": Raw(b'"zzz://nope"')}
+    what = "resources/read", address("resources/read", params), params
+    assert (await world.run(Visit(visitor, world.snapshot, *what, visitor))).code == INVALID_PARAMS
+    asked = Call(world.session, world.snapshot, *what, world.session)
+    assert (await world.run(asked)).code == RESOURCE_NOT_FOUND
+
+
+@pytest.mark.parametrize("era", [Era.STATELESS, Era.HANDSHAKE])
+@pytest.mark.parametrize("token", [None, {}, [], True])
+async def test_what_is_no_progress_token_is_passed_on_and_not_used(era, token):
+    server = FakeUpstream("one", era=era)
+    server.not_spoken = {Era.HANDSHAKE, Era.STATELESS} - {era}
+    world = World(server)
+    call = world.call(_meta={"progressToken": token})
+    await world.run(call)
+    assert call.progress_token is None
+    (flight,) = server.wire.flights
+    assert json.loads(flight.params)["_meta"]["progressToken"] == token

@@ -120,7 +120,12 @@ LEFT_OUT = (
     "Only `tools/call`, `prompts/get` and `resources/read` may be answered with a question in "
     "2026-07-28; what an older server asks during any other request is refused for a new client.",
     "Logs that an older server sends outside any call have no request that asked for them, so a "
-    "client of 2026-07-28 never gets them.",
+    "client of 2026-07-28 never gets them. Over stdio no log says which call it is about: what "
+    "comes while several calls are under way at one process is not passed on to such clients, "
+    "either.",
+    'Where an older server is kept apart with `"isolation": "per-session"`, changes are heard of '
+    "from the process whose lists are read; what a new client's own process announces reaches no "
+    "`subscriptions/listen`.",
     "2026-07-28 has no event ids: an old client can resume its stream to the gateway, but a call "
     "whose stream to a new server broke is lost.",
     "2026-07-28 has no `notifications/roots/list_changed`: a server of that era asks again.",

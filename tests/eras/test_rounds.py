@@ -1,5 +1,6 @@
 """Rounds: a stateless server's questions, put to a client that can be asked."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,14 +13,21 @@ from mcp_junction.upstream.outcome import Delivery, Outcome
 
 
 class Client:
-    """Answers with what it was asked, or refuses a method."""
+    """Answers with what it was asked, refuses a method or never answers it."""
 
-    def __init__(self, refuses: str = "") -> None:
+    def __init__(self, refuses: str = "", ignores: str = "") -> None:
         self.refuses = refuses
+        self.ignores = ignores
         self.asked: list[str] = []
+        self.taken_back: list[str] = []
 
     async def __call__(self, method: str, params: Raw) -> Outcome:
         self.asked.append(method)
+        if method == self.ignores:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.taken_back.append(method)
         if method == self.refuses:
             return outcomes.refused(b'{"code":-1,"message":"no"}')
         return outcomes.result(json.dumps({method: json.loads(bytes(params))}).encode())
@@ -32,7 +40,7 @@ def asking(requests: Any) -> Raw:
 async def test_each_answer_has_the_key_of_its_question():
     client = Client()
     requests = {"a": {"method": "roots/list"}, "b": {"method": "x", "params": {"y": 1}}}
-    answers = await fulfilled(asking(requests), client)
+    answers = await fulfilled(asking(requests), client, asyncio.Event())
     assert isinstance(answers, dict)
     found = {key: json.loads(bytes(raw)) for key, raw in answers.items()}
     assert found == {"a": {"roots/list": {}}, "b": {"x": {"y": 1}}}
@@ -40,20 +48,29 @@ async def test_each_answer_has_the_key_of_its_question():
 
 @pytest.mark.parametrize("requests", [None, asking({})])
 async def test_a_server_that_asks_nothing_is_answered_nothing(requests):
-    assert await fulfilled(requests, Client()) == {}
+    assert await fulfilled(requests, Client(), asyncio.Event()) == {}
 
 
 async def test_one_refusal_ends_the_call():
     requests = {"a": {"method": "roots/list"}, "b": {"method": "x"}}
-    refused = await fulfilled(asking(requests), Client(refuses="x"))
+    client = Client(refuses="x", ignores="roots/list")
+    refused = await fulfilled(asking(requests), client, asyncio.Event())
     assert isinstance(refused, Outcome)
     assert (refused.code, refused.message) == (-1, "no")
+    assert client.taken_back == ["roots/list"]
+
+
+async def test_a_call_that_ends_takes_its_questions_back():
+    client, ending = Client(ignores="roots/list"), asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, ending.set)
+    assert await fulfilled(asking({"a": {"method": "roots/list"}}), client, ending) is None
+    assert client.taken_back == ["roots/list"]
 
 
 @pytest.mark.parametrize("requests", [[], 5, {"a": 5}, {"a": {}}, {"a": {"method": 5}}])
 async def test_questions_without_sense_are_not_put(requests):
     client = Client()
-    failed = await fulfilled(asking(requests), client)
+    failed = await fulfilled(asking(requests), client, asyncio.Event())
     assert isinstance(failed, Outcome)
     assert failed.delivery is Delivery.EXECUTED
     assert client.asked == []

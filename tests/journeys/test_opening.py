@@ -81,6 +81,32 @@ async def test_the_first_request_decides_the_era(launch):
 
 
 @pytest.mark.req("FR-012")
+@pytest.mark.parametrize("version", [None, "2027-01-01", 5])
+async def test_a_request_that_no_era_begins_with_decides_nothing(launch, version):
+    client = await launch({"one": scripted("echo")})
+    said = {"io.modelcontextprotocol/clientCapabilities": {}}
+    if version is not None:
+        said["io.modelcontextprotocol/protocolVersion"] = version
+    refused = {None: -32601, "2027-01-01": -32022, 5: -32602}[version]
+    assert (await client.error("server/discover", {"_meta": said}))["code"] == refused
+    said["io.modelcontextprotocol/protocolVersion"] = "2026-07-28"
+    found = await client.result("server/discover", {"_meta": said})
+    assert found["supportedVersions"] == ["2026-07-28"]
+
+
+@pytest.mark.req("FR-012")
+async def test_a_client_of_a_later_version_may_fall_back_to_the_handshake(launch):
+    client = await launch({"one": scripted("echo")})
+    said = {
+        "io.modelcontextprotocol/protocolVersion": "2027-01-01",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    assert (await client.error("server/discover", {"_meta": said}))["code"] == -32022
+    await client.introduce()
+    assert list(await client.tools()) == ["one:echo"]
+
+
+@pytest.mark.req("FR-012")
 async def test_what_is_no_frame_is_answered_and_the_conversation_goes_on(launch):
     client = await launch({"one": scripted("echo")})
     await client.introduce()

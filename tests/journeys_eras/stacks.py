@@ -113,7 +113,11 @@ class Stacks:
         """The program over stdio, which whoever connects starts; and the server's ledger."""
         name = f"stdio-{era}-{transport}"
         config = self.config(name, {KEY: self.entry(era, transport)})
+        return self.program(config), self.ledger(era, transport)
+
+    @staticmethod
+    def program(config: Path) -> StdioServerParameters:
+        """The program over stdio with a config."""
         program, *words = junction()
         args = [*words, "--config", str(config)]
-        started = StdioServerParameters(command=program, args=args, env=own_environment())
-        return started, self.ledger(era, transport)
+        return StdioServerParameters(command=program, args=args, env=own_environment())

@@ -73,3 +73,24 @@ async def test_the_era_is_found_out_again(stacks, era, first, then, away):
         await answered(client, "after")
         assert await said(client, "ask_user", nonce="n") == "n: accept Ada"
         assert person.asked == ["Who is n?"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("old", "old"), ("new", "new"), ("old", "new"), ("new", "old")]
+)
+@pytest.mark.parametrize("era", ["old", "new"])
+async def test_in_stdio_mode_a_server_given_by_url_comes_back_too(stacks, era, first, then):
+    """It is no child of ours, so nobody but us could connect to it again."""
+    async with FaultProxy(port_of(stacks, first)) as place:
+        entry = {"type": "http", "url": f"http://127.0.0.1:{place.port}/mcp"}
+        program = stacks.program(stacks.config(f"stdio-back-{era}-{first}-{then}", {KEY: entry}))
+        async with connected(era, program) as (client, _):
+            await answered(client, "before")
+            place.target = port_of(stacks, then)
+            await place.refuse()
+            place.cut()
+            with pytest.raises(MCPError):
+                await said(client, "echo", text="while it is away, and for a while after")
+            await asyncio.sleep(AWAY)
+            await place.accept()
+            await answered(client, "after")

@@ -123,15 +123,17 @@ def test_with_other_arguments_it_is_refused(gateway, server):
     untouched(gateway, server, parked)
 
 
-def test_a_second_time_it_is_refused(gateway):
-    parked = gateway.park("ada")
+@both
+def test_a_second_time_it_is_refused(gateway, server):
+    parked = gateway.park("ada", server)
     assert parked.resume().text == f"{parked.nonce}: accept Ada"
     assert parked.resume().refusal == REFUSED
-    assert gateway.ledgers["older"].events(parked.nonce).count("answered") == 1
+    assert gateway.ledgers[server].events(parked.nonce).count("answered") == 1
 
 
-def test_of_two_at_once_one_goes_on(gateway):
-    parked = gateway.park("ada")
+@both
+def test_of_two_at_once_one_goes_on(gateway, server):
+    parked = gateway.park("ada", server)
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: parked.resume(), range(8)))
     went_on = [answer for answer in answers if "result" in answer.last]
@@ -147,6 +149,13 @@ def test_an_answer_to_nothing_that_was_asked_does_not_go_on(gateway):
     assert parked.resume().refusal == REFUSED, "its state was used"
     parked.asked = again
     assert parked.resume().text == f"{parked.nonce}: accept Ada"
+
+
+@pytest.mark.parametrize("reply", [None, 5, [], "accept", True])
+def test_an_answer_that_can_be_none_does_not_reach_the_server(gateway, reply):
+    parked = gateway.park("ada")
+    assert parked.resume(inputResponses=dict.fromkeys(parked.replies, reply)).refusal == REFUSED
+    untouched(gateway, "older", parked)
 
 
 def test_the_state_of_another_gateway_is_refused(gateway, stacks):

@@ -43,7 +43,9 @@ class FakeBackend:
     def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
-        self._handle = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossing(clock))
+        crossed = crossing(clock)
+        self.lot = crossed._lot
+        self._handle = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
         self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
         self.is_settled = settled
         self.sessions: list[Session] = []
@@ -177,8 +179,22 @@ class StatelessClient:
         line = json.dumps({"jsonrpc": "2.0", **message}).encode()
         self.pipe.receive(frames.decode(line))
 
-    def request(self, method: str, params: Any = None, *, id: Any = 1, client: Any = None) -> None:
-        meta = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}, CLIENT_INFO_KEY: client or {}}
+    def request(
+        self,
+        method: str,
+        params: Any = None,
+        *,
+        id: Any = 1,
+        client: Any = None,
+        can: Any = None,
+        **more: Any,
+    ) -> None:
+        meta = {
+            VERSION_KEY: LATEST_STATELESS,
+            CAPABILITIES_KEY: can or {},
+            CLIENT_INFO_KEY: client or {},
+            **more,
+        }
         self.say({"id": id, "method": method, "params": {**(params or {}), "_meta": meta}})
 
     def listen(self, *uris: str, id: Any = 1) -> None:

@@ -1,10 +1,20 @@
 """A stateless client on a pipe: requests that follow each other at once, and senseless ones."""
 
+import json
+
 import pytest
+from msgspec import Raw
 from tests.listener.backends import FakeBackend, StatelessClient
 
 from mcp_junction.protocol import frames
-from mcp_junction.protocol.versions import INVALID_REQUEST, UNSUPPORTED_VERSION
+from mcp_junction.protocol.versions import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    Era,
+)
+from mcp_junction.testing.link import FakeUpstream, silence
 
 
 async def test_a_listen_that_is_cancelled_in_the_same_breath_ends():
@@ -42,3 +52,56 @@ async def test_a_handshake_is_refused_whatever_it_holds(params):
     client = StatelessClient(FakeBackend())
     client.say({"id": 7, "method": "initialize", "params": params})
     assert [(m["id"], m["error"]["code"]) for m in client.sent] == [(7, UNSUPPORTED_VERSION)]
+
+
+@pytest.mark.req("J-REQUEST-STATE")
+@pytest.mark.parametrize("request_id", [7, "a/b"])
+async def test_a_call_that_waits_for_its_client_can_be_cancelled(request_id):
+    server = FakeUpstream("one", script=silence)
+    server.not_spoken = {Era.STATELESS}
+    backend = FakeBackend(server)
+    client = StatelessClient(backend)
+    client.request("tools/call", {"name": "one:echo"}, id=request_id, can={"elicitation": {}})
+    await client.turns()
+    (flight,) = server.wire.flights
+    answers = []
+    flight.passenger.park("elicitation/create", Raw(b"{}"), answers.append)
+    await client.turns()
+    (asked,) = client.sent
+    assert asked["result"]["resultType"] == "input_required"
+    assert len(backend.lot) == 1
+    client.say({"method": "notifications/cancelled", "params": {"requestId": "another"}})
+    assert server.wire.cancelled == []
+    for _ in range(2):
+        client.say({"method": "notifications/cancelled", "params": {"requestId": request_id}})
+    assert server.wire.cancelled == [(flight, "cancelled by the client")]
+    assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
+    assert len(backend.lot) == 0
+
+
+async def test_only_so_many_calls_that_wait_are_remembered_by_their_ids():
+    client = StatelessClient(FakeBackend())
+    for number in range(1500):
+        client.pipe._ask(b"%d" % number, b'"s"')
+    assert len(client.pipe._asked) == 1000
+    client.say({"method": "notifications/cancelled", "params": {"requestId": 1499}})
+    assert client.sent == [], "nothing of ours"
+
+
+@pytest.mark.parametrize("token", [{}, [], True])
+async def test_what_is_no_progress_token_is_refused(token):
+    client = StatelessClient(FakeBackend(FakeUpstream("one")))
+    client.request("tools/call", {"name": "one:echo"}, progressToken=token)
+    (refused,) = client.sent
+    assert refused["error"]["code"] == INVALID_PARAMS
+    assert "progressToken is a string or a number" in refused["error"]["message"]
+
+
+async def test_a_progress_token_of_null_is_none():
+    server = FakeUpstream("one", era=Era.STATELESS)
+    client = StatelessClient(FakeBackend(server))
+    client.request("tools/call", {"name": "one:echo"}, progressToken=None)
+    await client.turns()
+    assert "result" in client.sent[0]
+    (flight,) = server.wire.flights
+    assert json.loads(flight.params)["_meta"]["progressToken"] is None

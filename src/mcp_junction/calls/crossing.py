@@ -17,11 +17,10 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import ASKING, OF_TASKS, readdressed
 from mcp_junction.calls.visit import Visit
-from mcp_junction.calls.visiting import Visiting, bearer_of, state_text
+from mcp_junction.calls.visiting import Visiting, bearer_of, digest, state_text
 from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.rounds import fulfilled
-from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import (
@@ -59,7 +58,7 @@ def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
     params = readdressed(call.method, call.params, route.raw_name)
     meta = params.get("_meta")
     if meta is not None and memoryview(meta)[0] == _OBJECT:
-        token = frames.members(meta).get("progressToken")
+        token = envelope.token_in(frames.members(meta))
         if token is not None:
             call.progress_token = token
             params["_meta"] = envelope.tokened(meta, wire_id)
@@ -171,22 +170,26 @@ class Crossing:
     # -- stateless on both sides
 
     async def stateless(self, call: Call, link: Link, route: Route) -> Outcome:
-        """As it is. Only the server's state is sealed, so that it is good for this caller alone."""
-        if call.method in SUBSCRIBING:
+        """As it is. Only the server's state is sealed: it is good for this call alone, and once."""
+        if call.method in SUBSCRIBING:  # who listens is a caller, too
             return await _subscribed(call, route)
         flight = new_flight(call.method, call, self._loop)
         params = readdressed(call.method, call.params, route.raw_name)
         if call.progress_token is not None:
             params["_meta"] = envelope.tokened(params["_meta"], flight.wire_id)
-        state = params.get("requestState")
+        ticket, state = None, params.get("requestState")
         if state is not None:
             try:
-                params["requestState"] = self._unsealed(state, bearer_of(call, route))
+                bearer = bearer_of(call, route, digest(params))
+                ticket = self._lot.use(state_text(state), bearer)
             except StateError as error:
                 parked = await self._visiting.parked(call, route)  # where it was of the other era
                 return parked or outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+            params["requestState"] = Raw(encode.dumps(ticket.inner))
         outcome = await _sent(call, link, route, flight, params)
         if outcome.kind is not RESULT:
+            if ticket is not None and outcome.delivery in (None, Delivery.NOT_SENT):
+                self._lot.unused(ticket)  # it was refused, or never came there
             return outcome
         if call.method not in ASKING:
             return _of_task(call, outcome) if call.method in OF_TASKS else outcome
@@ -194,12 +197,6 @@ class Crossing:
         return (
             outcome if kind == envelope.COMPLETE else self._unfinished(call, route, outcome, kind)
         )
-
-    def _unsealed(self, state: Raw, bearer: Bearer) -> Raw:
-        ticket = self.seal.open(state_text(state), bearer)
-        if ticket.inner is None:  # a ride's: the server was of the other era then
-            raise StateError("what this requestState belongs to has ended")
-        return Raw(encode.dumps(ticket.inner))
 
     def _unfinished(self, call: Call, route: Route, outcome: Outcome, kind: str) -> Outcome:
         """An answer that is not the end of it: a question, or a task."""
@@ -225,7 +222,7 @@ class Crossing:
         state = found.get("requestState")
         if state is None:
             return Outcome(SUSPENDED, outcome.payload)
-        sealed = self._lot.keep(bearer_of(call, route), state_text(state))
+        sealed = self._lot.keep(bearer_of(call, route, digest(call.params)), state_text(state))
         found["requestState"] = Raw(encode.dumps(sealed))
         return Outcome(SUSPENDED, encode.dumps(found))
 
@@ -235,7 +232,7 @@ class Crossing:
         params = readdressed(call.method, call.params, route.raw_name)
         own, said = params.get("_meta"), call.caller.envelope
         if own is not None:
-            call.progress_token = envelope.members(own).get("progressToken")
+            call.progress_token = envelope.token_in(envelope.members(own))
             said = envelope.joined(own, said)
         for _ in range(_MAX_ROUNDS):
             flight = new_flight(call.method, call, self._loop)
@@ -247,9 +244,12 @@ class Crossing:
             if envelope.result_type(outcome.payload) != envelope.INPUT_REQUIRED:
                 return Outcome(RESULT, envelope.undressed(outcome.payload))
             found = envelope.members(outcome.payload)
-            answers = await fulfilled(found.get("inputRequests"), call.ask)
+            answers = await fulfilled(found.get("inputRequests"), call.ask, call.ending)
+            if (ended := call.ended_by) is not None:
+                return ended
+            assert answers is not None, "only what is ended is given up"
             if isinstance(answers, Outcome):
-                return call.ended_by or answers
+                return answers
             again = await _link_again(call, upstream, link, route.timeout)
             if again is None:
                 why = "it went while the client was asked"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -30,6 +31,9 @@ from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import ERROR, RESULT, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
+
+_OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
+"""The params that differ when a call comes back."""
 
 
 class Visiting:
@@ -91,7 +95,7 @@ class Visiting:
             return None
         if call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
             return call.ended_by
-        ride = self._lot.take(state_text(state), bearer_of(call, route, _digest(params)))
+        ride = self._lot.take(state_text(state), bearer_of(call, route, digest(params)))
         call.flight = ride.flight
         ride.answered(responses)
         return await self._ridden(call, route, ride, params)
@@ -104,7 +108,7 @@ class Visiting:
         if outcome is not None:
             return self._dressed(call, outcome)
         call.flight = None  # it is no longer this request's
-        return self._lot.park(ride, bearer_of(call, route, ride.digest or _digest(params)))
+        return self._lot.park(ride, bearer_of(call, route, ride.digest or digest(params)))
 
     def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
         if outcome.kind is not RESULT:
@@ -140,17 +144,25 @@ def state_text(state: Raw) -> str:
     return found
 
 
-def _digest(params: dict[str, Raw]) -> str:
+def digest(params: dict[str, Raw]) -> str:
     """Says whether a call that comes back is still the same call, however it is written."""
-    said = msgspec.json.decode(encode.dumps({**params, "_meta": None}))
-    return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()[:32]
+    text = encode.dumps({key: raw for key, raw in params.items() if key not in _OF_ROUNDS})
+    try:
+        text = msgspec.json.encode(msgspec.json.decode(text), order="sorted")
+    except msgspec.MsgspecError:
+        pass  # it holds what Python cannot, like 1e400: then it must be written as it was
+    return hashlib.sha256(text).hexdigest()[:32]
 
 
 def _responses(raw: Raw) -> dict[str, Raw]:
     try:
-        return frames.members(raw)
+        found = frames.members(raw)
     except FrameError:
         raise StateError("inputResponses must be an object") from None
+    for key, response in found.items():
+        if frames.octets(response)[:1] != b"{":  # servers have been seen to wait for ever then
+            raise StateError(f"inputResponses: {key[:100]!r} must be an object")
+    return found
 
 
 def _renumbered(outcome: Outcome) -> Outcome:

@@ -88,7 +88,7 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
         "--stdio-only", action="store_true", default=None, help="refuse entries with a url"
     )
     servers.add_argument(
-        "--restart", action="store_true", default=None, help="start a server again when it ends"
+        "--restart", action="store_true", default=None, help="start a child again when it ends"
     )
     servers.add_argument(
         "--inherit-env",

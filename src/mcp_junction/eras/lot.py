@@ -19,6 +19,7 @@ from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
 SWEEP_EVERY: Final = 1.0
 _SOME: Final = 100
+_USED: Final = 100_000
 
 
 class Lot:
@@ -30,6 +31,8 @@ class Lot:
         self._seconds = seconds
         self._limit = limit
         self._rides: dict[str, Ride] = {}
+        self._used: dict[str, float] = {}
+        """The tickets of stateless servers' states that have been used, until they expire."""
         self._some = asyncio.Event()
 
     def __len__(self) -> int:
@@ -43,7 +46,7 @@ class Lot:
             return full
         ride.bearer = bearer
         ride.round += 1
-        ride.id = ride.id or secrets.token_urlsafe(12)
+        ride.id = ride.id or _new_id()
         ride.expires = self._clock.now() + self._seconds
         self._rides[ride.id] = ride
         self._some.set()
@@ -57,7 +60,27 @@ class Lot:
 
     def keep(self, bearer: Bearer, state: str) -> str:
         """The state of a stateless server, sealed for its bearer: nothing waits here for it."""
-        return self.seal.close(Ticket(bearer, self.seal.until(self._seconds), inner=state))
+        expires = self.seal.until(self._seconds)
+        return self.seal.close(Ticket(bearer, expires, ride=_new_id(), inner=state))
+
+    def use(self, state: str, bearer: Bearer) -> Ticket:
+        """The ticket that such a state is; it is good once. Raises StateError."""
+        ticket = self.seal.open(state, bearer)
+        if ticket.inner is None:  # a ride's: the server was of the other era then
+            raise StateError("what this requestState belongs to has ended")
+        if ticket.ride in self._used:
+            raise StateError("this requestState was used before; make the call again without it")
+        while self._used and (len(self._used) >= _USED or self._is_first_over()):
+            del self._used[next(iter(self._used))]
+        self._used[ticket.ride] = ticket.expires
+        return ticket
+
+    def unused(self, ticket: Ticket) -> None:
+        """Nothing came of its use: it is good for another."""
+        self._used.pop(ticket.ride, None)
+
+    def _is_first_over(self) -> bool:
+        return next(iter(self._used.values())) < self.seal.until(0)
 
     def take(self, state: str, bearer: Bearer) -> Ride:
         """The ride that ``state`` is the ticket of. Raises StateError."""
@@ -67,6 +90,14 @@ class Lot:
             raise StateError("this requestState was used before, or has expired")
         del self._rides[ride.id]
         return ride
+
+    def withdraw(self, state: str, reason: str) -> None:
+        """End the ride that ``state`` is the ticket of, if it still waits for its client."""
+        ticket = self.seal.read(state)
+        ride = self._rides.get(ticket.ride)
+        if ride is not None and ride.round == ticket.round:
+            del self._rides[ride.id]
+            ride.abandon(_ended(reason), reason)
 
     def end(self, belongs: Callable[[Bearer], bool], reason: str) -> None:
         """End the rides of whoever is no longer expected."""
@@ -93,6 +124,10 @@ class Lot:
                 await asyncio.sleep(0)  # ending thousands must not hold others up
             if not self._rides:
                 self._some.clear()
+
+
+def _new_id() -> str:
+    return secrets.token_urlsafe(12)
 
 
 def _ended(reason: str) -> Outcome:

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from msgspec import Raw
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.versions import INTERNAL_ERROR
+from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 
-Ask = Callable[[str, Raw], Awaitable[Outcome]]
+Ask = Callable[[str, Raw], Coroutine[Any, Any, Outcome]]
 
 
-async def fulfilled(requests: Raw | None, ask: Ask) -> dict[str, Raw] | Outcome:
+async def fulfilled(
+    requests: Raw | None, ask: Ask, ending: asyncio.Event
+) -> dict[str, Raw] | Outcome | None:
     """The client's answers by the server's keys, or why there are none.
 
     A server that only wants to be called again asks nothing. A client that refuses one question
-    ends the call: there is no way to tell the server so.
+    ends the call: there is no way to tell the server so. When the call is ``ending``, nothing comes
+    of it, and what is still asked is taken back.
     """
     try:
         asked = [(key, *_read(raw)) for key, raw in frames.members(requests or b"").items()]
     except FrameError as error:
         words = f"the server's questions make no sense: {error}"
         return outcomes.failed(INTERNAL_ERROR, words, Delivery.EXECUTED)
-    answers = await asyncio.gather(*(ask(method, params) for _, method, params in asked))
-    refused = next((answer for answer in answers if answer.kind is not Kind.RESULT), None)
-    if refused is not None:
-        return refused
-    return {key: Raw(answer.payload) for (key, _, _), answer in zip(asked, answers, strict=True)}
+    if not asked:
+        return {}
+    asking = TaskScope("questions of a call")
+    try:
+        ended = asking.spawn(ending.wait())
+        answers = {key: asking.spawn(ask(method, params)) for key, method, params in asked}
+        waiting = set(answers.values())
+        while waiting:
+            either = {ended, *waiting}
+            done, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if ended in done:
+                return None
+            waiting -= done
+            for answer in done:
+                given: Outcome = answer.result()
+                if given.kind is not Kind.RESULT:
+                    return given
+        return {key: Raw(answer.result().payload) for key, answer in answers.items()}
+    finally:
+        await asking.close()
 
 
 def _read(raw: Raw) -> tuple[str, Raw]:

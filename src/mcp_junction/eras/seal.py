@@ -75,7 +75,7 @@ class Seal:
 
     def open(self, state: str, bearer: Bearer) -> Ticket:
         """The ticket that was sealed. Raises StateError when it is not good for ``bearer``."""
-        ticket = self._read(state)
+        ticket = self.read(state)
         if ticket.bearer != bearer:
             raise StateError("this requestState was given for something else")
         if ticket.expires and ticket.expires < self._now():
@@ -89,14 +89,15 @@ class Seal:
 
     def task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
         """The server of a task, and its id there. Raises StateError."""
-        ticket = self._read(sealed)
+        ticket = self.read(sealed)
         said = ticket.bearer
         mine = Bearer(principal.id, principal.role.value, endpoint, said.server, "", _TASK)
         if said != mine or ticket.inner is None:
             raise StateError("this is not the id of a task of this client")
         return said.server, ticket.inner
 
-    def _read(self, state: str) -> Ticket:
+    def read(self, state: str) -> Ticket:
+        """The ticket that was sealed, whosever it is. Raises StateError."""
         from cryptography.exceptions import InvalidTag
 
         replica, _, body = state.partition(".")

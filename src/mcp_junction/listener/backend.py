@@ -11,6 +11,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.config.settings import Settings
+from mcp_junction.eras.lot import Lot
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.sessions.listen import Listen
 from mcp_junction.sessions.session import Session
@@ -19,6 +20,8 @@ from mcp_junction.sessions.visitor import Visitor
 
 class Backend(Protocol):
     settings: Settings
+    lot: Lot
+    """Where calls wait for their clients."""
 
     @property
     def snapshot(self) -> Snapshot:

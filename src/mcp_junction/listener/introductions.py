@@ -83,12 +83,15 @@ class Introductions:
         level = None if said.log_level is None else _LEVELS.get(said.log_level)
         if level is None and said.log_level is not None:
             raise FrameError(INVALID_PARAMS, f"logLevel is one of {', '.join(LOG_LEVELS)}")
+        token = envelope.token_in({"progressToken": said.progress_token})
+        if token is None and frames.octets(said.progress_token) not in (b"", b"null"):
+            raise FrameError(INVALID_PARAMS, "progressToken is a string or a number")
         version = frames.octets(said.version)
         return Introduction(
             self._visitor(principal, endpoint, said) if version in _VERSIONS else None,
             version[1:-1],
             level,
-            said.progress_token or None,
+            token,
             not said.progress_token and envelope.is_bare(meta),
         )
 

@@ -8,7 +8,7 @@ the dispatcher's to say.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from mcp_junction.calls.call import Wire
 from mcp_junction.catalog.endpoints import Endpoint
@@ -25,6 +25,8 @@ from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import INVALID_REQUEST
 from mcp_junction.tasks import TaskScope
+
+_MAX_ASKED: Final = 1000
 
 
 class PipeClient:
@@ -44,6 +46,8 @@ class PipeClient:
         self._wire = wire
         self._tasks = tasks
         self._running = dispatcher.running
+        self._asked: dict[bytes, bytes] = {}
+        """The latest requests that were answered with a question, and what they come back with."""
 
     def receive(self, frame: Frame) -> None:
         """Take one frame, and answer on the wire."""
@@ -65,12 +69,25 @@ class PipeClient:
         if isinstance(answer, Reply):
             self._wire.send(answer.frame)
         else:
-            self._tasks.hand(self._later(answer))
+            self._tasks.hand(self._later(frame_id, answer))
 
-    async def _later(self, coming: Coroutine[Any, Any, Reply | bytes | None]) -> None:
+    async def _later(
+        self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | bytes | None]
+    ) -> None:
         reply = await coming
+        if isinstance(reply, Reply):
+            if reply.state:
+                self._ask(frame_id, reply.state)
+            reply = reply.frame
         if reply is not None:
-            self._wire.send(reply.frame if isinstance(reply, Reply) else reply)
+            self._wire.send(reply)
+
+    def _ask(self, frame_id: bytes, state: bytes) -> None:
+        """Remember what was answered with a question: it may be cancelled all the same."""
+        self._asked.pop(frame_id, None)
+        if len(self._asked) >= _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
+        self._asked[frame_id] = state
 
     def _notified(self, frame: Frame) -> None:
         if frame.method != "notifications/cancelled":
@@ -79,10 +96,13 @@ class PipeClient:
             params = frames.members(frame.params)
         except FrameError:
             return
-        running = frames.by_id(self._running, bytes(params.get("requestId", b"")))
+        frame_id = bytes(params.get("requestId", b""))
+        reason = frames.text(params.get("reason")) or "cancelled by the client"
+        running, state = frames.by_id(self._running, frame_id), frames.by_id(self._asked, frame_id)
         if running is not None:
-            reason = frames.text(params.get("reason")) or "cancelled by the client"
             self._dispatcher.cancel(running, reason)
+        elif state is not None:
+            self._dispatcher.withdraw(state, reason)
 
     def close(self, reason: str) -> None:
         """Nobody waits any more."""

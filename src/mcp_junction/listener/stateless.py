@@ -19,7 +19,7 @@ from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS, Address, addr
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import BY_LIST, TOOLS, Kind
-from mcp_junction.errors import CursorError, FrameError
+from mcp_junction.errors import CursorError, FrameError, StateError
 from mcp_junction.listener import agreement
 from mcp_junction.listener.agreement import Headers
 from mcp_junction.listener.backend import Backend
@@ -63,6 +63,8 @@ class Reply(NamedTuple):
 
     frame: bytes
     status: int = 200
+    state: bytes = b""
+    """What the client is to come back with, if it is asked something; as JSON."""
 
 
 Answer = Reply | Coroutine[Any, Any, Reply | bytes | None]
@@ -236,6 +238,9 @@ class StatelessDispatcher:
             return outcome.frame(frame_id)
         if outcome.kind is outcomes.CANCELLED:
             return None
+        if outcome.kind is outcomes.SUSPENDED:
+            state = frames.members(outcome.payload).get("requestState", b"")
+            return Reply(outcome.frame(frame_id), state=frames.octets(state))
         return Reply(outcome.frame(frame_id), _status(outcome))
 
     # -- listening
@@ -280,6 +285,13 @@ class StatelessDispatcher:
             self._unlisten(running)
         else:
             running.cancel(reason)
+
+    def withdraw(self, state: bytes, reason: str) -> None:
+        """The client will not come back with what it was asked."""
+        try:
+            self._backend.lot.withdraw(frames.text(state) or "", reason)
+        except StateError:
+            pass  # a server's own, and none of ours
 
     def _unlisten(self, listen: Listen) -> None:
         """Nobody hears any more, or we are to say no more."""

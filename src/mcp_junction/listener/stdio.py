@@ -21,7 +21,7 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import LineReader, Overlong
-from mcp_junction.protocol.versions import BATCHING, INVALID_REQUEST
+from mcp_junction.protocol.versions import BATCHING, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.sessions.session import Session
 
 _DROP_ABOVE = 8 * 1024 * 1024
@@ -143,19 +143,25 @@ class StdioListener:
             else:
                 self.send(self._dispatcher.refused(error))
             return
-        if not self._is_decided and frame.method and frame.id:
-            self._decide(frame)
-        if self._client is not None:
-            self._client.receive(frame)
+        client = self._client if self._is_decided else self._client_of(frame)
+        if client is not None:
+            client.receive(frame)
         else:
             self._dispatcher.receive(self.session, frame)
 
-    def _decide(self, frame: Frame) -> None:
-        """The first request says of which era the client is; that holds for as long as it stays."""
-        assert self._stateless is not None
-        self._is_decided = True
-        if frame.method != "initialize" and envelope.is_enveloped(frame):
-            self._client = self._stateless(self)
+    def _client_of(self, frame: Frame) -> PipeClient | None:
+        """Who is asked, if it is a stateless client who asks.
+
+        The first request that an era can begin with says of which one the client is, for as long as
+        it stays. What comes before is answered for what it is.
+        """
+        if not (frame.method and frame.id) or self._stateless is None:
+            return None
+        version = None if frame.method == "initialize" else envelope.version_of(frame)
+        client = self._stateless(self) if version is not None else None
+        if frame.method == "initialize" or frames.text(version) in STATELESS_VERSIONS:
+            self._is_decided, self._client = True, client
+        return client
 
     def drop(self, reason: str) -> None:
         """Whatever still runs is answered that nobody waits for it."""

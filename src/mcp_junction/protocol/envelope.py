@@ -86,10 +86,10 @@ def is_bare(meta: bytes) -> bool:
     return _RESERVED.issuperset(members(meta))
 
 
-def is_enveloped(frame: Frame) -> bool:
-    """Whether a request is of the stateless era: it says its version itself."""
+def version_of(frame: Frame) -> Raw | None:
+    """The version that a request says itself, as those of the stateless era do."""
     params = frame.known if isinstance(frame, Request) else members(frame.params)
-    return VERSION_KEY in members(params.get("_meta"))
+    return members(params.get("_meta")).get(VERSION_KEY)
 
 
 def meta(
@@ -123,6 +123,12 @@ def joined(meta: Raw, said: Raw) -> Raw:
 def tokened(meta: Raw, token: bytes) -> Raw:
     """A ``_meta`` with another progress token, in the same place if it has one."""
     return Raw(encode.dumps({**members(meta), "progressToken": Raw(token)}))
+
+
+def token_in(meta: dict[str, Raw]) -> Raw | None:
+    """The progress token in a ``_meta``; what is no string and no number is none."""
+    token = meta.get("progressToken")
+    return token if token and memoryview(token)[0] in frames.ID_STARTS else None
 
 
 def opened(params: dict[str, Raw]) -> None:

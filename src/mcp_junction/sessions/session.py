@@ -135,7 +135,7 @@ class Session:
 
     def overhear(self, rank: int, message: bytes) -> None:
         """The same for what is everyone's: its level was read and it was encoded once for all."""
-        if rank >= (self.log_level or 0):
+        if self.is_open and rank >= (self.log_level or 0):
             self.offer(message)
 
     # -- from the client

@@ -36,11 +36,13 @@ def terms_for(
 ) -> Terms:
     """The terms for a server; ``attempts`` are limited in the service only."""
     patience = settings.start_timeout_ms / 1000
-    if attempts is not None and definition.transport != "stdio":
+    is_remote = definition.transport != "stdio"
+    if attempts is not None and is_remote:
         patience = min(patience, _ATTEMPT)
+    wanted = supervised or is_remote  # a remote one is not ours to start: it comes back by itself
     return Terms(
         start_timeout=patience,
-        restart=supervised if definition.restart is None else definition.restart,
+        restart=wanted if definition.restart is None else definition.restart,
         attempts=attempts,
         name=settings.name,
         version=settings.version,

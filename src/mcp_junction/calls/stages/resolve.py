@@ -10,7 +10,7 @@ from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.names import beginnings
-from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND
+from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
@@ -85,7 +85,8 @@ async def _resource(call: Call, following: Handler) -> Outcome:
         return await following(call)  # if its server has left, it may be back in time
     uri = _short(call.name)
     message = f"Resource not found: {uri}"
-    return outcomes.failed(RESOURCE_NOT_FOUND, message, Delivery.NOT_SENT, uri=uri)
+    code = INVALID_PARAMS if call.caller.era is STATELESS else RESOURCE_NOT_FOUND
+    return outcomes.failed(code, message, Delivery.NOT_SENT, uri=uri)
 
 
 def _short(name: str) -> str:

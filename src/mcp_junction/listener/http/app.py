@@ -339,7 +339,7 @@ def _is_rest(path: str) -> bool:
 
 def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
     """Whether a request says in its own params what a session would know."""
-    return b"mcp-session-id" not in headers and envelope.is_enveloped(frame)
+    return b"mcp-session-id" not in headers and envelope.version_of(frame) is not None
 
 
 def _says_twice(given: list[tuple[bytes, bytes]]) -> bool:
