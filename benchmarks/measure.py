@@ -105,7 +105,7 @@ async def cpu_over_lives(lab: Lab, begin: Callable[[], Awaitable[Loads]]) -> Tak
     for _ in range(lives):
         loads = await begin()
         await _rounds(rounds, loads, taken)
-        for target, _ in loads.values():
+        for target in {id(target): target for target, _ in loads.values()}.values():
             await target.end()
     return taken
 

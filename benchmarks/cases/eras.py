@@ -15,7 +15,6 @@ from measure import (
     Loads,
     Taken,
     compared,
-    cpu_of_loads,
     cpu_over_lives,
     echo,
     in_flight,
@@ -71,22 +70,21 @@ def for_its_bytes(taken: Taken, name: str, floor: str) -> Figure:
 @case("http-new-32", budget=BUDGET, front="http")
 async def http_new_32(lab: Lab) -> list[Figure]:
     """300-byte echo calls of 32 clients of 2026-07-28, HTTP front, stdio upstream of either era."""
-    before_old = await served(lab, HANDSHAKE)
-    before_new = await served(lab, STATELESS)
-    return figures(
-        await cpu_of_loads(
-            lab,
-            {
-                "old": by(lab, before_old["ours"], HttpSession),
-                CROSSED: by(lab, before_old["ours"], StatelessHttpSession),
-                SAME: by(lab, before_new["ours"], StatelessHttpSession),
-                BACK: by(lab, before_new["ours"], HttpSession),
-                "floor → old": by(lab, before_old["floor"], StatelessHttpSession),
-                "floor → new": by(lab, before_new["floor"], StatelessHttpSession),
-                "floor, old": by(lab, before_old["floor"], HttpSession),
-            },
-        )
-    )
+
+    async def begin() -> Loads:
+        before_old = await served(lab, HANDSHAKE)
+        before_new = await served(lab, STATELESS)
+        return {
+            "old": by(lab, before_old["ours"], HttpSession),
+            CROSSED: by(lab, before_old["ours"], StatelessHttpSession),
+            SAME: by(lab, before_new["ours"], StatelessHttpSession),
+            BACK: by(lab, before_new["ours"], HttpSession),
+            "floor → old": by(lab, before_old["floor"], StatelessHttpSession),
+            "floor → new": by(lab, before_new["floor"], StatelessHttpSession),
+            "floor, old": by(lab, before_old["floor"], HttpSession),
+        }
+
+    return figures(await cpu_over_lives(lab, begin))
 
 
 async def served(lab: Lab, servers: Servers) -> dict[str, HttpTarget]:
