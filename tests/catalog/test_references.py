@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.catalog.references import referred
+from mcp_junction.catalog.references import read_as, referred
 from mcp_junction.protocol.names import Pair
 
 APART = {Pair("two", "ui://form"): "ui://two/form"}
@@ -42,3 +42,20 @@ def test_the_same_address_at_another_server_stays():
 def test_what_names_nothing_that_moved_is_left_alone(meta):
     raw = Raw(json.dumps(meta).encode())
     assert referred(raw, "two", APART) is raw
+
+
+def test_what_is_read_says_the_address_it_was_asked_for_by():
+    part = {"uri": "ui://form", "text": "é", "x": 1.0}
+    result = {"contents": [part, {"uri": "ui://other"}], "_meta": {"a": 1}}
+    told = read_as(json.dumps(result).encode(), "ui://form", "ui://two/form")
+    assert json.loads(bytes(told)) == {
+        "contents": [{**part, "uri": "ui://two/form"}, {"uri": "ui://other"}],
+        "_meta": {"a": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    "result", [b"5", b"{}", b'{"contents":5}', b'{"contents":[5]}', b'{"contents":[{"uri":5}]}']
+)
+def test_what_is_read_and_names_nothing_stays(result):
+    assert json.loads(bytes(read_as(result, "a", "b"))) == json.loads(result)

@@ -1,13 +1,15 @@
-"""References: where a tool's definition names a resource, by the address clients know it by.
+"""References: where a server names a resource, by the address that clients know it by.
 
-A tool may say in its ``_meta`` which ``ui://`` resource shows its results. When two servers have
-that address, one of the two resources is listed under another, and its tools must name that one.
+When two servers have one address, one of the two resources is listed under another. A tool may say
+in its ``_meta`` which ``ui://`` resource shows its results, and what is read says what it is: both
+must name that one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol import encode, envelope, frames
@@ -16,6 +18,7 @@ from mcp_junction.protocol.names import Pair
 _OBJECT = "ui"
 _MEMBER = "resourceUri"
 _FLAT = "ui/resourceUri"
+_contents = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
 def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
@@ -31,6 +34,20 @@ def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
     if nested is not None:
         found[_OBJECT] = Raw(encode.dumps({**shown, _MEMBER: nested}))
     return Raw(encode.dumps(found))
+
+
+def read_as(payload: Raw | bytes, own: str, known: str) -> Raw | bytes:
+    """The result of reading a resource, which its server calls its own way, as callers know it."""
+    found = envelope.members(payload)
+    try:
+        contents = _contents.decode(found.get("contents") or b"")
+    except msgspec.MsgspecError:
+        return payload
+    for content in contents:
+        if frames.text(content.get("uri")) == own:
+            content["uri"] = Raw(encode.dumps(known))
+    found["contents"] = Raw(encode.dumps(contents))
+    return encode.dumps(found)
 
 
 def _listed(raw: Raw | None, server: str, apart: Mapping[Pair, str]) -> Raw | None:

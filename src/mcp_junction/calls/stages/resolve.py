@@ -7,15 +7,17 @@ from collections.abc import Awaitable
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.references import read_as
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.names import beginnings
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
 
 _QUOTED = 200
+_READ = "resources/read"
 
 
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -82,7 +84,11 @@ async def _resource(call: Call, following: Handler) -> Outcome:
     find = view.find_template if call.address.is_template else view.find
     call.route = find(call.name)
     if call.route is not None:
-        return await following(call)  # if its server has left, it may be back in time
+        outcome = await following(call)  # if its server has left, it may be back in time
+        own = call.route.pair.name
+        if call.name == own or call.method != _READ or outcome.kind is not RESULT:
+            return outcome
+        return outcomes.result(read_as(outcome.payload, own, call.name))
     uri = _short(call.name)
     message = f"Resource not found: {uri}"
     code = INVALID_PARAMS if call.caller.era is STATELESS else RESOURCE_NOT_FOUND
