@@ -140,7 +140,7 @@ class Service:
         self._stateless.drain()
         self._junction.lot.end(lambda _: True, "Junction is ending")
         await self._drain(hurried or asyncio.Event())
-        self._registry.close()
+        self._drop()
         server.should_exit = True
         sweeping.cancel()
         watching.cancel()
@@ -182,6 +182,14 @@ class Service:
         end = clock.now() + DRAIN
         while self._running() and clock.now() < end and not hurried.is_set():
             await clock.sleep(0.05)
+
+    def _drop(self) -> None:
+        """What still runs is answered that nobody waits for it."""
+        why = "Junction is ending"
+        self._registry.close()
+        self._stateless.end(lambda _: False, why)
+        if self._rest is not None:
+            self._rest.calling.end(lambda _: False, why)
 
     def _running(self) -> int:
         others = self._stateless.calls

@@ -17,6 +17,7 @@ from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.protocol.versions import (
     CALL_TIMEOUT,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     LATEST_HANDSHAKE,
     LINK_LOST,
@@ -307,6 +308,7 @@ class Newer(Stateless):
 
     def __init__(self) -> None:
         self.refuses = False
+        self.state: object = "s"
         super().__init__(FakeUpstream("one", script=self.answer, era=Era.STATELESS))
         self.server.not_spoken = {Era.HANDSHAKE}
 
@@ -315,7 +317,7 @@ class Newer(Stateless):
             return outcomes.refused(b'{"code":-32602,"message":"that is no name"}')
         if "requestState" in json.loads(flight.params):
             return outcomes.result(b'{"resultType":"complete","content":[]}')
-        return outcomes.result(json.dumps({**ASKS, "requestState": "s"}).encode())
+        return outcomes.result(json.dumps({**ASKS, "requestState": self.state}).encode())
 
     async def come_back(self, state: str, **members: Any) -> Outcome:
         back = self.call(requestState=state, inputResponses={"a": {}}, **members)
@@ -358,6 +360,23 @@ async def test_a_call_with_a_number_that_python_cannot_hold_comes_back_too():
     back = client.call(requestState=state)
     back.params["arguments"] = Raw(b'{"a":1e400}')
     assert body(await client.world.run(back))["resultType"] == "complete"
+
+
+async def test_a_state_of_null_is_none():
+    client = Newer()
+    client.state = None
+    asked = body(await client.world.run(client.call(requestState=None)))
+    assert asked == ASKS
+    older = Stateless(FakeUpstream("one", script=echo))
+    assert body(await older.world.run(older.call(requestState=None)))["resultType"] == "complete"
+
+
+async def test_a_state_that_can_be_none_is_the_fault_of_its_server():
+    client = Newer()
+    client.state = 5
+    failed = await client.world.run(client.call())
+    assert (failed.code, failed.delivery) == (INTERNAL_ERROR, Delivery.EXECUTED)
+    assert failed.message == "server 'one': requestState must be a string"
 
 
 async def test_an_address_that_is_nobodys_has_the_code_of_its_era():

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from tests.plugin_journeys import PROGRAM, own_environment, python_server, scripted
@@ -94,6 +96,32 @@ def test_what_a_program_says_on_stdout_instead_of_frames_is_shown(program, confi
     assert bad["diagnostic"].endswith(f"; {said} usage: server KEY ***")
     assert waiting["diagnostic"] == f"it has not answered yet; {said} listening on port 1"
     assert cat["diagnostic"] == "initialize: it sends back what it is sent: it is no MCP server"
+
+
+def test_a_remote_server_that_fails_is_not_tried_again(program, config):
+    posts = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posts.append(self.path)
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/mcp"
+        servers = {"far": {"url": url}, "slow": python_server("silent")}
+        shown = program("inspect", "--json", "--config", config(servers, list_wait_ms=2500))
+        server.shutdown()
+    far, _ = json.loads(shown.stdout)["servers"]
+    assert far["state"] == "ERROR"
+    assert len(posts) <= 3, "one for each way to open it"
 
 
 def test_names_are_shown_as_they_would_be_offered(program, config):

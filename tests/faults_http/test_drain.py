@@ -1,14 +1,17 @@
 """SIGTERM under load: not ready first, nothing lost, nothing left."""
 
 import asyncio
+import json
 import signal
 import time
 
 import pytest
 from tests.faults_http.wire import Client, until
+from tests.journeys_eras.wire import Wire
 from tests.plugin_faults import Figures
 from tests.plugin_faults_http import HttpRig
 
+from mcp_junction.service import DRAIN
 from mcp_junction.testing import history
 
 CALLS = 200
@@ -99,6 +102,40 @@ async def test_calls_that_do_not_end_in_time_are_answered_all_the_same(
     took = time.monotonic() - began
     figures(took=took)
     assert took <= ENDS_WITHIN
+    client.close()
+
+
+@pytest.mark.req("R-ANSWER")
+async def test_who_asks_again_is_not_kept_waiting_and_every_call_is_answered(
+    http_rig: HttpRig,
+) -> None:
+    http_rig.add("led")
+    gateway = http_rig.serve()
+    client = Client(gateway.port)
+    await client.open()
+    await client.tools()
+    hanging = {"fault": "hang"}
+    calls = [asyncio.ensure_future(client.call("led:record", nonce="old", **hanging))]
+    wire = Wire(f"http://127.0.0.1:{gateway.port}/mcp")
+    newer = wire.call, "led.record", {"nonce": "new", **hanging}
+    calls.append(asyncio.ensure_future(asyncio.to_thread(*newer)))
+    body = json.dumps({"name": "led.record", "arguments": {"nonce": "rest", **hanging}}).encode()
+    key = (http_rig.folder / "data" / "admin.key").read_text().strip()
+    headers = {":path": "/api/v1/tools/call", "authorization": f"Bearer {key}"}
+    rest = client.request("POST", body, headers)
+    calls.append(asyncio.ensure_future(rest))
+    await until(lambda: http_rig.ledger().runs().total() == len(calls), "the calls to run")
+    began = time.monotonic()
+    answered = asyncio.gather(*calls)
+    while not answered.done():
+        gateway.process.send_signal(signal.SIGTERM)
+        await asyncio.wait({answered}, timeout=0.3)
+    old, new, done = await answered
+    assert history.verdict(old) == "unknown"
+    assert new.last["error"]["data"]["delivery"] == "unknown"
+    assert done.status == 503
+    assert await asyncio.to_thread(gateway.process.wait, ENDS_WITHIN) == 0
+    assert time.monotonic() - began < DRAIN
     client.close()
 
 

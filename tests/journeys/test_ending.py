@@ -113,6 +113,17 @@ async def test_who_asks_again_is_not_kept_waiting(junction):
     assert await client.ended() == 0
 
 
+async def test_a_signal_after_the_end_of_input_is_the_second_word(junction):
+    """Clients close our input, wait a little, send a signal, and kill us soon after."""
+    client = await junction({"one": scripted()}, "--debug", drain_ms=3_600_000)
+    running = await client.under_way("one:hold")
+    client.close_stdin()
+    await client.complaint("the input has ended")
+    client.signal(signal.SIGTERM)
+    assert (await client.answer(running))["error"]["data"]["delivery"] == "unknown"
+    assert await client.ended() == 0
+
+
 async def test_a_signal_does_not_wait_for_ever_and_every_call_is_answered(junction):
     client = await junction({"one": scripted()}, drain_ms=200)
     running = [await client.under_way("one:hold") for _ in range(3)]

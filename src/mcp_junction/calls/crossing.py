@@ -17,7 +17,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import ASKING, OF_TASKS, readdressed
 from mcp_junction.calls.visit import Visit
-from mcp_junction.calls.visiting import Visiting, bearer_of, digest, state_text
+from mcp_junction.calls.visiting import NULL, Visiting, bearer_of, digest, state_text
 from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.rounds import fulfilled
@@ -25,6 +25,7 @@ from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import (
     HANDSHAKE,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     STATELESS,
 )
@@ -178,6 +179,9 @@ class Crossing:
         if call.progress_token is not None:
             params["_meta"] = envelope.tokened(params["_meta"], flight.wire_id)
         ticket, state = None, params.get("requestState")
+        if state == NULL:
+            state = None
+            del params["requestState"]
         if state is not None:
             try:
                 bearer = bearer_of(call, route, digest(params))
@@ -222,7 +226,15 @@ class Crossing:
         state = found.get("requestState")
         if state is None:
             return Outcome(SUSPENDED, outcome.payload)
-        sealed = self._lot.keep(bearer_of(call, route, digest(call.params)), state_text(state))
+        if state == NULL:
+            del found["requestState"]
+            return Outcome(SUSPENDED, encode.dumps(found))
+        try:
+            bearer, text = bearer_of(call, route, digest(call.params)), state_text(state)
+        except StateError as error:
+            why = f"server {route.pair.server!r}: {error}"
+            return outcomes.failed(INTERNAL_ERROR, why, Delivery.EXECUTED, server=route.pair.server)
+        sealed = self._lot.keep(bearer, text)
         found["requestState"] = Raw(encode.dumps(sealed))
         return Outcome(SUSPENDED, encode.dumps(found))
 

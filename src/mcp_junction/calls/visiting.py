@@ -34,6 +34,8 @@ from mcp_junction.upstream.server import Upstream
 
 _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
 """The params that differ when a call comes back."""
+NULL: Final = Raw(b"null")
+"""How some write that there is no state."""
 
 
 class Visiting:
@@ -91,7 +93,7 @@ class Visiting:
         """The rest of a call that was parked; None when it was none. Raises StateError."""
         state, answers = params.pop("requestState", None), params.pop("inputResponses", None)
         responses = {} if answers is None else _responses(answers)
-        if state is None:
+        if state is None or state == NULL:
             return None
         if call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
             return call.ended_by

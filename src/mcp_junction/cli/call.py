@@ -81,7 +81,7 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
     from mcp_junction.calls.call import tool_call
     from mcp_junction.upstream.outcome import Kind
 
-    async with Junction(config) as junction:
+    async with Junction(config.once()) as junction:
         junction.greet()
         session = junction.open_session(lambda _: None)
         params = {"name": msgspec.Raw(b""), "arguments": msgspec.Raw(arguments)}
@@ -101,8 +101,10 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
 
 def _told(error: Outcome) -> str:
     """An error in words, with its code and whatever else is known of it."""
-    data = frames.members(error.payload).get("data")
-    more = f"\n  {str(msgspec.json.format(frames.octets(data), indent=0), 'utf-8')}" if data else ""
+    data = frames.octets(frames.members(error.payload).get("data", b""))
+    more = ""
+    if data not in (b"", b"null"):
+        more = f"\n  {str(msgspec.json.format(data, indent=0), 'utf-8')}"
     return f"mcp-junction: {error.message} (code {error.code}){more}"
 
 

@@ -37,7 +37,7 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
         import logging
 
         logging.getLogger("mcp_junction.upstream").setLevel(logging.CRITICAL)  # the table says it
-    async with Junction(config) as junction:
+    async with Junction(config.once()) as junction:
         junction.greet()
         await with_progress(junction, junction.settled())
         catalog = junction.snapshot.catalog

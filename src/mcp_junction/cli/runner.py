@@ -20,8 +20,13 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(main)
 
 
-def end_on(numbers: Iterable[int], stop: Callable[[], None]) -> asyncio.Event:
-    """Call ``stop`` at these signals. The event tells that they came again: wait for nobody."""
+def end_on(
+    numbers: Iterable[int],
+    stop: Callable[[], None],
+    is_ending: Callable[[], bool] = lambda: False,
+) -> asyncio.Event:
+    """Call ``stop`` at these signals. The event tells to wait for nobody: a signal has come again,
+    or after the end had begun for another reason."""
     loop, hurried = asyncio.get_running_loop(), asyncio.Event()
     first: float | None = None
 
@@ -29,6 +34,8 @@ def end_on(numbers: Iterable[int], stop: Callable[[], None]) -> asyncio.Event:
         nonlocal first
         if first is None:
             first = loop.time()
+            if is_ending():
+                hurried.set()
             stop()
         elif loop.time() - first > _AGAIN:
             hurried.set()

@@ -111,7 +111,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         ending = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
             ending.append(signal.SIGHUP)
-        hurried = end_on(ending, listener.stop)
+        hurried = end_on(ending, listener.stop, lambda: listener.is_ended)
         await listener.open(0, stdout)
         await listener.serve()
         stateless.drain()

@@ -53,6 +53,11 @@ class Config(NamedTuple):
     disabled: frozenset[str] = frozenset()
     """Servers that the file names and leaves out: a set may name them too, and is without them."""
 
+    def once(self) -> Config:
+        """The same for a command that only looks: what fails is not tried again."""
+        servers = tuple(server._replace(restart=False) for server in self.servers)
+        return self._replace(servers=servers)
+
 
 def without_file(
     environ: Mapping[str, str],

@@ -26,7 +26,8 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import INVALID_REQUEST
 from mcp_junction.tasks import TaskScope
 
-_MAX_ASKED: Final = 1000
+_MAX_ASKED: Final = 256
+_MAX_STATE: Final = 8192
 
 
 class PipeClient:
@@ -85,6 +86,8 @@ class PipeClient:
     def _ask(self, frame_id: bytes, state: bytes) -> None:
         """Remember what was answered with a question: it may be cancelled all the same."""
         self._asked.pop(frame_id, None)
+        if len(state) > _MAX_STATE:
+            return  # a server's own, which we only sealed: nothing waits for it here
         if len(self._asked) >= _MAX_ASKED:
             del self._asked[next(iter(self._asked))]
         self._asked[frame_id] = state

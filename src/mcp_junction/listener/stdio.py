@@ -80,6 +80,11 @@ class StdioListener:
         if self._input is not None:
             self._input.close()
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more is taken from the client."""
+        return self._ended.is_set()
+
     def stop(self) -> None:
         """Whoever runs us wants us to end."""
         self._ended.set()
@@ -121,6 +126,7 @@ class StdioListener:
         last = self._reader.finish()
         if last is not None:
             self._line(last)
+        log.debug("the input has ended")
         self._ended.set()
 
     def client_gone(self) -> None:

@@ -43,8 +43,8 @@ def tell(event: Event) -> None:
     delivery = f", {event.delivery}" if event.delivery else ""
     where = f"server {event.server!r}" if event.server is not None else "no server"
     words = "%s of %.200r at %s: %s%s after %.1f ms"
-    took = event.seconds * 1000
-    log.debug(words, event.method, event.name, where, event.outcome, delivery, took)
+    name, took = event.name.partition("?")[0], event.seconds * 1000  # an address may hold a key
+    log.debug(words, event.method, name, where, event.outcome, delivery, took)
 
 
 def fan_out(sinks: Sequence[Sink]) -> Sink | None:
