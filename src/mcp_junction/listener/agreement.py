@@ -42,8 +42,6 @@ def mismatch(headers: Headers, method: str, version: bytes) -> str | None:
 def misnamed(headers: Headers, method: str, name: str) -> str | None:
     """How headers name something else than a request that is for ``name``, in words."""
     value = headers.get(b"mcp-name")
-    if value is not None and value == name.encode() and value[:2] != b"=?":
-        return None  # as nearly all are written
     key = _NAMED.get(method)
     if key is None and value is not None and method.startswith(_TASKS):
         key = "taskId"  # an extension's: what is said must be right, but need not be said

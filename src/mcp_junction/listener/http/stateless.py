@@ -57,16 +57,17 @@ class StatelessFront:
         frame_id = frames.octets(frame.id)
         answer = self._dispatcher.answer(principal, endpoint, frame, frame_id, flow, flow, headers)
         reply = answer if isinstance(answer, Reply) else await answer
-        if exchange is not None and flow.stream is None:
-            exchange.when_gone = None  # it holds the flow, which holds it
         if flow.stream is not None:
             await flow.finish(reply.frame if isinstance(reply, Reply) else reply)
-        elif exchange is not None and isinstance(reply, bytes):
-            exchange.respond(_OK, reply)
-        elif reply is None:  # cancelled: whoever asked is gone
-            await respond(send, Reply(b"", 202))
-        else:
-            await respond(send, Reply(reply) if isinstance(reply, bytes) else reply)
+            return
+        if exchange is not None:
+            exchange.when_gone = None  # it holds the flow, which holds it
+            if isinstance(reply, bytes):
+                exchange.respond(_OK, reply)
+                return
+        if reply is None:  # cancelled: whoever asked is gone
+            reply = Reply(b"", 202)
+        await respond(send, Reply(reply) if isinstance(reply, bytes) else reply)
 
     async def _unanswered(self, headers: dict[bytes, bytes], frame: Frame, send: Send) -> None:
         """A notification is taken and has no effect: the era knows none over HTTP."""
