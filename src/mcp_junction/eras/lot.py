@@ -1,4 +1,7 @@
-"""Lot: where rides wait for their clients, for a while; one sweep ends those that wait too long."""
+"""Lot: where rides wait for their clients, for a while; one sweep ends those that wait too long.
+
+It gives out the tickets, for the states of stateless servers too, and takes each of them once.
+"""
 
 from __future__ import annotations
 
