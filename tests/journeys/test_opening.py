@@ -1,6 +1,7 @@
 """The first words between a client, Junction and its servers."""
 
 import json
+from typing import Any
 
 import pytest
 from tests.plugin_journeys import scripted
@@ -64,13 +65,16 @@ async def test_a_request_before_initialize_is_refused_and_a_ping_is_answered(lau
     assert list(await client.tools()) == ["one:echo"]
 
 
+def saying(version: Any) -> dict[str, Any]:
+    """What a stateless client says of itself; without a version if that is None."""
+    said = {} if version is None else {"io.modelcontextprotocol/protocolVersion": version}
+    return {**said, "io.modelcontextprotocol/clientCapabilities": {}}
+
+
 @pytest.mark.req("FR-012")
 async def test_the_first_request_decides_the_era(launch):
     client = await launch({"one": scripted("echo")})
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
+    meta = saying("2026-07-28")
     found = await client.result("server/discover", {"_meta": meta})
     assert found["supportedVersions"] == ["2026-07-28"]
     listed = await client.result("tools/list", {"_meta": meta})
@@ -84,24 +88,17 @@ async def test_the_first_request_decides_the_era(launch):
 @pytest.mark.parametrize("version", [None, "2027-01-01", 5])
 async def test_a_request_that_no_era_begins_with_decides_nothing(launch, version):
     client = await launch({"one": scripted("echo")})
-    said = {"io.modelcontextprotocol/clientCapabilities": {}}
-    if version is not None:
-        said["io.modelcontextprotocol/protocolVersion"] = version
     refused = {None: -32601, "2027-01-01": -32022, 5: -32602}[version]
-    assert (await client.error("server/discover", {"_meta": said}))["code"] == refused
-    said["io.modelcontextprotocol/protocolVersion"] = "2026-07-28"
-    found = await client.result("server/discover", {"_meta": said})
+    assert (await client.error("server/discover", {"_meta": saying(version)}))["code"] == refused
+    found = await client.result("server/discover", {"_meta": saying("2026-07-28")})
     assert found["supportedVersions"] == ["2026-07-28"]
 
 
 @pytest.mark.req("FR-012")
 async def test_a_client_of_a_later_version_may_fall_back_to_the_handshake(launch):
     client = await launch({"one": scripted("echo")})
-    said = {
-        "io.modelcontextprotocol/protocolVersion": "2027-01-01",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    assert (await client.error("server/discover", {"_meta": said}))["code"] == -32022
+    refused = await client.error("server/discover", {"_meta": saying("2027-01-01")})
+    assert refused["code"] == -32022
     await client.introduce()
     assert list(await client.tools()) == ["one:echo"]
 

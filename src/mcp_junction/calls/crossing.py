@@ -59,7 +59,7 @@ def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
     params = readdressed(call.method, call.params, route.raw_name)
     meta = params.get("_meta")
     if meta is not None and memoryview(meta)[0] == _OBJECT:
-        token = envelope.token_in(frames.members(meta))
+        token = envelope.usable(frames.members(meta).get("progressToken"))
         if token is not None:
             call.progress_token = token
             params["_meta"] = envelope.tokened(meta, wire_id)
@@ -244,7 +244,7 @@ class Crossing:
         params = readdressed(call.method, call.params, route.raw_name)
         own, said = params.get("_meta"), call.caller.envelope
         if own is not None:
-            call.progress_token = envelope.token_in(envelope.members(own))
+            call.progress_token = envelope.usable(envelope.members(own).get("progressToken"))
             said = envelope.joined(own, said)
         for _ in range(_MAX_ROUNDS):
             flight = new_flight(call.method, call, self._loop)

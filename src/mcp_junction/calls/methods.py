@@ -38,6 +38,7 @@ _KEYS: Final = {
     "tasks/cancel": (TASKS, "taskId"),
 }
 COMPLETE: Final = "completion/complete"
+READ: Final = "resources/read"
 ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
 """Those whose answer, in the stateless era, may be a question."""
 OF_TASKS: Final = frozenset(method for method, (kind, _) in _KEYS.items() if kind is TASKS)

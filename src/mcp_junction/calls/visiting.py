@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import OF_TASKS, readdressed
+from mcp_junction.calls.methods import OF_TASKS, READ, readdressed
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
@@ -34,7 +34,6 @@ from mcp_junction.upstream.server import Upstream
 
 _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
 """The params that differ when a call comes back."""
-_READ: Final = "resources/read"
 NULL: Final = Raw(b"null")
 """How some write that there is no state."""
 
@@ -75,8 +74,6 @@ class Visiting:
         outcome = await flight.future
         ride = call.ride
         if ride is None:
-            if outcome.kind is RESULT and call.method != _READ:  # as nearly all are
-                return Outcome(RESULT, envelope.dressed(outcome.payload, self._dress))
             return self._dressed(call, outcome)
         call.ride = None
         await asyncio.sleep(0)  # questions that come together are asked together
@@ -118,7 +115,7 @@ class Visiting:
     def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
         if outcome.kind is not RESULT:
             return _renumbered(outcome) if outcome.kind is ERROR else outcome
-        dress = self._kept if call.method == _READ else self._dress
+        dress = self._kept if call.method == READ else self._dress
         return Outcome(RESULT, envelope.dressed(outcome.payload, dress))
 
 

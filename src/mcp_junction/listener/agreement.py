@@ -39,6 +39,12 @@ def mismatch(headers: Headers, method: str, version: bytes) -> str | None:
     return None
 
 
+def is_plainly_named(headers: Headers, name: str) -> bool:
+    """Whether headers name the same as the request, written as nearly all write it."""
+    value = headers.get(b"mcp-name")
+    return value == name.encode() and value[:2] != b"=?"
+
+
 def misnamed(headers: Headers, method: str, name: str) -> str | None:
     """How headers name something else than a request that is for ``name``, in words."""
     value = headers.get(b"mcp-name")

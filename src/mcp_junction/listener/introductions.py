@@ -83,7 +83,7 @@ class Introductions:
         level = None if said.log_level is None else _LEVELS.get(said.log_level)
         if level is None and said.log_level is not None:
             raise FrameError(INVALID_PARAMS, f"logLevel is one of {', '.join(LOG_LEVELS)}")
-        token = envelope.token_in({"progressToken": said.progress_token})
+        token = envelope.usable(said.progress_token)
         if token is None and frames.octets(said.progress_token) not in (b"", b"null"):
             raise FrameError(INVALID_PARAMS, "progressToken is a string or a number")
         version = frames.octets(said.version)

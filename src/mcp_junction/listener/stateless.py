@@ -120,7 +120,10 @@ class StatelessDispatcher:
             if frame.method not in _ROUTED:
                 return self._own(visitor, frame_id, frame, params, key, wire)
             target = address(frame.method, params)
-            if headers is not None and not self._is_plainly_named(headers, target.name):
+            if headers is not None and (
+                self._backend.snapshot.catalog.is_marked
+                or not agreement.is_plainly_named(headers, target.name)
+            ):
                 wrong = self._contradicted(visitor, frame.method, target, params, headers)
                 if wrong is not None:
                     return refusal(frame_id, HEADER_MISMATCH, wrong)
@@ -206,15 +209,6 @@ class StatelessDispatcher:
         )
 
     # -- calls
-
-    def _is_plainly_named(self, headers: Headers, name: str) -> bool:
-        """Whether headers say no more than the name, and that as nearly all write it."""
-        said = headers.get(b"mcp-name")
-        return (
-            said == name.encode()
-            and said[:2] != b"=?"
-            and not self._backend.snapshot.catalog.is_marked
-        )
 
     def _contradicted(
         self,

@@ -125,9 +125,8 @@ def tokened(meta: Raw, token: bytes) -> Raw:
     return Raw(encode.dumps({**members(meta), "progressToken": Raw(token)}))
 
 
-def token_in(meta: dict[str, Raw]) -> Raw | None:
-    """The progress token in a ``_meta``; what is no string and no number is none."""
-    token = meta.get("progressToken")
+def usable(token: Raw | None) -> Raw | None:
+    """A progress token; what is no string and no number is none."""
     return token if token and memoryview(token)[0] in frames.ID_STARTS else None
 
 

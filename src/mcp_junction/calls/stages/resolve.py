@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import READ
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.catalog.references import read_as
@@ -17,7 +18,6 @@ from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
 
 _QUOTED = 200
-_READ = "resources/read"
 
 
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -86,7 +86,7 @@ async def _resource(call: Call, following: Handler) -> Outcome:
     if call.route is not None:
         outcome = await following(call)  # if its server has left, it may be back in time
         own = call.route.pair.name
-        if call.name == own or call.method != _READ or outcome.kind is not RESULT:
+        if call.name == own or call.method != READ or outcome.kind is not RESULT:
             return outcome
         return outcomes.result(read_as(outcome.payload, own, call.name))
     uri = _short(call.name)
