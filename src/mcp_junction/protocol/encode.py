@@ -18,7 +18,7 @@ from mcp_junction.protocol.versions import INTERNAL_ERROR
 
 Payload = Raw | bytes
 
-_SMALL: Final = 16 * 1024
+_RETURN: Final = ord("\r")
 _FEW: Final = 32
 _encoder = msgspec.json.Encoder()
 _names: dict[str, bytes] = {}
@@ -31,12 +31,10 @@ def dumps(value: Any) -> bytes:
 
 def _line(frame: bytes) -> bytes:
     """A frame that ends with its line feed, and has no other."""
-    # Whether there are others is asked in the cheapest way; ``in`` costs ten times as much.
-    if len(frame) < _SMALL:
-        is_one = len(frame.replace(b"\n", b"").replace(b"\r", b"")) == len(frame) - 1
-    else:
-        is_one = frame.find(b"\n", 0, -1) < 0 and frame.find(b"\r") < 0
-    return frame if is_one else msgspec.json.format(frame, indent=-1) + b"\n"
+    # In the cheapest way: to ask for bytes with ``in`` costs ten times as much as for a number.
+    if frame.index(b"\n") == len(frame) - 1 and _RETURN not in frame:
+        return frame
+    return msgspec.json.format(frame, indent=-1) + b"\n"
 
 
 def request(frame_id: Payload, method: str, params: Payload = b"") -> bytes:
