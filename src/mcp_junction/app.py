@@ -98,7 +98,7 @@ class Junction:
         crossing = Crossing(self.lot, self.settings.name, self.settings.version)
         self.watchers: list[Watcher] = []
         self.on_changed: Callable[[Upstream], None] | None = None
-        self._handle = pipeline(
+        self._paths = pipeline(
             self.clock,
             self._deadlines,
             self._subscriptions,
@@ -118,7 +118,7 @@ class Junction:
         self.servers: Mapping[str, Upstream] = self.fleet.servers
         self.finding = Finding(self.tasks, self.keeper.catalog)
         self._own = OwnTools(self.finding, self.settings.name, self.settings.version)
-        self._snapshot = Snapshot(self.keeper.catalog, self._handle, self._own, self.servers)
+        self._snapshot = Snapshot(self.keeper.catalog, *self._paths, self._own, self.servers)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._settled = False
         self._changes = {method: self._coalescer(method) for method in _CHANGES}
@@ -377,7 +377,7 @@ class Junction:
 
     def _catalog_changed(self, methods: set[str]) -> None:
         self.finding.follow(self.keeper.catalog)
-        self._snapshot = Snapshot(self.keeper.catalog, self._handle, self._own, self.servers)
+        self._snapshot = Snapshot(self.keeper.catalog, *self._paths, self._own, self.servers)
         for method in methods:
             self._changed_at[method] = self._snapshot.generation
             self._changes[method].changed()

@@ -45,8 +45,8 @@ class FakeBackend:
         self.settings = Settings(**settings)
         crossed = crossing(clock)
         self.lot = crossed._lot
-        self._handle = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
-        self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
+        self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
+        self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
         self.is_settled = settled
         self.sessions: list[Session] = []
         self.levels: list[int] = []
@@ -66,7 +66,7 @@ class FakeBackend:
 
     def settle(self, *upstreams: FakeUpstream) -> None:
         if upstreams:
-            self.snapshot = Snapshot(catalog_of(*upstreams), self._handle)
+            self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
         self.is_settled = True
         self._gate.set()
 

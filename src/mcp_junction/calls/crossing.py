@@ -21,8 +21,10 @@ from mcp_junction.calls.visiting import NULL, Visiting, bearer_of, digest, state
 from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.rounds import fulfilled
+from mcp_junction.eras.seal import Ticket
 from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
+from mcp_junction.protocol.envelope import COMPLETE
 from mcp_junction.protocol.versions import (
     HANDSHAKE,
     INTERNAL_ERROR,
@@ -31,7 +33,7 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, new_flight
+from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
@@ -172,35 +174,60 @@ class Crossing:
 
     async def stateless(self, call: Call, link: Link, route: Route) -> Outcome:
         """As it is. Only the server's state is sealed: it is good for this call alone, and once."""
-        if call.method in SUBSCRIBING:  # who listens is a caller, too
-            return await _subscribed(call, route)
-        flight = new_flight(call.method, call, self._loop)
-        params = readdressed(call.method, call.params, route.raw_name)
-        if call.progress_token is not None:
-            params["_meta"] = envelope.tokened(params["_meta"], flight.wire_id)
-        ticket, state = None, params.get("requestState")
-        if state == NULL:
-            state = None
-            del params["requestState"]
-        if state is not None:
+        method, params, ticket = call.method, call.params, None
+        if method not in ASKING:
+            return await self._unasked(call, link, route)
+        params[call.address.kind.key] = route.raw_name
+        if "requestState" in params:  # hardly a call comes back
             try:
-                bearer = bearer_of(call, route, digest(params))
-                ticket = self._lot.use(state_text(state), bearer)
+                ticket = self._used(call, route)
             except StateError as error:
                 parked = await self._visiting.parked(call, route)  # where it was of the other era
                 return parked or outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
-            params["requestState"] = Raw(encode.dumps(ticket.inner))
-        outcome = await _sent(call, link, route, flight, params)
-        if outcome.kind is not RESULT:
-            if ticket is not None and outcome.delivery in (None, Delivery.NOT_SENT):
-                self._lot.unused(ticket)  # it was refused, or never came there
-            return outcome
-        if call.method not in ASKING:
-            return _of_task(call, outcome) if call.method in OF_TASKS else outcome
-        kind = envelope.result_type(outcome.payload)
-        return (
-            outcome if kind == envelope.COMPLETE else self._unfinished(call, route, outcome, kind)
-        )
+        outcome = await self._sent(call, link, route, params)
+        if outcome.kind is RESULT:
+            kind = envelope.result_type(outcome.payload)
+            return outcome if kind == COMPLETE else self._unfinished(call, route, outcome, kind)
+        if ticket is not None and outcome.delivery in (None, Delivery.NOT_SENT):
+            self._lot.unused(ticket)  # it was refused, or never came there
+        return outcome
+
+    async def _unasked(self, call: Call, link: Link, route: Route) -> Outcome:
+        """What is never answered with a question."""
+        if call.method in SUBSCRIBING:  # who listens is a caller, too
+            return await _subscribed(call, route)
+        params = readdressed(call.method, call.params, route.raw_name)
+        outcome = await self._sent(call, link, route, params)
+        is_of_task = call.method in OF_TASKS and outcome.kind is RESULT
+        return _of_task(call, outcome) if is_of_task else outcome
+
+    def _used(self, call: Call, route: Route) -> Ticket | None:
+        """The ticket that a call comes back with, and the server's own state in its place.
+
+        Raises StateError when it is not this call's.
+        """
+        params = call.params
+        state = params["requestState"]
+        if state == NULL:
+            del params["requestState"]
+            return None
+        ticket = self._lot.use(state_text(state), bearer_of(call, route, digest(params)))
+        params["requestState"] = Raw(encode.dumps(ticket.inner))
+        return ticket
+
+    def _sent(
+        self, call: Call, link: Link, route: Route, params: dict[str, Raw]
+    ) -> asyncio.Future[Outcome]:
+        """Send a stateless server a request; what is returned is its end."""
+        flight = new_flight(call.method, call, self._loop)
+        if call.progress_token is not None:
+            params["_meta"] = envelope.tokened(params["_meta"], flight.wire_id)
+        flight.params = encode.dumps(params)
+        if route.upstream.definition.transport == "http":
+            flight.headers = _headers(call, route)
+        if call.board(flight):
+            link.send(flight)
+        return flight.future
 
     def _unfinished(self, call: Call, route: Route, outcome: Outcome, kind: str) -> Outcome:
         """An answer that is not the end of it: a question, or a task."""
@@ -246,11 +273,9 @@ class Crossing:
         if own is not None:
             call.progress_token = envelope.usable(envelope.members(own).get("progressToken"))
             said = envelope.joined(own, said)
+        params["_meta"] = said
         for _ in range(_MAX_ROUNDS):
-            flight = new_flight(call.method, call, self._loop)
-            has_token = call.progress_token is not None
-            params["_meta"] = envelope.tokened(said, flight.wire_id) if has_token else said
-            outcome = await _sent(call, link, route, flight, params)
+            outcome = await self._sent(call, link, route, params)
             if outcome.kind is not RESULT:
                 return outcome
             if envelope.result_type(outcome.payload) != envelope.INPUT_REQUIRED:
@@ -282,18 +307,6 @@ async def _link_again(call: Call, server: Upstream, link: Link, limit: float) ->
         return link
     again = await _link_for(call, server, limit)
     return again if again is not None and again.era is STATELESS else None
-
-
-def _sent(
-    call: Call, link: Link, route: Route, flight: Flight, params: dict[str, Raw]
-) -> asyncio.Future[Outcome]:
-    """Send a stateless server a request; what is returned is its end."""
-    flight.params = encode.dumps(params)
-    if route.upstream.definition.transport == "http":
-        flight.headers = _headers(call, route)
-    if call.board(flight):
-        link.send(flight)
-    return flight.future
 
 
 def _of_task(call: Call, outcome: Outcome) -> Outcome:

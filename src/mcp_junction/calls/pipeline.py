@@ -1,14 +1,15 @@
 """The pipeline: the stages of a call, composed once.
 
 This is the one place where their order is written. ``record`` is outermost, so that unknown names
-are recorded too; ``forward`` stands next to the wire.
+are recorded too; ``forward`` stands next to the wire. A call that was found when it was accepted,
+because its client makes it time and again, goes straight: past the stages that only find.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from types import FunctionType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
@@ -30,6 +31,15 @@ class Stage(Protocol):
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         """One that only looks hands on what ``following`` returns, and adds no frame of its own."""
         ...
+
+
+class Paths(NamedTuple):
+    """The two ways down. Whatever may stop a call is on both."""
+
+    handle: Handler
+    """For every call."""
+    straight: Handler
+    """For a tool or a prompt whose route is known."""
 
 
 def compose(stages: Sequence[Stage], last: Handler) -> Handler:
@@ -58,9 +68,13 @@ def pipeline(
     crossing: Crossing,
     watchers: Sequence[Watcher] = (),
     inner: Sequence[Stage] = (),
-) -> Handler:
+) -> Paths:
     """The path of a call. In stdio mode, where the caller owns everything, there are no watchers
     and no ``inner`` stages: no policy, no audit."""
     record = Record(clock, sink, watchers)
-    stages: list[Stage] = [record, Task(crossing.seal), resolve, Subscribe(register), *inner]
-    return compose(stages, Forward(deadlines, crossing).__call__)
+    finding: list[Stage] = [Task(crossing.seal), resolve, Subscribe(register)]
+    forward = Forward(deadlines, crossing).__call__
+    return Paths(
+        compose([record, *finding, *inner], forward),
+        compose([record, *inner], forward),
+    )

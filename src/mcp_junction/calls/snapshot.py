@@ -24,6 +24,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     catalog: Catalog
     handle: Handler
+    straight: Handler | None = None
+    """The same for a call whose route is known, if that is any shorter."""
     own: Own | None = None
     """What answers the calls of Junction's own tools."""
     servers: Mapping[str, Upstream] = {}

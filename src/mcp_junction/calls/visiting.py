@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import OF_TASKS, READ, readdressed
+from mcp_junction.calls.methods import ASKING, OF_TASKS, READ, readdressed
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.routes import Route
 from mcp_junction.eras.lot import Lot
@@ -23,7 +23,7 @@ from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol.envelope import Dress
+from mcp_junction.protocol.envelope import Dress, dressed
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, RESOURCE_NOT_FOUND
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
@@ -50,20 +50,18 @@ class Visiting:
 
     async def visit(self, call: Visit, upstream: Upstream, link: Link, route: Route) -> Outcome:
         """There and back: the answer, or the questions that come before it."""
-        if call.method in OF_TASKS:
+        method, params = call.method, call.params
+        if method in ASKING:
+            params[call.address.kind.key] = route.raw_name
+        elif method in OF_TASKS:
             return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
-        params = readdressed(call.method, call.params, route.raw_name)
-        if "requestState" in params or "inputResponses" in params:
-            try:
-                early = await self._taken_up(call, route, params)
-            except StateError as error:
-                return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        else:
+            readdressed(method, params, route.raw_name)
+        if call.level is not None or "requestState" in params or "inputResponses" in params:
+            early = await self._before(call, upstream, route, params)
             if early is not None:
                 return early
-        if call.level is not None and upstream.level != LOG_LEVELS[call.level]:
-            # What it says below that is filtered.
-            await unless(call.ending, upstream.at_level(LOG_LEVELS[call.level]))
-        flight = new_flight(call.method, call, self._loop)
+        flight = new_flight(method, call, self._loop)
         if call.is_bare:  # which nearly all are
             del params["_meta"]
             flight.params = encode.dumps(params)
@@ -74,10 +72,23 @@ class Visiting:
         outcome = await flight.future
         ride = call.ride
         if ride is None:
-            return self._dressed(call, outcome)
+            return self._dressed(method, outcome)
         call.ride = None
         await asyncio.sleep(0)  # questions that come together are asked together
         return await self._ridden(call, route, ride, params)
+
+    async def _before(
+        self, call: Visit, upstream: Upstream, route: Route, params: dict[str, Raw]
+    ) -> Outcome | None:
+        """What some calls need before they can be made; the outcome if that is all."""
+        try:
+            early = await self._taken_up(call, route, params)
+        except StateError as error:
+            return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        if early is None and call.level is not None and upstream.level != LOG_LEVELS[call.level]:
+            # What it says below that is filtered.
+            await unless(call.ending, upstream.at_level(LOG_LEVELS[call.level]))
+        return early
 
     async def parked(self, call: Call, route: Route) -> Outcome | None:
         """The rest of a call that was parked, whatever its server takes now; None if it was not."""
@@ -108,15 +119,15 @@ class Visiting:
         """The end of a ride, or the questions it is parked with."""
         outcome = await ride.news(call)
         if outcome is not None:
-            return self._dressed(call, outcome)
+            return self._dressed(call.method, outcome)
         call.flight = None  # it is no longer this request's
         return self._lot.park(ride, bearer_of(call, route, ride.digest or digest(params)))
 
-    def _dressed(self, call: Call, outcome: Outcome) -> Outcome:
-        if outcome.kind is not RESULT:
-            return _renumbered(outcome) if outcome.kind is ERROR else outcome
-        dress = self._kept if call.method == READ else self._dress
-        return Outcome(RESULT, envelope.dressed(outcome.payload, dress))
+    def _dressed(self, method: str, outcome: Outcome) -> Outcome:
+        if outcome.kind is RESULT:
+            dress = self._dress if method != READ else self._kept
+            return Outcome(RESULT, dressed(outcome.payload, dress))
+        return _renumbered(outcome) if outcome.kind is ERROR else outcome
 
 
 def _bared(call: Visit, params: dict[str, Raw], wire_id: bytes) -> bytes:

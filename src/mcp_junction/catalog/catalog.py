@@ -153,15 +153,6 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             return ()
         return own_offers(Counter(pair.server for pair in offers))
 
-    @property
-    def is_marked(self) -> bool:
-        """Whether any tool wants arguments repeated as headers."""
-        found: bool | None = self._made.get("marked")
-        if found is None:
-            offers = (offer for held in self._all().values() for offer in held.tools)
-            found = self._made["marked"] = any(offer.headers for offer in offers)
-        return found
-
     def listed(self, spelling: Spelling, kind: Kind, endpoint: Endpoint) -> MergedList:
         """The list of a kind, for a client to see."""
         if kind is RESOURCES:

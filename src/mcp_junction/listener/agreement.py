@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from mcp_junction.protocol.param_headers import decode_value
+from msgspec import Raw
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import param_headers
+from mcp_junction.protocol.param_headers import ParamHeader, decode_value
+from mcp_junction.protocol.versions import HEADER_MISMATCH
 
 Headers = dict[bytes, bytes]
 
@@ -30,27 +35,42 @@ def said_twice(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
     return None
 
 
-def mismatch(headers: Headers, method: str, version: bytes) -> str | None:
-    """What of any request its headers say differently, in words."""
+def is_plain(headers: Headers, version: bytes, method: bytes, name: bytes) -> bool:
+    """Whether headers say these, written as nearly all write them."""
+    said = headers.get
+    return (
+        said(b"mcp-name") == name
+        and said(b"mcp-method") == method
+        and said(b"mcp-protocol-version") == version
+    )
+
+
+def check(headers: Headers, version: bytes, method: str) -> None:
+    """Raise FrameError when headers say something else of a request, as every one has it said."""
     if headers.get(b"mcp-protocol-version") != version:
-        return "the MCP-Protocol-Version header is not the version in params._meta"
+        raise _mismatch("the MCP-Protocol-Version header is not the version in params._meta")
     if headers.get(b"mcp-method") != method.encode():
-        return "the Mcp-Method header is not the method of the body"
-    return None
+        raise _mismatch("the Mcp-Method header is not the method of the body")
 
 
-def is_plainly_named(headers: Headers, name: str) -> bool:
-    """Whether headers name the same as the request, written as nearly all write it."""
-    value = headers.get(b"mcp-name")
-    return value == name.encode() and value[:2] != b"=?"
-
-
-def misnamed(headers: Headers, method: str, name: str) -> str | None:
-    """How headers name something else than a request that is for ``name``, in words."""
+def check_name(headers: Headers, method: str, name: str) -> None:
+    """The same of what the request is for."""
     value = headers.get(b"mcp-name")
     key = _NAMED.get(method)
     if key is None and value is not None and method.startswith(_TASKS):
         key = "taskId"  # an extension's: what is said must be right, but need not be said
-    if key is None or (value is not None and decode_value(value) == name):
-        return None
-    return f"the Mcp-Name header is not params.{key}"
+    if key is not None and (value is None or decode_value(value) != name):
+        raise _mismatch(f"the Mcp-Name header is not params.{key}")
+
+
+def check_arguments(
+    headers: Headers, marked: tuple[ParamHeader, ...], params: dict[str, Raw]
+) -> None:
+    """The same of the arguments that a tool wants repeated."""
+    wrong = param_headers.mismatch(marked, params.get("arguments") or b"{}", headers)
+    if wrong is not None:
+        raise _mismatch(wrong)
+
+
+def _mismatch(words: str) -> FrameError:
+    return FrameError(HEADER_MISMATCH, words)

@@ -7,19 +7,12 @@ the dispatcher's to say.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Final
 
 from mcp_junction.calls.call import Wire
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
-from mcp_junction.listener.stateless import (
-    Answer,
-    Reply,
-    StatelessDispatcher,
-    refusal,
-    unsupported,
-)
+from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
@@ -31,7 +24,7 @@ _MAX_STATE: Final = 8192
 
 
 class PipeClient:
-    """A stateless client on a single wire."""
+    """A stateless client on a single wire, which is the way back for all of its requests."""
 
     def __init__(
         self,
@@ -44,9 +37,10 @@ class PipeClient:
         self._dispatcher = dispatcher
         self._principal = principal
         self._endpoint = endpoint
-        self._wire = wire
         self._tasks = tasks
+        self.send, self.offer, self.end = wire.send, wire.offer, wire.send
         self._running = dispatcher.running
+        self._answer = dispatcher.answer
         self._asked: dict[bytes, bytes] = {}
         """The latest requests that were answered with a question, and what they come back with."""
 
@@ -58,30 +52,21 @@ class PipeClient:
         if not frame.method:
             return  # the answer to nothing: this era asks no questions that way
         frame_id = frames.octets(frame.id)
-        if frame.method == "initialize":
-            answer: Answer = unsupported(frame_id, _version(frame))
-        elif frame_id in self._running:
+        if frame_id in self._running:
             words = "a request with this id is still running"
-            answer = refusal(frame_id, INVALID_REQUEST, words)
+            self.send(refusal(frame_id, INVALID_REQUEST, words).frame)
+        elif frame.method == "initialize":
+            self.send(unsupported(frame_id, _version(frame)).frame)
         else:
-            answer = self._dispatcher.answer(
-                self._principal, self._endpoint, frame, frame_id, frame_id, self._wire
-            )
-        if isinstance(answer, Reply):
-            self._wire.send(answer.frame)
-        else:
-            self._tasks.hand(self._later(frame_id, answer))
+            rest = self._answer(self._principal, self._endpoint, frame, frame_id, frame_id, self)
+            if rest is not None:
+                self._tasks.hand(rest)
 
-    async def _later(
-        self, frame_id: bytes, coming: Coroutine[Any, Any, Reply | bytes | None]
-    ) -> None:
-        reply = await coming
-        if isinstance(reply, Reply):
+    def end_with(self, frame_id: bytes, reply: Reply | None) -> None:
+        if reply is not None:
             if reply.state:
                 self._ask(frame_id, reply.state)
-            reply = reply.frame
-        if reply is not None:
-            self._wire.send(reply)
+            self.send(reply.frame)
 
     def _ask(self, frame_id: bytes, state: bytes) -> None:
         """Remember what was answered with a question: it may be cancelled all the same."""

@@ -2,30 +2,31 @@
 
 Every request says everything about its sender; what it says is checked here, and against the HTTP
 headers that repeat it where there are any. Lists are answered inline, a routed request becomes a
-Call, ``subscriptions/listen`` stays. Which kind of wire the answer goes on it does not know.
+Call, ``subscriptions/listen`` stays. The answer goes on the Way it is given, whatever kind that is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
-from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS, Address, address
+from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS
+from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.visit import Visit
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import BY_LIST, TOOLS, Kind
+from mcp_junction.catalog.kinds import BY_LIST, Kind
 from mcp_junction.errors import CursorError, FrameError, StateError
 from mcp_junction.listener import agreement
 from mcp_junction.listener.agreement import Headers
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.introductions import Introductions
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, envelope, frames, param_headers
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import cursor_in
 from mcp_junction.protocol.versions import (
@@ -41,9 +42,8 @@ from mcp_junction.protocol.versions import (
     UNSUPPORTED_VERSION,
 )
 from mcp_junction.sessions.listen import Listen, Wanted
-from mcp_junction.sessions.visitor import Visitor
-from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.sessions.visitor import Habit, Visitor
+from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Outcome
 
 _ROUTED: Final = ASKING | OF_TASKS | {COMPLETE}
 _STATUS: Final = {
@@ -56,6 +56,7 @@ _STATUS: Final = {
     METHOD_NOT_FOUND: 404,
 }
 _MAX_WATCHED: Final = 1000
+_join: Final = b"".join  # ``frames.octets``, for the way of every call
 
 
 class Reply(NamedTuple):
@@ -67,11 +68,20 @@ class Reply(NamedTuple):
     """What the client is to come back with, if it is asked something; as JSON."""
 
 
-Answer = Reply | Coroutine[Any, Any, Reply | bytes | None]
+Rest = Coroutine[Any, Any, None] | None
+"""What is left to be done for an answer, if anything."""
 
 
-class _Code(msgspec.Struct):
-    code: int = 0
+class Way(Wire, Protocol):
+    """The way back to a stateless client, which ends with the answer."""
+
+    def end(self, frame: bytes) -> Rest:
+        """The answer is a result, as nearly all are."""
+        ...
+
+    def end_with(self, frame_id: bytes, reply: Reply | None) -> Rest:
+        """It is anything else; None where nobody waits for one."""
+        ...
 
 
 class StatelessDispatcher:
@@ -100,71 +110,72 @@ class StatelessDispatcher:
         frame: Frame,
         frame_id: bytes,
         key: Hashable,
-        wire: Wire,
+        way: Way,
         headers: Headers | None = None,
-    ) -> Answer:
-        """The answer to a request, or the coroutine of it; whatever is wrong is answered.
+    ) -> Rest:
+        """Answer a request; what is left to do is returned. Whatever is wrong is answered, too.
 
         While it runs it is found by its key. ``headers`` are those that repeat it, if any.
         """
         try:
             params = frame.members()
             said = self.introductions.read(principal, endpoint, params.get("_meta"))
-            if headers is not None:
-                wrong = agreement.mismatch(headers, frame.method, said.version)
-                if wrong is not None:
-                    return refusal(frame_id, HEADER_MISMATCH, wrong)
-            visitor = said.visitor
-            if visitor is None:
-                return _other_version(frame_id, params["_meta"])
-            if frame.method not in _ROUTED:
-                return self._own(visitor, frame_id, frame, params, key, wire)
-            target = address(frame.method, params)
-            if headers is not None and (
-                self._backend.snapshot.catalog.is_marked
-                or not agreement.is_plainly_named(headers, target.name)
-            ):
-                wrong = self._contradicted(visitor, frame.method, target, params, headers)
-                if wrong is not None:
-                    return refusal(frame_id, HEADER_MISMATCH, wrong)
-            call = self.running[key] = Visit(
-                visitor,
-                self._backend.snapshot,
-                frame.method,
-                target,
-                params,
-                wire,
-                said.progress_token,
-                level=said.level,
-                is_bare=said.is_bare,
-            )
-            return self._run(key, frame_id, call)
+            visitor, method = said.visitor, frame.method
+            if visitor is None or method not in _ROUTED:
+                if headers is not None:
+                    agreement.check(headers, said.version, method)
+                return self._own(visitor, frame_id, method, params, key, way)
+            snapshot = self._backend.snapshot
+            name = params.get("name")
+            habit = None if name is None else visitor.habits.get((method, _join((name,))))
+            if habit is None or habit.generation != snapshot.catalog.generation:
+                habit = visitor.accustomed(method, params, snapshot.catalog)
+            if headers is not None and not agreement.is_plain(headers, said.version, *habit.said):
+                _check(headers, said.version, method, habit, params)
         except FrameError as error:
-            return refusal(frame_id, error.code, f"{frame.method}: {error}")
+            words = f"{frame.method}: {error}"
+            return way.end_with(frame_id, refusal(frame_id, error.code, words))
+        call = self.running[key] = Visit(
+            visitor,
+            snapshot,
+            method,
+            habit.address,
+            params,
+            way,
+            said.progress_token,
+            habit.route,
+            level=said.level,
+            is_bare=said.is_bare,
+        )
+        if not self._backend.is_settled:
+            return self._run_when_offered(key, frame_id, call, way)
+        handle = (habit.route is not None and snapshot.straight) or snapshot.handle
+        return self._run(key, frame_id, call, way, handle)
 
     def _own(
         self,
-        visitor: Visitor,
+        visitor: Visitor | None,
         frame_id: bytes,
-        frame: Frame,
+        method: str,
         params: dict[str, Raw],
         key: Hashable,
-        wire: Wire,
-    ) -> Answer:
-        if frame.method in BY_LIST:
-            return self._list(visitor, frame_id, BY_LIST[frame.method], params)
-        if frame.method == "server/discover":
-            return self._discover(visitor, frame_id)
-        if frame.method == "subscriptions/listen":
-            return self._listen(visitor, frame_id, params, key, wire)
-        return refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
+        way: Way,
+    ) -> Rest:
+        if visitor is None:
+            reply: Reply | Coroutine[Any, Any, Reply] = _other_version(frame_id, params["_meta"])
+        elif method in BY_LIST:
+            reply = self._list(visitor, frame_id, BY_LIST[method], params)
+        elif method == "server/discover":
+            reply = self._when_settled(self._discovered, visitor, frame_id)
+        elif method == "subscriptions/listen":
+            reply = self._listen(visitor, frame_id, params, key, way)
+        else:
+            reply = refusal(frame_id, METHOD_NOT_FOUND, f"no method {method[:100]!r}")
+        if isinstance(reply, Reply):
+            return way.end_with(frame_id, reply)
+        return _later(frame_id, reply, way)
 
     # -- what we answer ourselves
-
-    def _discover(self, visitor: Visitor, frame_id: bytes) -> Answer:
-        if self._backend.is_settled:
-            return self._discovered(visitor, frame_id)
-        return self._when_settled(self._discovered, visitor, frame_id)
 
     def _discovered(self, visitor: Visitor, frame_id: bytes) -> Reply:
         found: dict[str, Any] = {
@@ -176,16 +187,19 @@ class StatelessDispatcher:
 
     def _list(
         self, visitor: Visitor, frame_id: bytes, kind: Kind, params: dict[str, Raw]
-    ) -> Answer:
+    ) -> Reply | Coroutine[Any, Any, Reply]:
         try:
             cursor = cursor_in(params)
         except CursorError as error:
             return refusal(frame_id, INVALID_PARAMS, str(error))
-        if self._backend.is_settled:
-            return self._page(visitor, frame_id, kind, cursor)
         return self._when_settled(self._page, visitor, frame_id, kind, cursor)
 
-    async def _when_settled(self, then: Callable[..., Reply], *given: Any) -> Reply:
+    def _when_settled(
+        self, then: Callable[..., Reply], *given: Any
+    ) -> Reply | Coroutine[Any, Any, Reply]:
+        return then(*given) if self._backend.is_settled else self._once_settled(then, *given)
+
+    async def _once_settled(self, then: Callable[..., Reply], *given: Any) -> Reply:
         await self._backend.settled()
         return then(*given)
 
@@ -210,41 +224,28 @@ class StatelessDispatcher:
 
     # -- calls
 
-    def _contradicted(
-        self,
-        visitor: Visitor,
-        method: str,
-        target: Address,
-        params: dict[str, Raw],
-        headers: Headers,
-    ) -> str | None:
-        """How headers contradict the name, or the arguments of a tool that wants some repeated."""
-        wrong = agreement.misnamed(headers, method, target.name)
-        catalog = self._backend.snapshot.catalog
-        if wrong is not None or not catalog.is_marked or target.kind is not TOOLS:
-            return wrong
-        view = catalog.view(visitor.spelling, TOOLS, visitor.endpoint)
-        route = view.find(target.name)
-        if route is None or not route.headers:
-            return None
-        return param_headers.mismatch(route.headers, params.get("arguments") or b"{}", headers)
-
-    async def _run(self, key: Hashable, frame_id: bytes, call: Call) -> Reply | bytes | None:
+    async def _run(
+        self, key: Hashable, frame_id: bytes, call: Call, way: Way, handle: Handler
+    ) -> None:
         try:
-            if not self._backend.is_settled:
-                await self._backend.offered(call)
-            call.snapshot = self._backend.snapshot  # it may have come up since the call was read
-            outcome = await call.snapshot.handle(call)
+            outcome = await handle(call)
         finally:
             del self.running[key]
-        if outcome.kind is outcomes.RESULT:
-            return outcome.frame(frame_id)
-        if outcome.kind is outcomes.CANCELLED:
-            return None
-        if outcome.kind is outcomes.SUSPENDED:
-            state = frames.members(outcome.payload).get("requestState", b"")
-            return Reply(outcome.frame(frame_id), state=frames.octets(state))
-        return Reply(outcome.frame(frame_id), _status(outcome))
+        if outcome.kind is RESULT:
+            rest = way.end(encode.result(frame_id, outcome.payload))
+        else:
+            rest = way.end_with(frame_id, _reply(frame_id, outcome))
+        if rest is not None:
+            await rest
+
+    async def _run_when_offered(self, key: Hashable, frame_id: bytes, call: Call, way: Way) -> None:
+        try:
+            await self._backend.offered(call)
+        except BaseException:
+            del self.running[key]
+            raise
+        call.snapshot, call.route = self._backend.snapshot, None  # it may have come up meanwhile
+        await self._run(key, frame_id, call, way, call.snapshot.handle)
 
     # -- listening
 
@@ -255,7 +256,7 @@ class StatelessDispatcher:
         params: dict[str, Raw],
         key: Hashable,
         wire: Wire,
-    ) -> Answer:
+    ) -> Reply | Coroutine[Any, Any, Reply]:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
         except msgspec.MsgspecError as error:
@@ -268,7 +269,7 @@ class StatelessDispatcher:
 
     async def _listened(
         self, key: Hashable, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
-    ) -> Reply | None:
+    ) -> Reply:
         try:
             if wanted.resource_subscriptions and not self._backend.is_settled:
                 await self._backend.settled()
@@ -319,6 +320,32 @@ class StatelessDispatcher:
                 running.drop(reason)
 
 
+def _check(
+    headers: Headers, version: bytes, method: str, habit: Habit, params: dict[str, Raw]
+) -> None:
+    """Raise FrameError when headers say something else than a routed request."""
+    agreement.check(headers, version, method)
+    agreement.check_name(headers, method, habit.address.name)
+    if habit.route is not None and habit.route.headers:
+        agreement.check_arguments(headers, habit.route.headers, params)
+
+
+async def _later(frame_id: bytes, coming: Coroutine[Any, Any, Reply], way: Way) -> None:
+    rest = way.end_with(frame_id, await coming)
+    if rest is not None:
+        await rest
+
+
+def _reply(frame_id: bytes, outcome: Outcome) -> Reply | None:
+    """The answer to a call that did not end with its result."""
+    if outcome.kind is CANCELLED:
+        return None
+    if outcome.kind is SUSPENDED:
+        state = frames.members(outcome.payload).get("requestState", b"")
+        return Reply(outcome.frame(frame_id), state=frames.octets(state))
+    return Reply(outcome.frame(frame_id), _status(outcome))
+
+
 def refusal(
     frame_id: bytes, code: int, message: str, data: Mapping[str, Any] | None = None
 ) -> Reply:
@@ -348,10 +375,4 @@ def ending(frame_id: bytes) -> Reply:
 
 
 def _status(outcome: Outcome) -> int:
-    if outcome.kind is not outcomes.Kind.ERROR:
-        return 200
-    try:
-        code = msgspec.json.decode(outcome.payload, type=_Code).code
-    except msgspec.MsgspecError:
-        return 200
-    return _STATUS.get(code, 200)
+    return _STATUS.get(outcome.code, 200)

@@ -35,6 +35,7 @@ _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope")
 _FIRST: Final = b'{"resultType":"complete",'
 _LAST: Final = b',"resultType":"complete"}'
 _END: Final = struct.Struct(f"{len(_FIRST)}s")
+_end: Final = _END.unpack_from
 _STAMP: Final = SERVER_INFO_KEY.encode()
 _QUOTE: Final = ord('"')
 
@@ -64,7 +65,8 @@ class _Worn(msgspec.Struct, gc=False):
 
 _envelopes = msgspec.json.Decoder(Envelope)
 _types = msgspec.json.Decoder(_Typed)
-_worn = msgspec.json.Decoder(_Worn)
+_worn = msgspec.json.Decoder(_Worn).decode
+_join: Final = b"".join  # ``frames.octets``, for the way of every call
 _NOTHING_WORN: Final = _Worn()
 
 
@@ -148,12 +150,11 @@ def result_type(payload: Raw | bytes) -> str:
 
     Nearly all are complete and say so first or last: their ends are looked at before all is read.
     """
-    size = len(payload)
-    if size >= _END.size and (
-        _END.unpack_from(payload)[0] == _FIRST
-        or _END.unpack_from(payload, size - _END.size)[0] == _LAST
-    ):
-        return COMPLETE
+    try:
+        if _end(payload)[0] == _FIRST or _end(payload, -_END.size)[0] == _LAST:
+            return COMPLETE
+    except struct.error:
+        pass  # it is shorter than that
     try:
         return _types.decode(payload).resultType
     except msgspec.MsgspecError:
@@ -177,12 +178,12 @@ class Dress(msgspec.Struct, frozen=True):
 
 def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
     """A result of the handshake era as one of the stateless era; what is no object stays."""
-    text = frames.octets(payload)
+    text = _join((payload,))
     try:
-        worn = _worn.decode(text)
+        worn = _worn(text)
     except msgspec.MsgspecError:
         return text
-    if worn == _NOTHING_WORN and text[1] == _QUOTE:
+    if text[1] == _QUOTE and worn == _NOTHING_WORN:
         return text.replace(b"{", dress.ready, 1)  # it has members: ours are put before them
     found = members(text)
     stamp = members(found.get("_meta"))
@@ -198,7 +199,7 @@ def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
 def _wears_nothing(text: bytes) -> bool:
     """Whether a result has none of the members that we write."""
     try:
-        return _worn.decode(text) == _NOTHING_WORN
+        return _worn(text) == _NOTHING_WORN
     except msgspec.MsgspecError:
         return False
 

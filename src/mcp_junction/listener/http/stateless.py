@@ -7,6 +7,7 @@ sessions, and nothing can be taken up again: closing the stream is how a client 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
@@ -15,7 +16,13 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.agreement import said_twice
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
-from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
+from mcp_junction.listener.stateless import (
+    Reply,
+    Rest,
+    StatelessDispatcher,
+    refusal,
+    unsupported,
+)
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
@@ -33,7 +40,7 @@ class StatelessFront:
         self._dispatcher = dispatcher
         self._tasks = tasks
 
-    async def post(
+    def post(
         self,
         given: list[tuple[bytes, bytes]],
         headers: dict[bytes, bytes],
@@ -42,32 +49,21 @@ class StatelessFront:
         exchange: Exchange | None,
         principal: Principal,
         endpoint: Endpoint,
-    ) -> None:
+    ) -> Awaitable[None]:
         if not frame.id or not frame.method:
-            await self._unanswered(headers, frame, send)
-            return
+            return self._unanswered(headers, frame, send)
         if len(given) != len(headers) or frame.method == _LISTEN:
             early = _refused_early(given, headers, frame)
             if early is not None:
-                await respond(send, early)
-                return
-        flow = Flow(send, self._tasks, headers, self._dispatcher)
+                return respond(send, early)
+        flow = Flow(send, self._tasks, headers, self._dispatcher, exchange)
         if exchange is not None:
             exchange.when_gone = flow.gone
         frame_id = frames.octets(frame.id)
-        answer = self._dispatcher.answer(principal, endpoint, frame, frame_id, flow, flow, headers)
-        reply = answer if isinstance(answer, Reply) else await answer
-        if flow.stream is not None:
-            await flow.finish(reply.frame if isinstance(reply, Reply) else reply)
-            return
-        if exchange is not None:
-            exchange.when_gone = None  # it holds the flow, which holds it
-            if isinstance(reply, bytes):
-                exchange.respond(_OK, reply)
-                return
-        if reply is None:  # cancelled: whoever asked is gone
-            reply = Reply(b"", 202)
-        await respond(send, Reply(reply) if isinstance(reply, bytes) else reply)
+        return (
+            self._dispatcher.answer(principal, endpoint, frame, frame_id, flow, flow, headers)
+            or _done()
+        )
 
     async def _unanswered(self, headers: dict[bytes, bytes], frame: Frame, send: Send) -> None:
         """A notification is taken and has no effect: the era knows none over HTTP."""
@@ -91,6 +87,7 @@ class Flow(msgspec.Struct, eq=False):
     _tasks: TaskScope
     _headers: dict[bytes, bytes]
     _dispatcher: StatelessDispatcher
+    _exchange: Exchange | None
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
     stream: EventStream | None = None
 
@@ -116,13 +113,28 @@ class Flow(msgspec.Struct, eq=False):
             self._attaching = self._tasks.spawn(attach)
         return self.stream
 
-    async def finish(self, frame: bytes | None) -> None:
+    def end(self, frame: bytes) -> Rest:
+        exchange = self._exchange
+        if exchange is None or self.stream is not None:
+            return self.end_with(b"", Reply(frame))
+        exchange.when_gone = None  # it holds the flow, which holds it
+        exchange.respond(_OK, frame)
+        return None
+
+    def end_with(self, frame_id: bytes, reply: Reply | None) -> Rest:
+        if self.stream is not None:
+            return self._finish(self.stream, reply)
+        if self._exchange is not None:
+            self._exchange.when_gone = None
+        # Where it was cancelled, whoever asked is gone.
+        return respond(self._send, reply or Reply(b"", 202))
+
+    async def _finish(self, stream: EventStream, reply: Reply | None) -> None:
         """Send the answer as the last event, and end the stream."""
-        assert self.stream is not None
         assert self._attaching is not None
-        if frame is not None:
-            self.stream.send(frame)
-        self.stream.end()
+        if reply is not None:
+            stream.send(reply.frame)
+        stream.end()
         await (await self._attaching)
 
 
@@ -139,6 +151,10 @@ def _refused_early(
         words = "the answer to this is a stream: accept text/event-stream"
         return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
     return None
+
+
+async def _done() -> None:
+    """Nothing is left to be done."""
 
 
 async def respond(send: Send, reply: Reply) -> None:

@@ -1,0 +1,217 @@
+"""What stateless clients ask for again and again: remembered for no longer than it holds."""
+
+import json
+
+import pytest
+from msgspec import Raw
+from tests.listener.backends import FakeBackend, StatelessClient
+from tests.listener.test_stateless import Recorder
+
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.catalog.catalog import Catalog, Offering
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.protocol import encode, frames, param_headers
+from mcp_junction.protocol.versions import (
+    CAPABILITIES_KEY,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    LATEST_STATELESS,
+    VERSION_KEY,
+    Era,
+)
+from mcp_junction.sessions import visitor as visitors
+from mcp_junction.testing.link import FakeUpstream, silence
+
+ABOUT = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}
+
+
+def stateless(key: str, tools: tuple[str, ...] = ("echo",), **how) -> FakeUpstream:
+    server = FakeUpstream(key, tools, era=Era.STATELESS, **how)
+    server.not_spoken = {Era.HANDSHAKE}
+    return server
+
+
+def showing(backend: FakeBackend, catalog: Catalog) -> None:
+    backend.snapshot = Snapshot(catalog, *backend._paths)
+
+
+async def call(client: StatelessClient, name: str, method: str = "tools/call"):
+    client.request(method, {"name": name}, id=len(client.sent))
+    await client.turns()
+    return client.sent[-1]
+
+
+def frame_of(method: str, params: dict) -> frames.Frame:
+    said = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": ABOUT}}
+    return frames.decode(json.dumps(said).encode())
+
+
+async def test_a_call_made_again_goes_where_it_went():
+    one, two = stateless("one"), stateless("two")
+    client = StatelessClient(FakeBackend(one, two))
+    for name in ("one:echo", "two:echo", "one:echo", "one__echo"):
+        assert "result" in await call(client, name)
+    assert [len(server.wire.flights) for server in (one, two)] == [3, 1]
+    assert {json.loads(flight.params)["name"] for flight in one.wire.flights} == {"echo"}
+
+
+async def test_a_tool_that_has_left_is_not_called_from_memory():
+    one = stateless("one", ("echo", "other"))
+    backend = FakeBackend(one)
+    client = StatelessClient(backend)
+    assert "result" in await call(client, "one:echo")
+    left = Offering(one, tuple(o for o in one.offering().tools if o.name == "other"))
+    showing(backend, backend.snapshot.catalog.with_offering(left, ["one"]))
+    answer = await call(client, "one:echo")
+    assert answer["error"]["code"] == INVALID_PARAMS
+    assert len(one.wire.flights) == 1
+    assert "result" in await call(client, "one:other")
+
+
+async def test_a_server_that_came_anew_is_called_instead_of_the_one_before():
+    first, second = stateless("one"), stateless("one")
+    backend = FakeBackend(first)
+    client = StatelessClient(backend)
+    await call(client, "one:echo")
+    showing(backend, backend.snapshot.catalog.with_offering(second.offering(), ["one"]))
+    await call(client, "one:echo")
+    await call(client, "one:echo")
+    assert (len(first.wire.flights), len(second.wire.flights)) == (1, 2)
+
+
+async def test_a_name_that_nobody_has_is_not_remembered_and_is_found_once_it_is_there():
+    one = stateless("one")
+    backend = FakeBackend(one)
+    client = StatelessClient(backend)
+    for _ in range(2):
+        assert (await call(client, "one:late"))["error"]["code"] == INVALID_PARAMS
+    assert backend.visitors[0].habits == {}
+    late = stateless("one", ("echo", "late"))
+    showing(backend, backend.snapshot.catalog.with_offering(late.offering(), ["one"]))
+    assert "result" in await call(client, "one:late")
+
+
+async def test_a_prompt_is_not_taken_for_the_tool_of_its_name():
+    tool, other = stateless("a", ("b:c",)), stateless("a:b", ())
+    prompt = Offer("c", {"name": Raw(b'"c"')})
+    backend = FakeBackend(tool)
+    with_both = backend.snapshot.catalog.with_offering(
+        Offering(other, prompts=(prompt,)), ["a", "a:b"]
+    )
+    showing(backend, with_both)
+    client = StatelessClient(backend)
+    for method in ("tools/call", "prompts/get", "tools/call", "prompts/get"):
+        assert "result" in await call(client, "a:b:c", method)
+    assert [flight.method for flight in tool.wire.flights] == ["tools/call"] * 2
+    assert [flight.method for flight in other.wire.flights] == ["prompts/get"] * 2
+
+
+async def test_nobody_has_the_habits_of_another():
+    one = stateless("one")
+    backend = FakeBackend(one)
+    dispatcher = StatelessClient(backend).dispatcher
+    way = Recorder()
+    for who in ("ann", "bob"):
+        principal = Principal(who, Role.AGENT)
+        frame = frame_of("tools/call", {"name": "one:echo"})
+        rest = dispatcher.answer(principal, EVERYTHING, frame, b"1", who, way)
+        assert rest is not None
+        await rest
+    ann, bob = backend.visitors
+    assert ann.habits.keys() == bob.habits.keys()
+    assert ann.habits is not bob.habits
+
+
+async def test_how_much_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(visitors, "MAX_HABITS", 10)
+    tools = tuple(f"tool{number}" for number in range(25))
+    backend = FakeBackend(stateless("one", tools))
+    client = StatelessClient(backend)
+    for tool in (*tools, *tools):
+        assert "result" in await call(client, f"one:{tool}")
+        assert len(backend.visitors[0].habits) <= 10
+
+
+@pytest.mark.req("J-ERA-HEADERS")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {b"mcp-name": b"one:other"},
+        {b"mcp-name": b"=?base64?b25lOm90aGVy?="},
+        {b"mcp-name": b"\0"},
+        {b"mcp-method": b"prompts/get"},
+        {b"mcp-protocol-version": b"2025-11-25"},
+    ],
+)
+async def test_headers_are_compared_however_often_a_call_was_made(wrong):
+    one = stateless("one")
+    dispatcher = StatelessClient(FakeBackend(one)).dispatcher
+    right = {
+        b"mcp-protocol-version": LATEST_STATELESS.encode(),
+        b"mcp-method": b"tools/call",
+        b"mcp-name": b"one:echo",
+    }
+    way = Recorder()
+    absent = {name: value for name, value in right.items() if name not in wrong}
+    encoded = {**right, b"mcp-name": b"=?base64?b25lOmVjaG8=?="}
+    for headers in (right, right, {**right, **wrong}, absent, right, encoded):
+        frame = frame_of("tools/call", {"name": "one:echo"})
+        rest = dispatcher.answer(LOCAL_OWNER, EVERYTHING, frame, b"1", b"1", way, headers)
+        if rest is not None:
+            await rest
+    assert [reply.status for reply in way.replies] == [200, 200, 400, 400, 200, 200]
+    codes = [json.loads(reply.frame)["error"]["code"] for reply in way.replies[2:4]]
+    assert codes == [HEADER_MISMATCH] * 2
+    assert len(one.wire.flights) == 4
+
+
+@pytest.mark.req("J-ERA-HEADERS")
+async def test_arguments_that_are_repeated_are_compared_with_every_call():
+    schema = {"type": "object", "properties": {"region": {"type": "string"}}}
+    schema["properties"]["region"]["x-mcp-header"] = "Region"
+    raw = Raw(encode.dumps(schema))
+    one = stateless("one")
+    offer = Offer("echo", {"name": Raw(b'"echo"'), "inputSchema": raw}, param_headers.find(raw))
+    backend = FakeBackend()
+    showing(backend, Catalog().with_offering(Offering(one, (offer,)), ["one"]))
+    dispatcher = StatelessClient(backend).dispatcher
+    way = Recorder()
+    for said in (b"eu", b"us", b"eu"):
+        headers = {
+            b"mcp-protocol-version": LATEST_STATELESS.encode(),
+            b"mcp-method": b"tools/call",
+            b"mcp-name": b"one:echo",
+            b"mcp-param-region": said,
+        }
+        frame = frame_of("tools/call", {"name": "one:echo", "arguments": {"region": "eu"}})
+        rest = dispatcher.answer(LOCAL_OWNER, EVERYTHING, frame, b"1", b"1", way, headers)
+        if rest is not None:
+            await rest
+    assert [reply.status for reply in way.replies] == [200, 400, 200]
+
+
+@pytest.mark.parametrize("era", Era)
+async def test_a_call_of_habit_that_is_cancelled_in_the_same_breath_is_not_sent(era):
+    one = FakeUpstream("one", script=silence, era=era)
+    one.not_spoken = set(Era) - {era}
+    client = StatelessClient(FakeBackend(one))
+    for number in range(2):  # the second is one of habit
+        client.request("tools/call", {"name": "one:echo"}, id=number)
+        client.say({"method": "notifications/cancelled", "params": {"requestId": number}})
+        await client.turns()
+    assert one.wire.flights == []
+    assert client.sent == []
+    assert client.dispatcher.running == {}
+
+
+async def test_what_was_found_before_the_servers_were_up_is_looked_for_again():
+    early, late = stateless("one"), stateless("one")
+    backend = FakeBackend(early, settled=False)
+    client = StatelessClient(backend)
+    client.request("tools/call", {"name": "one:echo"})
+    backend.settle(late)  # after it was read, and before it was begun
+    await client.turns()
+    assert (len(early.wire.flights), len(late.wire.flights)) == (0, 1)
+    assert "result" in client.sent[0]
