@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from tests.calls.world import World, body
+from tests.calls.world import World, body, seen
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import address
@@ -23,6 +23,7 @@ from mcp_junction.protocol.versions import (
     LINK_LOST,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
+    SERVER_INFO_KEY,
     SERVER_UNAVAILABLE,
     Era,
 )
@@ -76,7 +77,21 @@ async def test_a_client_that_comes_back_with_the_answer_has_its_result():
     await client.world.clock.advance(0)
     assert body(client.answers[0]) == {"action": "decline"}
     client.server.wire.waiting[-1].end(outcomes.result(b'{"content":[]}'))
-    assert body(await running)["resultType"] == "complete"
+    assert seen(await running)["resultType"] == "complete"
+
+
+@pytest.mark.parametrize(
+    "said", [b'{"content":[]}', b'{ "content":[]}', b'{"_meta":{"a":1}}', b"{}"]
+)
+async def test_what_a_client_is_sent_beside_the_words_of_an_older_server_is_ours(said):
+    client = Stateless(FakeUpstream("one", script=lambda _: outcomes.result(said)))
+    outcome = await client.world.run(client.call())
+    words, sent = json.loads(said), seen(outcome)
+    assert sent.pop("resultType") == "complete"
+    assert sent["_meta"].pop(SERVER_INFO_KEY)["name"]
+    assert sent == {"_meta": {}, **words}
+    if said == b'{"content":[]}':
+        assert outcome.payload == said, "what is recorded of a call is what its server said"
 
 
 async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_on():
@@ -88,7 +103,7 @@ async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_
     flight.passenger.park("sampling/createMessage", Raw(b"{}"), answers.append)
     assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
     flight.end(outcomes.result(b'{"content":[]}'))
-    assert body(await running)["resultType"] == "complete"
+    assert seen(await running)["resultType"] == "complete"
     assert call.ride is None, "what knows the call is not to be known by it"
 
 
@@ -368,7 +383,7 @@ async def test_a_state_of_null_is_none():
     asked = body(await client.world.run(client.call(requestState=None)))
     assert asked == ASKS
     older = Stateless(FakeUpstream("one", script=echo))
-    assert body(await older.world.run(older.call(requestState=None)))["resultType"] == "complete"
+    assert seen(await older.world.run(older.call(requestState=None)))["resultType"] == "complete"
 
 
 async def test_a_state_that_can_be_none_is_the_fault_of_its_server():

@@ -61,5 +61,10 @@ def body(outcome: Outcome) -> Any:
     return json.loads(bytes(outcome.payload))
 
 
+def seen(outcome: Outcome) -> Any:
+    """A result as its client is sent it."""
+    return json.loads(outcome.frame(b"1"))["result"]
+
+
 def raw(value: Any) -> Raw:
     return Raw(json.dumps(value).encode())

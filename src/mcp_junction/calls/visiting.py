@@ -23,13 +23,13 @@ from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol.envelope import Dress, dressed
+from mcp_junction.protocol.envelope import Dress, wears_nothing
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, RESOURCE_NOT_FOUND
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.outcome import ERROR, RESULT, Delivery, Outcome
+from mcp_junction.upstream.outcome import ERROR, RESULT, Delivery, Dressed, Outcome
 from mcp_junction.upstream.server import Upstream
 
 _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
@@ -125,8 +125,11 @@ class Visiting:
 
     def _dressed(self, method: str, outcome: Outcome) -> Outcome:
         if outcome.kind is RESULT:
+            text = b"".join((outcome.payload,))
             dress = self._dress if method != READ else self._kept
-            return Outcome(RESULT, dressed(outcome.payload, dress))
+            if wears_nothing(text):
+                return Dressed(RESULT, text, None, dress.ready)
+            return Outcome(RESULT, envelope.dressed(text, dress))
         return _renumbered(outcome) if outcome.kind is ERROR else outcome
 
 

@@ -232,7 +232,11 @@ class StatelessDispatcher:
         finally:
             del self.running[key]
         if outcome.kind is RESULT:
-            rest = way.end(encode.result(frame_id, outcome.payload))
+            rest = way.end(
+                encode.result(frame_id, outcome.payload)
+                if type(outcome) is Outcome
+                else outcome.frame(frame_id)
+            )
         else:
             rest = way.end_with(frame_id, _reply(frame_id, outcome))
         if rest is not None:

@@ -66,7 +66,6 @@ class _Worn(msgspec.Struct, gc=False):
 _envelopes = msgspec.json.Decoder(Envelope)
 _types = msgspec.json.Decoder(_Typed)
 _worn = msgspec.json.Decoder(_Worn).decode
-_join: Final = b"".join  # ``frames.octets``, for the way of every call
 _NOTHING_WORN: Final = _Worn()
 
 
@@ -176,16 +175,23 @@ class Dress(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "ready", ready)
 
 
+def wears_nothing(text: bytes) -> bool:
+    """Whether a result is an object with members, and none of those that we write."""
+    try:
+        return _worn(text) == _NOTHING_WORN and text[1] == _QUOTE
+    except msgspec.MsgspecError:
+        return False
+
+
 def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
     """A result of the handshake era as one of the stateless era; what is no object stays."""
-    text = _join((payload,))
+    text = frames.octets(payload)
+    if wears_nothing(text):
+        return text.replace(b"{", dress.ready, 1)  # ours are put before its own
     try:
-        worn = _worn(text)
-    except msgspec.MsgspecError:
+        found = frames.members(text)
+    except FrameError:
         return text
-    if text[1] == _QUOTE and worn == _NOTHING_WORN:
-        return text.replace(b"{", dress.ready, 1)  # it has members: ours are put before them
-    found = members(text)
     stamp = members(found.get("_meta"))
     stamp.setdefault(SERVER_INFO_KEY, Raw(dress.server))
     for name in _OF_RESULTS:
@@ -196,20 +202,12 @@ def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
     return head + (b"}" if rest == b"}" else b"," + rest)
 
 
-def _wears_nothing(text: bytes) -> bool:
-    """Whether a result has none of the members that we write."""
-    try:
-        return _worn(text) == _NOTHING_WORN
-    except msgspec.MsgspecError:
-        return False
-
-
 def undressed(payload: Raw | bytes) -> bytes:
     """A result of the stateless era as one of the handshake era; what is no object stays."""
     text = frames.octets(payload)
     if text.startswith(_FIRST):  # most often that is all there is to take off
         rest = b"{" + text[_END.size :]
-        if _wears_nothing(rest):
+        if wears_nothing(rest):
             return rest
     found = members(text)
     if not found:

@@ -80,6 +80,20 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         return encode.error(frame_id, self.payload)
 
 
+class Dressed(Outcome, frozen=True, gc=False):
+    """A result of a server of another era than its client's.
+
+    What we add to it is put on when it is written: it is not what the server said.
+    """
+
+    dress: bytes = b""
+    """What it begins with then, in place of its bracket; it is an object with members."""
+
+    def frame(self, frame_id: bytes) -> bytes:
+        text = b"".join((self.payload,))
+        return encode.result(frame_id, text.replace(b"{", self.dress, 1))
+
+
 def result(payload: Raw | bytes) -> Outcome:
     return Outcome(RESULT, payload)
 

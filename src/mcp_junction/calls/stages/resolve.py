@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from msgspec.structs import replace
+
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import READ
 from mcp_junction.calls.snapshot import Handler
@@ -88,7 +90,7 @@ async def _resource(call: Call, following: Handler) -> Outcome:
         own = call.route.pair.name
         if call.name == own or call.method != READ or outcome.kind is not RESULT:
             return outcome
-        return outcomes.result(read_as(outcome.payload, own, call.name))
+        return replace(outcome, payload=read_as(outcome.payload, own, call.name))
     uri = _short(call.name)
     message = f"Resource not found: {uri}"
     code = INVALID_PARAMS if call.caller.era is STATELESS else RESOURCE_NOT_FOUND
