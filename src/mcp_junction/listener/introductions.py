@@ -43,7 +43,16 @@ class Introduction(msgspec.Struct, frozen=True):
     """Whether there is nothing else in ``_meta``."""
 
 
-_NOBODY: Final = Introduction(None, b"", None, None, False)
+class Remembered(msgspec.Struct, frozen=True):
+    """An introduction, and who made it where in which bytes."""
+
+    meta: Raw
+    principal: Principal | None
+    endpoint: Endpoint | None
+    said: Introduction
+
+
+_NOT_YET: Final = Remembered(Raw(), None, None, Introduction(None, b"", None, None, False))
 
 
 class Introductions:
@@ -52,8 +61,8 @@ class Introductions:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._known: dict[tuple[int, int, bytes], Introduction] = {}
-        self._last: tuple[Raw, Principal | None, Endpoint | None, Introduction]
-        self._last = Raw(), None, None, _NOBODY
+        self.last = _NOT_YET
+        """The latest, which most often is the next one, too."""
         self._visitors: dict[tuple[int, int, bytes, bytes], Visitor] = {}
         """By what they say of themselves; each holds what its key has only the identity of."""
 
@@ -62,9 +71,6 @@ class Introductions:
 
     def read(self, principal: Principal, endpoint: Endpoint, meta: Raw | None) -> Introduction:
         """The introduction in a request's ``_meta``. Raises FrameError when it is none."""
-        last, whose, where, latest = self._last
-        if meta == last and principal is whose and endpoint is where:
-            return latest  # most often it is the same one again
         said = frames.octets(meta or b"")
         key = id(principal), id(endpoint), said
         found = self._known.get(key)
@@ -74,7 +80,7 @@ class Introductions:
                 return found
             self._make_room()
             self._known[key] = found
-        self._last = Raw(said), principal, endpoint, found
+        self.last = Remembered(Raw(said), principal, endpoint, found)
         return found
 
     def _made(

@@ -29,6 +29,7 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import cursor_in
+from mcp_junction.protocol.requests import Request
 from mcp_junction.protocol.versions import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -118,8 +119,12 @@ class StatelessDispatcher:
         While it runs it is found by its key. ``headers`` are those that repeat it, if any.
         """
         try:
-            params = frame.members()
-            said = self.introductions.read(principal, endpoint, params.get("_meta"))
+            params = frame.known if type(frame) is Request else frame.members()
+            meta, last = params.get("_meta"), self.introductions.last
+            if meta == last.meta and principal is last.principal and endpoint is last.endpoint:
+                said = last.said  # most often it is the same one again
+            else:
+                said = self.introductions.read(principal, endpoint, meta)
             visitor, method = said.visitor, frame.method
             if visitor is None or method not in _ROUTED:
                 if headers is not None:

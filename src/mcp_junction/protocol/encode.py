@@ -73,6 +73,15 @@ def result(frame_id: Payload, payload: Payload) -> bytes:
     return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n")))
 
 
+def result_with(frame_id: Payload, members: bytes, payload: bytes) -> bytes:
+    """A result that begins with ``members``: ``{`` and each with a comma behind it.
+
+    The payload is an object that has members of its own.
+    """
+    head = b'{"jsonrpc":"2.0","id":'
+    return _line(b"".join((head, frame_id, b',"result":', members, payload[1:], b"}\n")))
+
+
 def ready(frame_id: Payload, payload: bytes) -> bytes:
     """A result whose payload went through ``one_line`` when it was made."""
     return b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))

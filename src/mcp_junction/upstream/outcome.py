@@ -87,11 +87,10 @@ class Dressed(Outcome, frozen=True, gc=False):
     """
 
     dress: bytes = b""
-    """What it begins with then, in place of its bracket; it is an object with members."""
+    """The members that it begins with then; it has others."""
 
     def frame(self, frame_id: bytes) -> bytes:
-        text = b"".join((self.payload,))
-        return encode.result(frame_id, text.replace(b"{", self.dress, 1))
+        return encode.result_with(frame_id, self.dress, self.payload)
 
 
 def result(payload: Raw | bytes) -> Outcome:
