@@ -16,6 +16,7 @@ from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal,
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.requests import Request
 from mcp_junction.protocol.versions import INVALID_REQUEST
 from mcp_junction.tasks import TaskScope
 
@@ -46,12 +47,13 @@ class PipeClient:
 
     def receive(self, frame: Frame) -> None:
         """Take one frame, and answer on the wire."""
-        if not frame.id:
-            self._notified(frame)
+        if type(frame) is Request:  # nearly all are
+            frame_id: bytes = frame.id
+        elif frame.id and frame.method:
+            frame_id = frames.octets(frame.id)
+        else:
+            self._unanswered(frame)
             return
-        if not frame.method:
-            return  # the answer to nothing: this era asks no questions that way
-        frame_id = frames.octets(frame.id)
         if frame_id in self._running:
             words = "a request with this id is still running"
             self.send(refusal(frame_id, INVALID_REQUEST, words).frame)
@@ -77,8 +79,9 @@ class PipeClient:
             del self._asked[next(iter(self._asked))]
         self._asked[frame_id] = state
 
-    def _notified(self, frame: Frame) -> None:
-        if frame.method != "notifications/cancelled":
+    def _unanswered(self, frame: Frame) -> None:
+        """Take what is no request; answers answer nothing, for this era asks no questions so."""
+        if frame.id or frame.method != "notifications/cancelled":
             return
         try:
             params = frames.members(frame.params)

@@ -94,6 +94,7 @@ class StatelessDispatcher:
         self.running: dict[Hashable, Call | Listen] = {}
         """What the client can end before it is over, by the keys that fronts gave it."""
         self.listens: dict[Listen, asyncio.Future[None]] = {}
+        self._is_settled = False  # which stays so, once it is
         info = {"name": backend.settings.name, "version": backend.settings.version}
         self._server_info = encode.dumps(info)
 
@@ -152,8 +153,10 @@ class StatelessDispatcher:
             level=said.level,
             is_bare=said.is_bare,
         )
-        if not self._backend.is_settled:
-            return self._run_when_offered(key, frame_id, call, way)
+        if not self._is_settled:
+            self._is_settled = self._backend.is_settled
+            if not self._is_settled:
+                return self._run_when_offered(key, frame_id, call, way)
         handle = (habit.route is not None and snapshot.straight) or snapshot.handle
         return self._run(key, frame_id, call, way, handle)
 

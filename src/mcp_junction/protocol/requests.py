@@ -21,7 +21,7 @@ from mcp_junction.protocol.frames import (
 
 
 class Request(Frame, gc=False):
-    """A request whose params have been read; it has them as members only."""
+    """A request whose params have been read; it has them as members only, and its id as bytes."""
 
     known: dict[str, Raw] = msgspec.field(default_factory=dict)
 
