@@ -99,7 +99,7 @@ async def cpu_over_lives(lab: Lab, begin: Callable[[], Awaitable[Loads]]) -> Tak
     Two processes of one program differ by up to a tenth for as long as they live, so where loads
     of one program are held against each other, and each needs a process, one life says little.
     """
-    lives = 2 if lab.quick else 8
+    lives = 2 if lab.quick else 12
     rounds = max(lab.rounds // lives, 4)
     taken = Taken({}, lives * rounds)
     for _ in range(lives):
@@ -130,6 +130,25 @@ def compared(taken: Taken, name: str, with_name: str, what: str, unit: str) -> F
     least = f"by the least {min(ours) / min(floor):.2f}×"
     note = f"median of {taken.rounds} × {taken.calls}; {least}"
     return Figure(what, median(ours) * PER[unit], unit, median(floor) * PER[unit], note)
+
+
+def paired(taken: Taken, names: tuple[str, ...], with_names: tuple[str, ...], what: str) -> Figure:
+    """How many times as much one load takes as another, in the median of the rounds.
+
+    Of two names the first is held against the second. What is compared ran within one round, half a
+    second apart: what slows the machine down for longer than that slows down both.
+    """
+
+    def each(load: str, least: str | None = None) -> list[float]:
+        seconds = taken.seconds[load]
+        return [a / b for a, b in zip(seconds, each(least), strict=True)] if least else seconds
+
+    ours, others = each(*names), each(*with_names)
+    ratios = sorted(a / b for a, b in zip(ours, others, strict=True))
+    quarter = len(ratios) // 4
+    low, high = ratios[quarter], ratios[-quarter - 1]
+    note = f"half of {len(ratios)} rounds within {low:.2f}–{high:.2f}×"
+    return Figure(what, median(ratios), "×", 1.0, note)
 
 
 async def latencies(target: Target, calls: int) -> list[float]:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
-from statistics import median
 
 import procs
 from budgets import AtMost, Figure, Limit, Ratio
@@ -18,6 +17,7 @@ from measure import (
     cpu_over_lives,
     echo,
     in_flight,
+    paired,
     side_by_side,
 )
 from registry import case
@@ -30,6 +30,8 @@ STATELESS: Servers = {"up": server("upstream.py", "--stdio", "--stateless")}
 SAME = "new → new server"
 CROSSED = "new → old server"
 BACK = "old → new server"
+OLD = "old"
+FLOOR_NEW, FLOOR_CROSSED, FLOOR_OLD = "floor → new", "floor → old", "floor, old"
 AGAINST_OLD = ", against old → old"
 FOR_ITS_BYTES = ", both against their floors"
 BUDGET: dict[str, Limit] = {
@@ -44,27 +46,14 @@ BUDGET: dict[str, Limit] = {
 
 def figures(taken: Taken) -> list[Figure]:
     return [
-        compared(taken, SAME, "floor → new", SAME, "µs"),
-        compared(taken, CROSSED, "floor → old", CROSSED, "µs"),
-        compared(taken, SAME, "old", SAME + AGAINST_OLD, "µs"),
-        compared(taken, CROSSED, "old", CROSSED + AGAINST_OLD, "µs"),
-        compared(taken, BACK, "old", BACK + AGAINST_OLD, "µs"),
-        for_its_bytes(taken, SAME, "floor → new"),
-        for_its_bytes(taken, CROSSED, "floor → old"),
+        compared(taken, SAME, FLOOR_NEW, SAME, "µs"),
+        compared(taken, CROSSED, FLOOR_CROSSED, CROSSED, "µs"),
+        compared(taken, BACK, OLD, BACK, "µs"),
+        *(paired(taken, (name,), (OLD,), name + AGAINST_OLD) for name in (SAME, CROSSED, BACK)),
+        # A request of 2026-07-28 is longer, and so it is for the floor.
+        paired(taken, (SAME, FLOOR_NEW), (OLD, FLOOR_OLD), SAME + FOR_ITS_BYTES),
+        paired(taken, (CROSSED, FLOOR_CROSSED), (OLD, FLOOR_OLD), CROSSED + FOR_ITS_BYTES),
     ]
-
-
-def for_its_bytes(taken: Taken, name: str, floor: str) -> Figure:
-    """How many floors a call takes, against how many one of the handshake era takes.
-
-    A request of 2026-07-28 is longer, and so it is for the floor.
-    """
-
-    def floors(load: str, least: str) -> float:
-        return median(taken.seconds[load]) / median(taken.seconds[least])
-
-    old = floors("old", "floor, old")
-    return Figure(name + FOR_ITS_BYTES, floors(name, floor), "×", old)
 
 
 @case("http-new-32", budget=BUDGET, front="http")
@@ -75,13 +64,13 @@ async def http_new_32(lab: Lab) -> list[Figure]:
         before_old = await served(lab, HANDSHAKE)
         before_new = await served(lab, STATELESS)
         return {
-            "old": by(lab, before_old["ours"], HttpSession),
+            OLD: by(lab, before_old["ours"], HttpSession),
             CROSSED: by(lab, before_old["ours"], StatelessHttpSession),
             SAME: by(lab, before_new["ours"], StatelessHttpSession),
             BACK: by(lab, before_new["ours"], HttpSession),
-            "floor → old": by(lab, before_old["floor"], StatelessHttpSession),
-            "floor → new": by(lab, before_new["floor"], StatelessHttpSession),
-            "floor, old": by(lab, before_old["floor"], HttpSession),
+            FLOOR_CROSSED: by(lab, before_old["floor"], StatelessHttpSession),
+            FLOOR_NEW: by(lab, before_new["floor"], StatelessHttpSession),
+            FLOOR_OLD: by(lab, before_old["floor"], HttpSession),
         }
 
     return figures(await cpu_over_lives(lab, begin))
@@ -119,13 +108,13 @@ async def stdio_new_call(lab: Lab) -> list[Figure]:
 
     async def begin() -> Loads:
         started = {
-            "old": await lab.start("ours", HANDSHAKE),
+            OLD: await lab.start("ours", HANDSHAKE),
             CROSSED: await lab.start("ours", HANDSHAKE, new),
             SAME: await lab.start("ours", STATELESS, new),
             BACK: await lab.start("ours", STATELESS),
-            "floor → old": await lab.start("floor", HANDSHAKE, new),
-            "floor → new": await lab.start("floor", STATELESS, new),
-            "floor, old": await lab.start("floor", HANDSHAKE),
+            FLOOR_CROSSED: await lab.start("floor", HANDSHAKE, new),
+            FLOOR_NEW: await lab.start("floor", STATELESS, new),
+            FLOOR_OLD: await lab.start("floor", HANDSHAKE),
         }
         for target in started.values():
             await target.open()

@@ -30,7 +30,7 @@ class Backend(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every server is up or has failed."""
+        """Whether every server is up or has failed, or was once: it stays so."""
         ...
 
     async def settled(self) -> None:

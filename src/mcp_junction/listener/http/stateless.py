@@ -26,6 +26,7 @@ from mcp_junction.listener.stateless import (
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.requests import Request
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.tasks import TaskScope
 
@@ -59,7 +60,7 @@ class StatelessFront:
         flow = Flow(send, self._tasks, headers, self._dispatcher, exchange)
         if exchange is not None:
             exchange.when_gone = flow.gone
-        frame_id = frames.octets(frame.id)
+        frame_id: bytes = frame.id if type(frame) is Request else frames.octets(frame.id)
         return (
             self._dispatcher.answer(principal, endpoint, frame, frame_id, flow, flow, headers)
             or _done()
