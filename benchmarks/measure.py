@@ -132,23 +132,22 @@ def compared(taken: Taken, name: str, with_name: str, what: str, unit: str) -> F
     return Figure(what, median(ours) * PER[unit], unit, median(floor) * PER[unit], note)
 
 
-def paired(taken: Taken, names: tuple[str, ...], with_names: tuple[str, ...], what: str) -> Figure:
-    """How many times as much one load takes as another, in the median of the rounds.
+def ratios(taken: Taken, name: str, with_name: str) -> list[float]:
+    """How many times as much one load takes as another, round by round.
 
-    Of two names the first is held against the second. What is compared ran within one round, half a
-    second apart: what slows the machine down for longer than that slows down both.
+    What slows the machine down for longer than a round slows down both.
     """
+    pairs = zip(taken.seconds[name], taken.seconds[with_name], strict=True)
+    return [ours / other for ours, other in pairs]
 
-    def each(load: str, least: str | None = None) -> list[float]:
-        seconds = taken.seconds[load]
-        return [a / b for a, b in zip(seconds, each(least), strict=True)] if least else seconds
 
-    ours, others = each(*names), each(*with_names)
-    ratios = sorted(a / b for a, b in zip(ours, others, strict=True))
-    quarter = len(ratios) // 4
-    low, high = ratios[quarter], ratios[-quarter - 1]
-    note = f"half of {len(ratios)} rounds within {low:.2f}–{high:.2f}×"
-    return Figure(what, median(ratios), "×", 1.0, note)
+def middle(what: str, rounds: list[float]) -> Figure:
+    """The median of the rounds' ratios, held against 1."""
+    found = sorted(rounds)
+    quarter = len(found) // 4
+    low, high = found[quarter], found[-quarter - 1]
+    note = f"half of {len(found)} rounds within {low:.2f}–{high:.2f}×"
+    return Figure(what, median(found), "×", 1.0, note)
 
 
 async def latencies(target: Target, calls: int) -> list[float]:

@@ -17,7 +17,8 @@ from measure import (
     cpu_over_lives,
     echo,
     in_flight,
-    paired,
+    middle,
+    ratios,
     side_by_side,
 )
 from registry import case
@@ -48,12 +49,20 @@ def figures(taken: Taken) -> list[Figure]:
     return [
         compared(taken, SAME, FLOOR_NEW, SAME, "µs"),
         compared(taken, CROSSED, FLOOR_CROSSED, CROSSED, "µs"),
-        compared(taken, BACK, OLD, BACK, "µs"),
-        *(paired(taken, (name,), (OLD,), name + AGAINST_OLD) for name in (SAME, CROSSED, BACK)),
-        # A request of 2026-07-28 is longer, and so it is for the floor.
-        paired(taken, (SAME, FLOOR_NEW), (OLD, FLOOR_OLD), SAME + FOR_ITS_BYTES),
-        paired(taken, (CROSSED, FLOOR_CROSSED), (OLD, FLOOR_OLD), CROSSED + FOR_ITS_BYTES),
+        *(middle(name + AGAINST_OLD, ratios(taken, name, OLD)) for name in (SAME, CROSSED, BACK)),
+        for_its_bytes(taken, SAME, FLOOR_NEW),
+        for_its_bytes(taken, CROSSED, FLOOR_CROSSED),
     ]
+
+
+def for_its_bytes(taken: Taken, name: str, floor: str) -> Figure:
+    """How many floors a call takes, against how many one of the handshake era takes.
+
+    A request of 2026-07-28 is longer, and so it is for the floor.
+    """
+    floors, old = ratios(taken, name, floor), ratios(taken, OLD, FLOOR_OLD)
+    pairs = zip(floors, old, strict=True)
+    return middle(name + FOR_ITS_BYTES, [ours / other for ours, other in pairs])
 
 
 @case("http-new-32", budget=BUDGET, front="http")

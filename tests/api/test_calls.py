@@ -131,13 +131,13 @@ async def test_routing_adds_less_than_fifty_milliseconds(served):
 async def test_routing_is_what_comes_before_the_call_is_sent(gateway, monkeypatch):
     served = await gateway()
     await served.register("one")
-    handle = served.junction.snapshot.handle
+    paths = served.junction._paths
 
     async def thinking(call):
         await asyncio.sleep(0.05)
-        return await handle(call)
+        return await paths.handle(call)
 
-    monkeypatch.setattr(served.junction, "_handle", thinking)
+    monkeypatch.setattr(served.junction, "_paths", paths._replace(handle=thinking))
     served.junction.keeper.renew()
     told = (await served.call("one.echo")).json()["metadata"]
     assert told["routing_time_ms"] >= 50

@@ -90,8 +90,12 @@ async def test_what_a_client_is_sent_beside_the_words_of_an_older_server_is_ours
     assert sent.pop("resultType") == "complete"
     assert sent["_meta"].pop(SERVER_INFO_KEY)["name"]
     assert sent == {"_meta": {}, **words}
-    if said == b'{"content":[]}':
-        assert outcome.payload == said, "what is recorded of a call is what its server said"
+
+
+async def test_what_is_recorded_of_a_call_is_what_its_older_server_said():
+    said = b'{"content":[]}'
+    client = Stateless(FakeUpstream("one", script=lambda _: outcomes.result(said)))
+    assert (await client.world.run(client.call())).payload == said
 
 
 async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_on():
@@ -356,6 +360,19 @@ async def test_the_state_of_a_stateless_server_is_good_for_the_same_call_only():
     assert (await client.come_back(state, arguments={"a": 2})).code == INVALID_PARAMS
     again = await client.come_back(state, arguments={"b": "\u00e9", "a": 1})
     assert body(again)["resultType"] == "complete"
+
+
+@pytest.mark.req("J-REQUEST-STATE")
+async def test_a_foreign_state_reaches_no_server_with_whatever_it_comes():
+    client = Newer()
+    said = {"ref": {"type": "ref/prompt", "name": "one:p"}, "requestState": "forged"}
+    params = frames.members(json.dumps(said).encode())
+    what = "completion/complete", address("completion/complete", params), params
+    call = Visit(client.visitor, client.world.snapshot, *what, client.visitor)
+    route = client.route()
+    outcome = await client.world.crossing.stateless(call, client.server.wire, route)
+    assert outcome.code == INVALID_PARAMS
+    assert client.server.wire.flights == []
 
 
 async def test_what_the_server_refused_may_be_tried_again_with_the_same_state():

@@ -44,7 +44,7 @@ class OwnWorld(World):
 
     def put(self, catalog: Catalog) -> None:
         self.finding.follow(catalog)
-        self.snapshot = Snapshot(catalog, self.snapshot.handle, own=self.own)
+        self.snapshot = Snapshot(catalog, *self.paths, own=self.own)
 
     def listed(self) -> list[dict]:
         view = self.snapshot.catalog.view(self.session.spelling, endpoint=self.session.endpoint)

@@ -5,10 +5,16 @@ import asyncio
 import pytest
 from tests.calls.world import BOUND, World, body
 
-from mcp_junction.calls.pipeline import compose
+from mcp_junction.calls.pipeline import Paths, compose, pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import Record
-from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_PARAMS, SERVER_UNAVAILABLE
+from mcp_junction.protocol import names
+from mcp_junction.protocol.versions import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    RATE_LIMITED,
+    SERVER_UNAVAILABLE,
+)
 from mcp_junction.testing.clock import FakeClock
 from mcp_junction.testing.link import FakeUpstream, greets, silence
 from mcp_junction.testing.sink import MemorySink
@@ -51,6 +57,48 @@ async def test_a_path_without_stages_is_its_end():
         return outcomes.result(b"{}")
 
     assert compose([], last) is last
+
+
+@pytest.mark.parametrize("way", Paths._fields)
+async def test_whatever_may_stop_a_call_is_on_both_paths(way):
+    world, watched = World(quiet()), []
+
+    async def refuse(call, following):
+        return outcomes.failed(RATE_LIMITED, "not now", Delivery.NOT_SENT)
+
+    paths = _pipeline(world, watched, refuse)
+    call = world.call()
+    call.route = world.snapshot.catalog.view(names.STDIO).find("one:echo")
+    outcome = await getattr(paths, way)(call)
+    assert outcome.code == RATE_LIMITED
+    assert call.route.upstream.wire.flights == []
+    assert [(made, ended) for made, ended, _ in watched] == [(call, outcome)]
+    assert [event.outcome for event in world.sink.events] == ["error"]
+
+
+@pytest.mark.parametrize("way", Paths._fields)
+async def test_a_call_that_was_ended_before_it_began_is_shown_to_no_stage(way):
+    world, asked = World(quiet()), []
+
+    async def ask(call, following):
+        asked.append(call)
+        return await following(call)
+
+    paths = _pipeline(world, [], ask)
+    call = world.call()
+    call.route = world.snapshot.catalog.view(names.STDIO).find("one:echo")
+    call.cancel("never mind")
+    assert (await getattr(paths, way)(call)).kind is Kind.CANCELLED
+    assert asked == []
+    assert call.route.upstream.wire.flights == []
+
+
+def _pipeline(world: World, watched: list, stage) -> Paths:
+    def watch(*ended):
+        watched.append(ended)
+
+    parts = world.clock, world.deadlines, world.register, world.sink, world.crossing
+    return pipeline(*parts, watchers=[watch], inner=[stage])
 
 
 @pytest.mark.req("FR-006", "US3-1")
@@ -113,7 +161,7 @@ async def test_a_call_to_a_tool_of_a_server_that_left_says_that_it_is_down(name)
     world = World(one, FakeUpstream("two"))
     one.go_down("exited with code 3")
     call = world.call(name)
-    call.snapshot = Snapshot(world.snapshot.catalog.without("one"), world.snapshot.handle)
+    call.snapshot = Snapshot(world.snapshot.catalog.without("one"), *world.paths)
     error = body(await world.run(call))
     assert error["code"] == SERVER_UNAVAILABLE
     assert "exited with code 3" in error["message"]

@@ -34,8 +34,8 @@ class World:
         self.tasks = TaskScope("calls")
         self.register = Subscriptions()
         self.crossing = crossing(self.clock)
-        paths = pipeline(self.clock, self.deadlines, self.register, self.sink, self.crossing)
-        self.snapshot = Snapshot(catalog_of(*upstreams), *paths)
+        self.paths = pipeline(self.clock, self.deadlines, self.register, self.sink, self.crossing)
+        self.snapshot = Snapshot(catalog_of(*upstreams), *self.paths)
 
     def call(self, name: str = "one:echo", **members: Any) -> Call:
         params = {"name": name, "arguments": {}, **members}

@@ -312,12 +312,26 @@ async def test_each_client_hears_the_levels_it_asked_for(serving, upstream):
     assert heard == [["debug", "error"], ["error"]]
 
 
-async def test_a_log_message_for_no_call_is_not_shown_across_principals(serving, tmp_path):
+async def test_a_log_message_for_no_call_is_not_shown_across_principals(
+    serving, tmp_path, monkeypatch
+):
     ring = Keys(tmp_path / "data")
     keys = [ring.create(Role.AGENT, agent)[1] for agent in ("one", "two")]
     gateway = await serving({"p": stdio_entry()})
     one, two = [await gateway.front(key=key) for key in keys]
+    hear, has_heard = gateway.junction.heard, asyncio.Event()
+
+    def heard(upstream, frame):
+        hear(upstream, frame)
+        if frame.method == "notifications/message":
+            has_heard.set()
+
+    monkeypatch.setattr(gateway.junction, "heard", heard)
     await one.told("p.log_alone")
+    async with asyncio.timeout(20):
+        await (
+            has_heard.wait()
+        )  # while a call of hers is under way, it would be taken for that one's
     await one.told("p.speak", levels=["info"])
     assert [m["params"]["data"] for m in one.all_heard("notifications/message")] == [
         "a info message"

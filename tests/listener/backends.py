@@ -16,9 +16,9 @@ from mcp_junction.config.settings import Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
-from mcp_junction.listener.stateless import StatelessDispatcher
+from mcp_junction.listener.stateless import Reply, StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol import frames, names
+from mcp_junction.protocol import names, requests
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import (
     CAPABILITIES_KEY,
@@ -116,7 +116,7 @@ class Client:
     def say(self, line: bytes) -> None:
         """One line, as a listener would take it."""
         try:
-            frame = frames.decode(line)
+            frame = requests.decode(line)
         except FrameError as error:
             self.session.send(self.dispatcher.refused(error))
             return
@@ -177,7 +177,7 @@ class StatelessClient:
 
     def say(self, message: dict[str, Any]) -> None:
         line = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        self.pipe.receive(frames.decode(line))
+        self.pipe.receive(requests.decode(line))
 
     def request(
         self,
@@ -204,6 +204,24 @@ class StatelessClient:
     async def turns(self, count: int = 10) -> None:
         for _ in range(count):
             await asyncio.sleep(0)
+
+
+class Recorder:
+    """A Way that keeps the answers."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply | None] = []
+
+    def send(self, frame: bytes) -> None:
+        """What comes before the answer is not kept."""
+
+    offer = send
+
+    def end(self, frame: bytes) -> None:
+        self.replies.append(Reply(frame))
+
+    def end_with(self, frame_id: bytes, reply: Reply | None) -> None:
+        self.replies.append(reply)
 
 
 def _refuse(constant: str) -> None:

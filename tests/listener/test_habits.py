@@ -1,18 +1,20 @@
 """What stateless clients ask for again and again: remembered for no longer than it holds."""
 
+import asyncio
 import json
 
 import pytest
 from msgspec import Raw
-from tests.listener.backends import FakeBackend, StatelessClient
-from tests.listener.test_stateless import Recorder
+from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
+from mcp_junction.calls import habits
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, Pattern
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
-from mcp_junction.protocol import encode, frames, param_headers
+from mcp_junction.protocol import encode, param_headers, requests
+from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import (
     CAPABILITIES_KEY,
     HEADER_MISMATCH,
@@ -21,7 +23,6 @@ from mcp_junction.protocol.versions import (
     VERSION_KEY,
     Era,
 )
-from mcp_junction.sessions import visitor as visitors
 from mcp_junction.testing.link import FakeUpstream, silence
 
 ABOUT = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}
@@ -43,9 +44,9 @@ async def call(client: StatelessClient, name: str, method: str = "tools/call"):
     return client.sent[-1]
 
 
-def frame_of(method: str, params: dict) -> frames.Frame:
+def frame_of(method: str, params: dict) -> Frame:
     said = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": ABOUT}}
-    return frames.decode(json.dumps(said).encode())
+    return requests.decode(json.dumps(said).encode())
 
 
 async def test_a_call_made_again_goes_where_it_went():
@@ -87,7 +88,7 @@ async def test_a_name_that_nobody_has_is_not_remembered_and_is_found_once_it_is_
     client = StatelessClient(backend)
     for _ in range(2):
         assert (await call(client, "one:late"))["error"]["code"] == INVALID_PARAMS
-    assert backend.visitors[0].habits == {}
+    assert backend.snapshot.habits == {}
     late = stateless("one", ("echo", "late"))
     showing(backend, backend.snapshot.catalog.with_offering(late.offering(), ["one"]))
     assert "result" in await call(client, "one:late")
@@ -108,30 +109,93 @@ async def test_a_prompt_is_not_taken_for_the_tool_of_its_name():
     assert [flight.method for flight in other.wire.flights] == ["prompts/get"] * 2
 
 
-async def test_nobody_has_the_habits_of_another():
+async def test_a_call_is_looked_up_once_for_as_long_as_its_snapshot_lasts(monkeypatch):
+    looked_up = []
+    formed = habits.Habits.formed
+
+    def counted(self, caller, method, params, catalog):
+        looked_up.append(params["name"])
+        return formed(self, caller, method, params, catalog)
+
+    monkeypatch.setattr(habits.Habits, "formed", counted)
     one = stateless("one")
     backend = FakeBackend(one)
+    client = StatelessClient(backend)
+    for _ in range(3):
+        assert "result" in await call(client, "one:echo")
+    assert len(looked_up) == 1
+    showing(backend, backend.snapshot.catalog.again())
+    assert backend.snapshot.habits == {}, "what was found before is not held any longer"
+    for _ in range(3):
+        assert "result" in await call(client, "one:echo")
+    assert len(looked_up) == 2
+
+
+async def test_what_is_found_when_it_is_accepted_goes_straight_and_nothing_else():
+    one = stateless("one")
+    backend = FakeBackend(one)
+    ways = []
+
+    def noted(way, handle):
+        def handler(made):
+            ways.append((way, made.method, made.name))
+            return handle(made)
+
+        return handler
+
+    paths = [noted(way, handle) for way, handle in backend._paths._asdict().items()]
+    backend.snapshot = Snapshot(backend.snapshot.catalog, *paths)
+    client = StatelessClient(backend)
+    await call(client, "one:echo")
+    await call(client, "one:nothing")
+    client.request("resources/read", {"uri": "a://1"}, id="r")
+    backend.is_settled = False
+    await call(client, "one:echo")
+    assert ways == [
+        ("straight", "tools/call", "one:echo"),
+        ("handle", "tools/call", "one:nothing"),
+        ("handle", "resources/read", "a://1"),
+        ("handle", "tools/call", "one:echo"),
+    ]
+
+
+async def test_nobody_has_the_habits_of_another_or_of_another_endpoint():
+    one, two = stateless("one"), stateless("two")
+    backend = FakeBackend(one, two)
     dispatcher = StatelessClient(backend).dispatcher
     way = Recorder()
-    for who in ("ann", "bob"):
-        principal = Principal(who, Role.AGENT)
+    ann, bob = Principal("ann", Role.AGENT), Principal("bob", Role.AGENT)
+    only_two = Endpoint("mcp/set", (Pattern("two"),))
+    places = (ann, EVERYTHING), (bob, EVERYTHING), (ann, only_two), (ann, EVERYTHING)
+    for number, (principal, endpoint) in enumerate(places):
         frame = frame_of("tools/call", {"name": "one:echo"})
-        rest = dispatcher.answer(principal, EVERYTHING, frame, b"1", who, way)
-        assert rest is not None
-        await rest
-    ann, bob = backend.visitors
-    assert ann.habits.keys() == bob.habits.keys()
-    assert ann.habits is not bob.habits
+        await dispatcher.answer(principal, endpoint, frame, b"1", number, way)
+    assert ["error" in json.loads(r.frame) for r in way.replies] == [False, False, True, False]
+    assert {caller.principal.id for caller, _, _ in backend.snapshot.habits} == {"ann", "bob"}
+    assert len(one.wire.flights) == 3
 
 
-async def test_how_much_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(visitors, "MAX_HABITS", 10)
-    tools = tuple(f"tool{number}" for number in range(25))
-    backend = FakeBackend(stateless("one", tools))
+async def test_how_much_is_remembered_is_bounded_for_all_clients_together(monkeypatch):
+    monkeypatch.setattr(habits, "MAX_HABITS", 10)
+    tools = tuple(f"tool{number}" for number in range(5))
+    backend = FakeBackend(stateless("one", (*tools, "t" * 300)))
     client = StatelessClient(backend)
-    for tool in (*tools, *tools):
-        assert "result" in await call(client, f"one:{tool}")
-        assert len(backend.visitors[0].habits) <= 10
+    for number, tool in enumerate((*tools, *tools, "t" * 300) * 3):
+        about = {"name": f"client {number % 4}", "version": "0"}
+        client.request("tools/call", {"name": f"one:{tool}"}, id=number, client=about)
+        await client.turns()
+        assert "result" in client.sent[-1]
+        assert len(backend.snapshot.habits) <= 10
+    assert not any(len(name) > 256 for _, _, name in backend.snapshot.habits)
+
+
+async def test_a_refusal_does_not_repeat_a_method_without_end():
+    way = Recorder()
+    dispatcher = StatelessClient(FakeBackend()).dispatcher
+    headers = {b"mcp-protocol-version": LATEST_STATELESS.encode(), b"mcp-method": b"x"}
+    dispatcher.answer(LOCAL_OWNER, EVERYTHING, frame_of("m" * 3000, {}), b"1", 1, way, headers)
+    (reply,) = way.replies
+    assert (reply.status, len(reply.frame) < 500) == (400, True)
 
 
 @pytest.mark.req("J-ERA-HEADERS")
@@ -167,29 +231,68 @@ async def test_headers_are_compared_however_often_a_call_was_made(wrong):
     assert len(one.wire.flights) == 4
 
 
-@pytest.mark.req("J-ERA-HEADERS")
-async def test_arguments_that_are_repeated_are_compared_with_every_call():
-    schema = {"type": "object", "properties": {"region": {"type": "string"}}}
-    schema["properties"]["region"]["x-mcp-header"] = "Region"
-    raw = Raw(encode.dumps(schema))
-    one = stateless("one")
-    offer = Offer("echo", {"name": Raw(b'"echo"'), "inputSchema": raw}, param_headers.find(raw))
-    backend = FakeBackend()
-    showing(backend, Catalog().with_offering(Offering(one, (offer,)), ["one"]))
-    dispatcher = StatelessClient(backend).dispatcher
-    way = Recorder()
-    for said in (b"eu", b"us", b"eu"):
+class Marked:
+    """A server whose tool wants an argument repeated, and a client that says it in a header."""
+
+    def __init__(self, settled: bool = True) -> None:
+        schema = {"type": "object", "properties": {"region": {"type": "string"}}}
+        schema["properties"]["region"]["x-mcp-header"] = "Region"
+        raw = Raw(encode.dumps(schema))
+        offer = Offer("echo", {"name": Raw(b'"echo"'), "inputSchema": raw}, param_headers.find(raw))
+        self.server = stateless("one")
+        self.backend = FakeBackend(settled=settled)
+        self.catalog = Catalog().with_offering(Offering(self.server, (offer,)), ["one"])
+        self.dispatcher = StatelessClient(self.backend).dispatcher
+        self.way = Recorder()
+
+    def say(self, region: bytes, name: bytes = b"one:echo"):
         headers = {
             b"mcp-protocol-version": LATEST_STATELESS.encode(),
             b"mcp-method": b"tools/call",
-            b"mcp-name": b"one:echo",
-            b"mcp-param-region": said,
+            b"mcp-name": name,
+            b"mcp-param-region": region,
         }
         frame = frame_of("tools/call", {"name": "one:echo", "arguments": {"region": "eu"}})
-        rest = dispatcher.answer(LOCAL_OWNER, EVERYTHING, frame, b"1", b"1", way, headers)
+        return self.dispatcher.answer(
+            LOCAL_OWNER, EVERYTHING, frame, b"1", region, self.way, headers
+        )
+
+    @property
+    def statuses(self) -> list[int]:
+        return [reply.status for reply in self.way.replies]
+
+
+@pytest.mark.req("J-ERA-HEADERS")
+@pytest.mark.parametrize("name", [b"one:echo", b"\0"])
+async def test_arguments_that_are_repeated_are_compared_with_every_call(name):
+    marked = Marked()
+    showing(marked.backend, marked.catalog)
+    for region in (b"eu", b"us", b"eu"):
+        rest = marked.say(region, name)
         if rest is not None:
             await rest
-    assert [reply.status for reply in way.replies] == [200, 400, 200]
+    assert marked.statuses == ([200, 400, 200] if name == b"one:echo" else [400] * 3)
+
+
+@pytest.mark.req("J-ERA-HEADERS")
+async def test_arguments_are_compared_too_when_their_server_comes_up_after_the_call():
+    marked = Marked(settled=False)
+    calls = [asyncio.ensure_future(marked.say(region)) for region in (b"eu", b"us")]
+    await asyncio.sleep(0)
+    showing(marked.backend, marked.catalog)
+    marked.backend.settle()
+    await asyncio.gather(*calls)
+    assert sorted(marked.statuses) == [200, 400]
+    assert len(marked.server.wire.flights) == 1
+
+
+@pytest.mark.req("J-ERA-HEADERS")
+async def test_arguments_are_compared_too_while_their_server_is_away():
+    marked = Marked()
+    showing(marked.backend, marked.catalog.without("one"))
+    rest = marked.say(b"us")
+    assert rest is None
+    assert marked.statuses == [400]
 
 
 @pytest.mark.parametrize("era", Era)

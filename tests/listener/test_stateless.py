@@ -3,13 +3,12 @@
 import json
 
 from msgspec import Raw
-from tests.listener.backends import FakeBackend, StatelessClient
+from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.listener import introductions
-from mcp_junction.listener.stateless import Reply
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, requests
 from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY, Era
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
@@ -17,23 +16,6 @@ from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Outcome
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-
-
-class Recorder:
-    """A Way that keeps the answers."""
-
-    def __init__(self):
-        self.replies: list[Reply | None] = []
-
-    def send(self, frame: bytes) -> None: ...
-
-    offer = send
-
-    def end(self, frame: bytes) -> None:
-        self.replies.append(Reply(frame))
-
-    def end_with(self, frame_id: bytes, reply: Reply | None) -> None:
-        self.replies.append(reply)
 
 
 async def test_resources_are_subscribed_to_when_the_servers_are_up():
@@ -95,7 +77,7 @@ async def test_an_envelope_that_was_seen_is_still_checked_against_the_headers():
     client = StatelessClient(FakeBackend())
     meta = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}
     line = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
-    frame = frames.decode(json.dumps(line).encode())
+    frame = requests.decode(json.dumps(line).encode())
     right = {b"mcp-protocol-version": LATEST_STATELESS.encode(), b"mcp-method": b"tools/list"}
     wrong = {**right, b"mcp-protocol-version": b"2025-11-25"}
     way = Recorder()

@@ -137,7 +137,7 @@ async def test_when_the_session_ends_its_calls_are_ended():
     async def handle(call):
         raise AssertionError
 
-    call = tool_call(client.session, Snapshot(Catalog(), handle), "x", {})
+    call = tool_call(client.session, Snapshot(Catalog(), handle, handle), "x", {})
     client.session.calls[b"1"] = call
     client.session.close("the client is gone")
     assert call.ended_by is not None
@@ -150,7 +150,7 @@ async def test_a_cancel_reaches_the_call_with_that_id_and_no_other():
         raise AssertionError
 
     calls = {
-        key: tool_call(client.session, Snapshot(Catalog(), handle), "x", {})
+        key: tool_call(client.session, Snapshot(Catalog(), handle, handle), "x", {})
         for key in (b"1", b'"1"')
     }
     client.session.calls = dict(calls)

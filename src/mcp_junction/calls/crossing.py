@@ -38,7 +38,7 @@ from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
 
-NAMED: Final = ASKING | OF_TASKS
+REPEATED: Final = ASKING | OF_TASKS
 """The methods whose target is repeated in a header."""
 SUBSCRIBING: Final = {"resources/subscribe", "resources/unsubscribe"}
 
@@ -175,9 +175,12 @@ class Crossing:
     async def stateless(self, call: Call, link: Link, route: Route) -> Outcome:
         """As it is. Only the server's state is sealed: it is good for this call alone, and once."""
         method, params, ticket = call.method, call.params, None
-        if method not in ASKING:
-            return await self._unasked(call, link, route)
-        params[call.address.kind.key] = route.raw_name
+        if method in ASKING:
+            params[call.address.kind.key] = route.raw_name  # ``readdressed``, without a look-up
+        elif method in SUBSCRIBING:  # who listens is a caller, too
+            return await _subscribed(call, route)
+        else:
+            readdressed(method, params, route.raw_name)
         if "requestState" in params:  # hardly a call comes back
             try:
                 ticket = self._used(call, route)
@@ -186,20 +189,21 @@ class Crossing:
                 return parked or outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         outcome = await self._sent(call, link, route, params)
         if outcome.kind is RESULT:
-            kind = envelope.result_type(outcome.payload)
-            return outcome if kind == COMPLETE else self._unfinished(call, route, outcome, kind)
+            return self._answered(call, route, outcome)
         if ticket is not None and outcome.delivery in (None, Delivery.NOT_SENT):
             self._lot.unused(ticket)  # it was refused, or never came there
         return outcome
 
-    async def _unasked(self, call: Call, link: Link, route: Route) -> Outcome:
-        """What is never answered with a question."""
-        if call.method in SUBSCRIBING:  # who listens is a caller, too
-            return await _subscribed(call, route)
-        params = readdressed(call.method, call.params, route.raw_name)
-        outcome = await self._sent(call, link, route, params)
-        is_of_task = call.method in OF_TASKS and outcome.kind is RESULT
-        return _of_task(call, outcome) if is_of_task else outcome
+    def _answered(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
+        """A result as the client is given it: what is not the end of it is sealed."""
+        if call.method not in ASKING:
+            return _of_task(call, outcome) if call.method in OF_TASKS else outcome
+        kind = envelope.result_type(outcome.payload)
+        if kind == COMPLETE:
+            return outcome
+        if kind == envelope.INPUT_REQUIRED:
+            return self._sealed(call, route, outcome)
+        return self._begun(call, route, outcome) if kind == envelope.TASK else outcome
 
     def _used(self, call: Call, route: Route) -> Ticket | None:
         """The ticket that a call comes back with, and the server's own state in its place.
@@ -228,12 +232,6 @@ class Crossing:
         if call.board(flight):
             link.send(flight)
         return flight.future
-
-    def _unfinished(self, call: Call, route: Route, outcome: Outcome, kind: str) -> Outcome:
-        """An answer that is not the end of it: a question, or a task."""
-        if kind == envelope.INPUT_REQUIRED:
-            return self._sealed(call, route, outcome)
-        return self._begun(call, route, outcome) if kind == envelope.TASK else outcome
 
     def _begun(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
         """The server goes on with it as a task: its id is given out sealed."""
@@ -329,7 +327,7 @@ async def _subscribed(call: Call, route: Route) -> Outcome:
 
 def _headers(call: Call, route: Route) -> bytes:
     """What a stateless server over HTTP wants repeated in headers."""
-    if call.method not in NAMED:
+    if call.method not in REPEATED:
         return b""
     if not route.headers:
         return route.name_header

@@ -39,6 +39,8 @@ _KEYS: Final = {
 }
 COMPLETE: Final = "completion/complete"
 READ: Final = "resources/read"
+NAMED: Final = frozenset(("tools/call", "prompts/get"))
+"""Those that are for something with a name, which a view leads from."""
 ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
 """Those whose answer, in the stateless era, may be a question."""
 OF_TASKS: Final = frozenset(method for method, (kind, _) in _KEYS.items() if kind is TASKS)

@@ -1,8 +1,8 @@
 """The pipeline: the stages of a call, composed once.
 
 This is the one place where their order is written. ``record`` is outermost, so that unknown names
-are recorded too; ``forward`` stands next to the wire. A call that was found when it was accepted,
-because its client makes it time and again, goes straight: past the stages that only find.
+are recorded too; ``forward`` stands next to the wire. A call that was found when it was accepted
+goes straight, past the stages that find. Whatever else may stop a call is on both paths.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import Record, Watcher
-from mcp_junction.calls.stages.resolve import resolve
+from mcp_junction.calls.stages.resolve import resolve, still_wanted
 from mcp_junction.calls.stages.subscribe import Register, Subscribe
 from mcp_junction.calls.stages.task import Task
 from mcp_junction.resilience.clock import Clock
@@ -34,7 +34,7 @@ class Stage(Protocol):
 
 
 class Paths(NamedTuple):
-    """The two ways down. Whatever may stop a call is on both."""
+    """The two ways down."""
 
     handle: Handler
     """For every call."""
@@ -74,7 +74,9 @@ def pipeline(
     record = Record(clock, sink, watchers)
     finding: list[Stage] = [Task(crossing.seal), resolve, Subscribe(register)]
     forward = Forward(deadlines, crossing).__call__
+    # Nothing is sent for a call that was ended before it began; nor may ``inner`` stages see it.
+    wanted: list[Stage] = [still_wanted] if inner else []
     return Paths(
         compose([record, *finding, *inner], forward),
-        compose([record, *inner], forward),
+        compose([record, *wanted, *inner], forward),
     )

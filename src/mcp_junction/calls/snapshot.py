@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mcp_junction.calls.habits import Habits
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.view import View
 from mcp_junction.upstream.outcome import Outcome
@@ -24,12 +25,14 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     catalog: Catalog
     handle: Handler
-    straight: Handler | None = None
-    """The same for a call whose route is known, if that is any shorter."""
+    straight: Handler
+    """The same, for a call of a tool or a prompt whose route is known."""
     own: Own | None = None
     """What answers the calls of Junction's own tools."""
     servers: Mapping[str, Upstream] = {}
     """Those that should be there, also if they never were; unlike the rest, as they are now."""
+    habits: Habits = msgspec.field(default_factory=Habits)
+    """What was found here before, for who asks for it again."""
 
     @property
     def generation(self) -> int:

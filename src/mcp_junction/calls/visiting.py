@@ -52,7 +52,7 @@ class Visiting:
         """There and back: the answer, or the questions that come before it."""
         method, params = call.method, call.params
         if method in ASKING:
-            params[call.address.kind.key] = route.raw_name
+            params[call.address.kind.key] = route.raw_name  # ``readdressed``, without a look-up
         elif method in OF_TASKS:
             return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
         else:
@@ -125,7 +125,7 @@ class Visiting:
 
     def _dressed(self, method: str, outcome: Outcome) -> Outcome:
         if outcome.kind is RESULT:
-            text = b"".join((outcome.payload,))
+            text = frames.octets(outcome.payload)
             dress = self._dress if method != READ else self._kept
             if wears_nothing(text):
                 return Dressed(RESULT, text, None, dress.ready)

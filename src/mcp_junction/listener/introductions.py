@@ -62,7 +62,7 @@ class Introductions:
         self._backend = backend
         self._known: dict[tuple[int, int, bytes], Introduction] = {}
         self.last = _NOT_YET
-        """The latest, which most often is the next one, too."""
+        """The latest: most often it is the next one, too, and is looked at before ``read``."""
         self._visitors: dict[tuple[int, int, bytes, bytes], Visitor] = {}
         """By what they say of themselves; each holds what its key has only the identity of."""
 

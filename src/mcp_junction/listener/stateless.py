@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.habits import Habit
 from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.visit import Visit
@@ -43,8 +45,9 @@ from mcp_junction.protocol.versions import (
     UNSUPPORTED_VERSION,
 )
 from mcp_junction.sessions.listen import Listen, Wanted
-from mcp_junction.sessions.visitor import Habit, Visitor
-from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Outcome
+from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Delivery, Outcome
 
 _ROUTED: Final = ASKING | OF_TASKS | {COMPLETE}
 _STATUS: Final = {
@@ -94,7 +97,6 @@ class StatelessDispatcher:
         self.running: dict[Hashable, Call | Listen] = {}
         """What the client can end before it is over, by the keys that fronts gave it."""
         self.listens: dict[Listen, asyncio.Future[None]] = {}
-        self._is_settled = False  # which stays so, once it is
         info = {"name": backend.settings.name, "version": backend.settings.version}
         self._server_info = encode.dumps(info)
 
@@ -133,13 +135,13 @@ class StatelessDispatcher:
                 return self._own(visitor, frame_id, method, params, key, way)
             snapshot = self._backend.snapshot
             name = params.get("name")
-            habit = None if name is None else visitor.habits.get((method, _join((name,))))
-            if habit is None or habit.generation != snapshot.catalog.generation:
-                habit = visitor.accustomed(method, params, snapshot.catalog)
-            if headers is not None and not agreement.is_plain(headers, said.version, *habit.said):
-                _check(headers, said.version, method, habit, params)
+            habit = name and snapshot.habits.get((visitor, method, _join((name,))))
+            if not habit:
+                habit = snapshot.habits.formed(visitor, method, params, snapshot.catalog)
+            if headers is not None:
+                _compare(headers, said.version, habit, params)
         except FrameError as error:
-            words = f"{frame.method}: {error}"
+            words = f"{frame.method[:100]}: {error}"
             return way.end_with(frame_id, refusal(frame_id, error.code, words))
         call = self.running[key] = Visit(
             visitor,
@@ -153,11 +155,10 @@ class StatelessDispatcher:
             level=said.level,
             is_bare=said.is_bare,
         )
-        if not self._is_settled:
-            self._is_settled = self._backend.is_settled
-            if not self._is_settled:
-                return self._run_when_offered(key, frame_id, call, way)
-        handle = (habit.route is not None and snapshot.straight) or snapshot.handle
+        if self._backend.is_settled:
+            handle = snapshot.handle if habit.route is None else snapshot.straight
+        else:
+            handle = partial(self._when_offered, headers, said.version)
         return self._run(key, frame_id, call, way, handle)
 
     def _own(
@@ -240,24 +241,29 @@ class StatelessDispatcher:
         finally:
             del self.running[key]
         if outcome.kind is RESULT:
+            # As ``frame`` has it, which would ask for the kind again.
+            is_plain = type(outcome) is Outcome
+            payload = outcome.payload
             rest = way.end(
-                encode.result(frame_id, outcome.payload)
-                if type(outcome) is Outcome
-                else outcome.frame(frame_id)
+                encode.result(frame_id, payload) if is_plain else outcome.frame(frame_id)
             )
         else:
             rest = way.end_with(frame_id, _reply(frame_id, outcome))
         if rest is not None:
             await rest
 
-    async def _run_when_offered(self, key: Hashable, frame_id: bytes, call: Call, way: Way) -> None:
+    async def _when_offered(self, headers: Headers | None, version: bytes, call: Call) -> Outcome:
+        """Handle a call that was accepted before its server was up: it is found again."""
+        await self._backend.offered(call)
+        call.snapshot, call.route = self._backend.snapshot, None
         try:
-            await self._backend.offered(call)
-        except BaseException:
-            del self.running[key]
-            raise
-        call.snapshot, call.route = self._backend.snapshot, None  # it may have come up meanwhile
-        await self._run(key, frame_id, call, way, call.snapshot.handle)
+            if headers is not None:
+                catalog = call.snapshot.catalog
+                habit = call.snapshot.habits.formed(call.caller, call.method, call.params, catalog)
+                _compare(headers, version, habit, call.params)
+        except FrameError as error:
+            return outcomes.failed(error.code, error.message, Delivery.NOT_SENT)
+        return await call.snapshot.handle(call)
 
     # -- listening
 
@@ -332,14 +338,14 @@ class StatelessDispatcher:
                 running.drop(reason)
 
 
-def _check(
-    headers: Headers, version: bytes, method: str, habit: Habit, params: dict[str, Raw]
-) -> None:
+def _compare(headers: Headers, version: bytes, habit: Habit, params: dict[str, Raw]) -> None:
     """Raise FrameError when headers say something else than a routed request."""
-    agreement.check(headers, version, method)
-    agreement.check_name(headers, method, habit.address.name)
-    if habit.route is not None and habit.route.headers:
-        agreement.check_arguments(headers, habit.route.headers, params)
+    if habit.said is not None and agreement.is_plain(headers, version, *habit.said):
+        return
+    agreement.check(headers, version, habit.method)
+    agreement.check_name(headers, habit.method, habit.address.name)
+    if habit.headers:
+        agreement.check_arguments(headers, habit.headers, params)
 
 
 async def _later(frame_id: bytes, coming: Coroutine[Any, Any, Reply], way: Way) -> None:

@@ -31,7 +31,8 @@ def dumps(value: Any) -> bytes:
 
 def _line(frame: bytes) -> bytes:
     """A frame that ends with its line feed, and has no other."""
-    # In the cheapest way: to ask for bytes with ``in`` costs ten times as much as for a number.
+    # ``index`` stops at the first, which is the one at the end or there are others. ``in`` takes a
+    # fifth for a number of what it takes for bytes.
     if frame.index(b"\n") == len(frame) - 1 and _RETURN not in frame:
         return frame
     return msgspec.json.format(frame, indent=-1) + b"\n"

@@ -186,8 +186,6 @@ def wears_nothing(text: bytes) -> bool:
 def dressed(payload: Raw | bytes, dress: Dress) -> bytes:
     """A result of the handshake era as one of the stateless era; what is no object stays."""
     text = frames.octets(payload)
-    if wears_nothing(text):
-        return text.replace(b"{", dress.ready, 1)  # ours are put before its own
     try:
         found = frames.members(text)
     except FrameError:

@@ -23,6 +23,7 @@ from mcp_junction.protocol import frames
 MARK: Final = "x-mcp-header"
 MARK_BYTES: Final = MARK.encode()
 _TYPES: Final = ("string", "integer", "boolean")
+_WRAPPER: Final = "=?"
 _WRAPPED = re.compile(r"=\?base64\?(.*)\?=")
 _PLAIN = re.compile(r"[\x20-\x7e]*")
 _PLAIN_JSON = re.compile(rb'"(?!=\?)[!#-\[\]-~](?:[ !#-\[\]-~]*[!#-\[\]-~])?"')
@@ -65,7 +66,7 @@ def encode_value(text: str) -> bytes:
 def decode_value(value: bytes) -> str | None:
     """The text that a header's value stands for; None when it is wrapped badly."""
     text = value.decode("latin-1")
-    found = _WRAPPED.fullmatch(text) if text[:2] == "=?" else None
+    found = _WRAPPED.fullmatch(text) if text.startswith(_WRAPPER) else None
     if found is None:
         return text
     try:
@@ -74,6 +75,11 @@ def decode_value(value: bytes) -> str | None:
         return inner.decode("utf-8") if canonical else None
     except (binascii.Error, ValueError):
         return None
+
+
+def plain_value(text: str) -> bytes | None:
+    """A text as nearly all write it in a header; None where such a value would say another."""
+    return None if text.startswith(_WRAPPER) else text.encode()
 
 
 def name_line(raw_name: Raw | bytes) -> bytes:

@@ -6,19 +6,13 @@ belongs to no call can reach it only where it listens.
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Wire
-from mcp_junction.calls.methods import Address, address
-from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import envelope
-from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, Era
 from mcp_junction.upstream import outcome as outcomes
@@ -26,37 +20,13 @@ from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.questions import RELAYED, askable
 
-MAX_HABITS: Final = 256
-_NAMED: Final = frozenset(("tools/call", "prompts/get"))
-_ENCODED: Final = "=?"  # a header that begins so is not what it says
-_UNSAID: Final = b"\0"  # no header is that
-
-
-class Habit(msgspec.Struct, frozen=True):
-    """What a client asks for, time and again: what that is, and where it leads in a catalog."""
-
-    address: Address
-    said: tuple[bytes, bytes]
-    """Its method and its name, as headers say them that need no closer look."""
-    route: Route | None = None
-    """None where it is left to be found."""
-    generation: int = -1
-
 
 class Visitor:
     """Who asks, and what they can be asked."""
 
     era = Era.STATELESS
 
-    __slots__ = (
-        "_hello",
-        "client_info",
-        "endpoint",
-        "habits",
-        "principal",
-        "questions",
-        "spelling",
-    )
+    __slots__ = ("_hello", "client_info", "endpoint", "principal", "questions", "spelling")
 
     def __init__(
         self,
@@ -70,8 +40,6 @@ class Visitor:
         self.endpoint = endpoint
         self.spelling = spelling
         self.client_info = client_info
-        self.habits: dict[tuple[str, bytes], Habit] = {}
-        """By the method, and the name as it is written."""
         relayed = {key: raw.copy() for key, raw in capabilities.items() if key in RELAYED}
         self.questions = askable(relayed)
         """What it can be asked."""
@@ -80,23 +48,6 @@ class Visitor:
             capabilities=msgspec.json.encode(relayed),
             client=bytes(client_info or b"{}"),
         )
-
-    def accustomed(self, method: str, params: dict[str, Raw], catalog: Catalog) -> Habit:
-        """What a request is for; it may be asked for again. Raises FrameError as ``address``."""
-        target = address(method, params)
-        said = method.encode(), _UNSAID if target.name[:2] == _ENCODED else target.name.encode()
-        if method not in _NAMED:
-            return Habit(target, said)
-        route = catalog.view(self.spelling, target.kind, self.endpoint).find(target.name)
-        if route is None:
-            return Habit(target, said)
-        if route.headers:
-            said = said[0], _UNSAID
-        if len(self.habits) >= MAX_HABITS:
-            self.habits.clear()
-        habit = Habit(target, said, route, catalog.generation)
-        self.habits[method, octets(params["name"])] = habit
-        return habit
 
     def hello(self) -> Hello:
         return self._hello

@@ -39,6 +39,11 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     return routed(call, view, following)
 
 
+def still_wanted(call: Call, following: Handler) -> Awaitable[Outcome]:
+    """What ``resolve`` sees to first, for a call that needs nothing else of it."""
+    return following(call) if call.ended_by is None else _ended(call.ended_by)
+
+
 def routed(call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
     """The rest of the way for a name that may be a server's."""
     name = call.address.name

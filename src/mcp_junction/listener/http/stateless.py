@@ -51,6 +51,7 @@ class StatelessFront:
         principal: Principal,
         endpoint: Endpoint,
     ) -> Awaitable[None]:
+        """Take one frame; what is left to be done for its answer is returned."""
         if not frame.id or not frame.method:
             return self._unanswered(headers, frame, send)
         if len(given) != len(headers) or frame.method == _LISTEN:

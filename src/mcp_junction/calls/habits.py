@@ -1,0 +1,66 @@
+"""Habits: what stateless clients ask for, and ask for again: what that is, and where it leads.
+
+A session remembers for its client; a client without one says everything anew, mostly in the same
+bytes, and is known by those. Habits are the results of look-ups in one catalog, and are gone with
+its snapshot. They decide nothing: what may refuse a call is asked each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.methods import NAMED, Address, address
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.routes import Route
+from mcp_junction.protocol.frames import octets
+from mcp_junction.protocol.param_headers import ParamHeader, plain_value
+
+if TYPE_CHECKING:
+    from mcp_junction.calls.call import Caller
+
+MAX_HABITS: Final = 4096
+MAX_BYTES: Final = 256
+"""A longer name is looked up each time."""
+
+
+class Habit(msgspec.Struct, frozen=True):
+    """What a request is for."""
+
+    method: str
+    address: Address
+    said: tuple[bytes, bytes] | None
+    """Its method and its name, as headers say them; None where those need a closer look."""
+    route: Route | None = None
+    """None where it is left to be found."""
+    headers: tuple[ParamHeader, ...] = ()
+    """The arguments that headers are to repeat."""
+
+
+class Habits(dict[tuple[object, str, bytes], Habit]):
+    """Those of all clients in one snapshot, by caller, method and the name as it is written."""
+
+    def formed(
+        self, caller: Caller, method: str, params: dict[str, Raw], catalog: Catalog
+    ) -> Habit:
+        """What a request is for; it may be asked for again. Raises FrameError as ``address``."""
+        target = address(method, params)
+        name = plain_value(target.name)
+        said = None if name is None else (method.encode(), name)
+        if method not in NAMED:
+            return Habit(method, target, said)
+        view = catalog.view(caller.spelling, target.kind, caller.endpoint)
+        route = view.find(target.name)
+        if route is None:
+            former = view.former(target.name)  # its server may be back in time
+            marked = former.headers if former is not None else ()
+            return Habit(method, target, None if marked else said, headers=marked)
+        habit = Habit(method, target, None if route.headers else said, route, route.headers)
+        written = octets(params["name"])
+        if len(written) <= MAX_BYTES:
+            if len(self) >= MAX_HABITS:  # they are only remembered, not needed
+                self.clear()
+            self[caller, method, written] = habit
+        return habit
