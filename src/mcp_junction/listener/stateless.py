@@ -241,12 +241,7 @@ class StatelessDispatcher:
         finally:
             del self.running[key]
         if outcome.kind is RESULT:
-            # As ``frame`` has it, which would ask for the kind again.
-            is_plain = type(outcome) is Outcome
-            payload = outcome.payload
-            rest = way.end(
-                encode.result(frame_id, payload) if is_plain else outcome.frame(frame_id)
-            )
+            rest = way.end(outcome.frame(frame_id))
         else:
             rest = way.end_with(frame_id, _reply(frame_id, outcome))
         if rest is not None:

@@ -18,10 +18,11 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import SUSPENDED, Delivery, Kind, Outcome
 
 _OUTCOMES = {
     Kind.RESULT: "success",
@@ -42,7 +43,8 @@ class CallAudit:
         principal, route, intent = call.caller.principal, call.route, call.intent
         arguments = call.params.get("arguments")
         delivery = outcome.delivery
-        payload = outcome.payload
+        is_asked = outcome.kind is SUSPENDED
+        payload = _questions(outcome.payload) if is_asked else outcome.payload
         self._log.record(
             Entry(
                 kind="call" if intent is None else "outcome",
@@ -56,7 +58,8 @@ class CallAudit:
                 params=None if arguments is None else octets(arguments),
                 outcome=_OUTCOMES[outcome.kind],
                 delivery=delivery,
-                attempts=0 if call.flight is None else 1,
+                # One that is parked was sent, and its flight is its own.
+                attempts=0 if call.flight is None and not is_asked else 1,
                 latency_ms=seconds * 1000,
                 result=octets(payload) if len(payload) <= LOOKED_AT else _beginning(payload),
                 closes=intent,
@@ -92,6 +95,13 @@ class CallAudit:
 def _is_own(call: Call) -> bool:
     """Whether it was for a tool of Junction's own."""
     return call.address.kind is OWN
+
+
+def _questions(payload: Raw | bytes) -> bytes:
+    """What a client is asked, without what it is to come back with: that is its own to know."""
+    asked = frames.members(payload)
+    asked.pop("requestState", None)
+    return encode.dumps(asked)
 
 
 def _beginning(payload: Raw | bytes) -> bytes:
