@@ -13,7 +13,7 @@ from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, Pattern
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
-from mcp_junction.protocol import encode, param_headers, requests
+from mcp_junction.protocol import encode, names, param_headers, requests
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import (
     CAPABILITIES_KEY,
@@ -159,7 +159,7 @@ async def test_what_is_found_when_it_is_accepted_goes_straight_and_nothing_else(
     ]
 
 
-async def test_nobody_has_the_habits_of_another_or_of_another_endpoint():
+async def test_a_habit_leads_nowhere_from_an_endpoint_that_does_not_have_the_tool():
     one, two = stateless("one"), stateless("two")
     backend = FakeBackend(one, two)
     dispatcher = StatelessClient(backend).dispatcher
@@ -171,7 +171,7 @@ async def test_nobody_has_the_habits_of_another_or_of_another_endpoint():
         frame = frame_of("tools/call", {"name": "one:echo"})
         await dispatcher.answer(principal, endpoint, frame, b"1", number, way)
     assert ["error" in json.loads(r.frame) for r in way.replies] == [False, False, True, False]
-    assert {caller.principal.id for caller, _, _ in backend.snapshot.habits} == {"ann", "bob"}
+    assert len(backend.snapshot.habits) == 1, "who asks does not matter for where it leads"
     assert len(one.wire.flights) == 3
 
 
@@ -186,7 +186,19 @@ async def test_how_much_is_remembered_is_bounded_for_all_clients_together(monkey
         await client.turns()
         assert "result" in client.sent[-1]
         assert len(backend.snapshot.habits) <= 10
-    assert not any(len(name) > 256 for _, _, name in backend.snapshot.habits)
+    assert not any(len(name) > 256 for *_, name in backend.snapshot.habits)
+
+
+async def test_who_says_very_much_of_itself_is_not_held_by_its_habits():
+    backend = FakeBackend(stateless("one"))
+    client = StatelessClient(backend)
+    for number in range(3):
+        about = {"name": "n" * 10_000, "version": "0"}
+        client.request("tools/call", {"name": "one:echo"}, id=number, client=about)
+        await client.turns()
+    assert len(backend.visitors) == 3
+    (key,) = backend.snapshot.habits
+    assert key == (names.STDIO, EVERYTHING, "tools/call", b'"one:echo"')
 
 
 async def test_a_refusal_does_not_repeat_a_method_without_end():

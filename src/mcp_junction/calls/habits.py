@@ -14,8 +14,10 @@ from msgspec import Raw
 
 from mcp_junction.calls.methods import NAMED, Address, address
 from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.routes import Route
 from mcp_junction.protocol.frames import octets
+from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.param_headers import ParamHeader, plain_value
 
 if TYPE_CHECKING:
@@ -39,8 +41,9 @@ class Habit(msgspec.Struct, frozen=True):
     """The arguments that headers are to repeat."""
 
 
-class Habits(dict[tuple[object, str, bytes], Habit]):
-    """Those of all clients in one snapshot, by caller, method and the name as it is written."""
+class Habits(dict[tuple[Spelling, Endpoint, str, bytes], Habit]):
+    """Those of all clients in one snapshot, by all that a look-up depends on: how names are spelled
+    and where, the method, and the name as it is written. Nobody is held by them."""
 
     def formed(
         self, caller: Caller, method: str, params: dict[str, Raw], catalog: Catalog
@@ -62,5 +65,5 @@ class Habits(dict[tuple[object, str, bytes], Habit]):
         if len(written) <= MAX_BYTES:
             if len(self) >= MAX_HABITS:  # they are only remembered, not needed
                 self.clear()
-            self[caller, method, written] = habit
+            self[caller.spelling, caller.endpoint, method, written] = habit
         return habit

@@ -35,7 +35,7 @@ class Pattern(msgspec.Struct, frozen=True):
         return _glob(self.server, server)
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class Endpoint(msgspec.Struct, frozen=True, cache_hash=True):
     """What one address shows."""
 
     name: str

@@ -135,9 +135,12 @@ class StatelessDispatcher:
                 return self._own(visitor, frame_id, method, params, key, way)
             snapshot = self._backend.snapshot
             name = params.get("name")
-            habit = name and snapshot.habits.get((visitor, method, _join((name,))))
+            habits = snapshot.habits
+            habit = name and habits.get(
+                (visitor.spelling, visitor.endpoint, method, _join((name,)))
+            )
             if not habit:
-                habit = snapshot.habits.formed(visitor, method, params, snapshot.catalog)
+                habit = habits.formed(visitor, method, params, snapshot.catalog)
             if headers is not None:
                 _compare(headers, said.version, habit, params)
         except FrameError as error:
@@ -257,7 +260,8 @@ class StatelessDispatcher:
                 habit = call.snapshot.habits.formed(call.caller, call.method, call.params, catalog)
                 _compare(headers, version, habit, call.params)
         except FrameError as error:
-            return outcomes.failed(error.code, error.message, Delivery.NOT_SENT)
+            words = f"{call.method}: {error}"
+            return outcomes.failed(error.code, words, Delivery.NOT_SENT)
         return await call.snapshot.handle(call)
 
     # -- listening

@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 _NOTHING: Final[Mapping[Pair, str]] = {}
 
 
-class Spelling(msgspec.Struct, frozen=True):
+class Spelling(msgspec.Struct, frozen=True, cache_hash=True):
     """How pairs are written: the separator, and what the client will take."""
 
     separator: str

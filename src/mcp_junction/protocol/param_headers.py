@@ -78,8 +78,8 @@ def decode_value(value: bytes) -> str | None:
 
 
 def plain_value(text: str) -> bytes | None:
-    """A text as nearly all write it in a header; None where such a value would say another."""
-    return None if text.startswith(_WRAPPER) else text.encode()
+    """A text as nearly all write it in a header; None where that would say another, or nothing."""
+    return text.encode() if text.isascii() and not text.startswith(_WRAPPER) else None
 
 
 def name_line(raw_name: Raw | bytes) -> bytes:
