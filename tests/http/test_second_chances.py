@@ -18,6 +18,7 @@ from tests.http.links import (
 from tests.http.origin import BOUND, Origin, Visit
 
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.http.refusals import UNKNOWN_SESSION
 from mcp_junction.upstream.outcome import Delivery
 
 
@@ -83,6 +84,50 @@ async def test_a_server_that_says_400_of_a_session_it_forgot_is_understood(serve
         server.known.clear()
         assert await call(link) == {"session": "s2"}
         assert len(origin.told("initialize")) == 2
+
+
+def _refused(message: str, frame_id: object = None) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": frame_id, "error": {"code": -32000, "message": message}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda visit: _refused("Bad Request: No valid session ID provided", visit.message["id"]),
+        lambda visit: _refused("Session not found", str(visit.message["id"])),
+        lambda visit: _refused("the checkout session is closed; the payment was taken"),
+        lambda visit: {"error": "your session has ended after the order was placed"},
+    ],
+    ids=["known words with our id", "our id as a string", "other words", "no frame"],
+)
+async def test_a_call_that_may_have_run_is_not_sent_again_whatever_a_400_says_of_sessions(answer):
+    payments = 0
+
+    async def pay(visit: Visit) -> None:
+        nonlocal payments
+        payments += 1
+        visit.json(answer(visit), 400)
+
+    async with linked(pay) as (origin, link):
+        await failure(link)
+        assert payments == 1
+        assert len(origin.told("initialize")) == 1
+
+
+@pytest.mark.parametrize("words", sorted(UNKNOWN_SESSION))
+@pytest.mark.parametrize("form", ["frame", "object", "text"])
+async def test_each_known_way_to_say_400_of_an_unknown_session_is_understood(server, words, form):
+    def refuse(visit: Visit) -> None:
+        if form == "text":
+            visit.answer(400, words.upper().encode() + b"\n")
+        else:
+            visit.json(_refused(words) if form == "frame" else {"error": f"{words}."}, 400)
+
+    server.unknown = refuse
+    async with Origin(server) as origin, http_link(origin.url) as link:
+        server.known.clear()
+        assert await call(link) == {"session": "s2"}
+        assert len(origin.told("tools/call")) == 2
 
 
 async def test_any_other_400_is_an_answer(server):

@@ -272,3 +272,44 @@ async def test_a_server_that_comes_back_as_one_of_the_other_era_is_greeted_anew(
         await origin.visited("tools/list", times=2)
         assert await upstream.link_in_time(BOUND) is not None
         assert upstream.greeting.era is Era.HANDSHAKE
+
+
+def _error(code: int, message: str, frame_id: object = None) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": frame_id, "error": {"code": code, "message": message}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda visit: _error(-32000, "Bad Request: Mcp-Session-Id header is required"),
+        lambda visit: _error(-32600, "Bad Request: Missing session ID", "server-error"),
+        lambda visit: _error(-32000, "Bad Request: Unsupported protocol version (supported: 1)"),
+        lambda visit: _error(-32022, "Unsupported protocol version", visit.message["id"]),
+    ],
+)
+async def test_a_known_refusal_of_a_server_of_the_other_era_says_that_nothing_ran(body):
+    async def refuse(visit: Visit) -> None:
+        visit.json(body(visit), 400)
+
+    async with linked(refuse) as (_, link):
+        error = await failure(link)
+        assert error["data"]["delivery"] == "not_sent"
+        assert link.closed.done()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda visit: _error(-32000, "the payment of your session was taken; now it is closed"),
+        lambda visit: _error(-32000, "order -32022 was placed under protocol version 3"),
+        lambda visit: _error(-32000, "Bad Request: Missing session ID", visit.message["id"]),
+    ],
+)
+async def test_an_error_that_only_speaks_of_sessions_or_versions_may_have_run(body):
+    async def refuse(visit: Visit) -> None:
+        visit.json(body(visit), 400)
+
+    async with linked(refuse) as (_, link):
+        error = await failure(link)
+        assert error.get("data", {}).get("delivery") in (None, "unknown")
+        assert not link.closed.done()

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol.sse import EventReader
-from mcp_junction.protocol.versions import (
-    HANDSHAKE,
-    INTERNAL_ERROR,
-    STATELESS,
-    UNSUPPORTED_VERSION,
-)
+from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
+from mcp_junction.upstream.http.refusals import is_other_era, is_unknown_session
 from mcp_junction.upstream.outcome import Delivery
 
 if TYPE_CHECKING:
@@ -30,8 +26,6 @@ log = logging.getLogger("mcp_junction.upstream")
 _MAX_RETRY_AFTER = 30.0
 _MAX_RESUMES = 20
 _OPENINGS = ("initialize", "server/discover")
-_OF_HANDSHAKE = (b"session", b"protocol version", b"%d" % UNSUPPORTED_VERSION)
-_UNSUPPORTED = b"%d" % UNSUPPORTED_VERSION
 _NONE: Mapping[bytes, bytes] = {}
 
 
@@ -129,20 +123,22 @@ class Posted:
     def _is_forgotten(self) -> bool:
         """Whether the server refused the call because it does not know our session.
 
-        Such a server should say 404. Many, made after an early example, say 400 and why.
+        Such a server should say 404. Some say 400, in words that are known.
         """
         if not self._session or self._status not in (400, 404):
             return False
-        return self._status == 404 or b"session" in b"".join(self._body).lower()
+        if self._status == 404:
+            return True
+        return is_unknown_session(b"".join(self._body), self.flight.wire_id)
 
     def _is_of_another_era(self, body: bytes) -> bool:
         """Whether a refusal shows that another server is there than the one that greeted us."""
         if self._status not in (400, 404, 405) or self.flight.method in _OPENINGS:
             return False
-        if self._link.era is HANDSHAKE:
-            return _UNSUPPORTED in body
-        said = body.lower()
-        return self._status == 405 or any(mark in said for mark in _OF_HANDSHAKE)
+        is_stateless = self._link.era is STATELESS
+        if is_stateless and self._status == 405:
+            return True
+        return is_other_era(body, self.flight.wire_id, has_sessions=is_stateless)
 
     def _finished(self, body: bytes) -> None:
         if body.lstrip()[:1] == b"{":

@@ -1,0 +1,98 @@
+"""Known answers of HTTP servers that refuse a request before it runs, as data.
+
+A call is repeated, or said not to have run, only on one of these: an error text that merely speaks
+of sessions may belong to a call that has run. Everything here is pure; what follows from an answer
+is decided in ``exchanges.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.protocol.versions import UNSUPPORTED_VERSION
+
+_LONGEST: Final = 4096
+
+UNKNOWN_SESSION: Final = frozenset(
+    {
+        # The TypeScript SDK's examples, and servers made after them; the Python SDK until 1.26.
+        "bad request: no valid session id provided",
+        "bad request: no valid session id provided for non-initialize request",
+        "bad request: no valid session id or not an initialize request",
+        "invalid or missing session id",
+        # The transport of the TypeScript SDK, and of those ported from it, after a restart.
+        "bad request: server not initialized",
+        # mcp-go, and servers that say in a 400 what belongs in a 404.
+        "invalid session id",
+        "session not found",
+        "bad request: session not found",
+        "bad request: unknown mcp-session-id header",
+    }
+)
+"""What servers say, in a 400, of a session that they do not know."""
+
+_SESSION_MISSING: Final = frozenset(
+    {"bad request: mcp-session-id header is required", "bad request: missing session id"}
+)
+_OTHER_VERSION: Final = "bad request: unsupported protocol version"
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """The parts of a refusal that tell what it is."""
+
+    id: Any = None
+    error: Any = None
+    message: Any = None
+
+
+def is_unknown_session(body: bytes, wire_id: bytes) -> bool:
+    """Whether a 400 says that the server does not know the session of a request."""
+    said = _read(body)
+    return not _answers(said, wire_id) and _words(said, body) in UNKNOWN_SESSION
+
+
+def is_other_era(body: bytes, wire_id: bytes, *, has_sessions: bool) -> bool:
+    """Whether a refusal shows a server of the other era than the one we talk to it in.
+
+    The code for an unsupported version is such a refusal also in an answer to the request itself;
+    ``has_sessions``: whether a server of the handshake era is what is looked for.
+    """
+    said = _read(body)
+    error = said.error if said is not None else None
+    if isinstance(error, dict) and error.get("code") == UNSUPPORTED_VERSION:
+        return True
+    if not has_sessions or _answers(said, wire_id):
+        return False
+    words = _words(said, body)
+    is_known = words in UNKNOWN_SESSION or words in _SESSION_MISSING
+    return is_known or words.startswith(_OTHER_VERSION)
+
+
+def _read(body: bytes) -> _Said | None:
+    if len(body) > _LONGEST or body.lstrip()[:1] != b"{":
+        return None
+    try:
+        return msgspec.json.decode(body, type=_Said)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _answers(said: _Said | None, wire_id: bytes) -> bool:
+    """Whether it is the answer to the request itself: then the request was read, and may have run.
+
+    Some servers write the id as a string.
+    """
+    return said is not None and str(said.id) == wire_id.decode()
+
+
+def _words(said: _Said | None, body: bytes) -> str:
+    """The message of a refusal, in whichever of the usual forms; empty when there is none."""
+    if said is None:
+        text: Any = body.decode("utf-8", "replace") if len(body) <= _LONGEST else ""
+    elif isinstance(said.error, dict):
+        text = said.error.get("message")
+    else:
+        text = said.error or said.message
+    return " ".join(text.lower().split()).rstrip(".!") if isinstance(text, str) else ""
