@@ -252,3 +252,30 @@ async def test_a_bad_call_is_refused_with_its_place(gateway, body):
     told = answer.json()
     assert (answer.status_code, told["error_code"]) == (422, "VALIDATION_ERROR")
     assert told["context"]["problems"][0]["path"].startswith("$")
+
+
+@pytest.mark.req("J-OUTCOMES", "NFR-SEC4")
+@pytest.mark.parametrize(
+    ("body", "code", "target"),
+    [
+        ({"name": "one.nothing"}, "TOOL_NOT_FOUND", "one.nothing"),
+        ({"name": "nothing", "server_id": "one"}, "TOOL_NOT_FOUND", "nothing"),
+        ({"name": "echo"}, "TOOL_AMBIGUOUS", "echo"),
+        ({"name": "echo", "server_id": "nobody"}, "SERVER_NOT_FOUND", "echo"),
+        ({"name": "off.echo"}, "SERVER_UNAVAILABLE", "off.echo"),
+    ],
+)
+async def test_a_call_that_finds_no_tool_leaves_a_row(gateway, body, code, target):
+    served = await gateway()
+    for name in ("one", "two", "off"):
+        await served.register(name)
+    await served.client().post(f"{SERVERS}/off/disconnect")
+    answer = await served.call(body.pop("name"), {"password": "canary"}, role="agent", **body)
+    assert answer.json()["error_code"] == code
+    await served.audit.flush()
+    store = served.registry._ground.store
+    (row,) = await store.audit.rows(AuditQuery(action="tools/call"))
+    assert (row.kind, row.actor, row.role, row.target) == ("call", "the-agent", "agent", target)
+    assert (row.outcome, row.delivery, row.attempts) == ("error", "not_sent", 0)
+    assert row.params_sha256
+    assert "canary" not in repr(row)

@@ -11,6 +11,7 @@ from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.records import AuditQuery
+from mcp_junction.telemetry.outcomes import OutcomeName
 
 BOUND = 20
 DIE = """
@@ -27,7 +28,7 @@ async def main():
     log = AuditLog(store.audit, vault.derived("audit")[0], vault.key_id, points)
     await log.__aenter__()
     closed = await log.intent(log.entry("intent", "bot", "tools/call", target="files.done"))
-    log.record(log.entry("outcome", "bot", "tools/call", outcome="success", closes=closed))
+    log.record(log.entry("outcome", "bot", "tools/call", outcome="ok", closes=closed))
     await log.flush()
     await log.intent(log.entry("intent", "bot", "tools/call", target="files.rm", attempts=2))
     os.kill(os.getpid(), 9)
@@ -59,7 +60,7 @@ async def test_a_call_leaves_one_row_with_hashed_parameters_and_a_redacted_summa
             decision="ALLOW",
             cached=True,
             params=b'{"path":"/x","token":"canary"}',
-            outcome="success",
+            outcome="ok",
             delivery="executed",
             attempts=2,
             latency_ms=12,
@@ -74,7 +75,7 @@ async def test_a_call_leaves_one_row_with_hashed_parameters_and_a_redacted_summa
         "tools/call",
         "files.read",
     )
-    assert (row.decision, row.cached, row.outcome, row.attempts) == ("ALLOW", True, "success", 2)
+    assert (row.decision, row.cached, row.outcome, row.attempts) == ("ALLOW", True, "ok", 2)
     assert (row.latency_ms, len(row.params_sha256)) == (12.0, 64)
     assert "[REDACTED]" in row.summary
     assert "canary" not in repr(row)
@@ -95,7 +96,7 @@ async def test_an_intent_is_stored_before_it_returns_and_its_outcome_closes_it(s
     (intent,) = await rows(store, kind="intent")
     assert closes == f"{intent.writer}:{intent.seq}"
     assert len(await store.audit.open_intents([log.writer])) == 1
-    log.record(log.entry("outcome", "bot", "tools/call", outcome="success", closes=closes))
+    log.record(log.entry("outcome", "bot", "tools/call", outcome="ok", closes=closes))
     await log.flush()
     assert await store.audit.open_intents([log.writer]) == []
 
@@ -260,3 +261,13 @@ async def test_many_short_lives_end(store, opener):
                 log.record(log.entry("call", "bot", "x"))
                 await asyncio.sleep(turn / 1000)
     assert await is_sound(opener, store)
+
+
+@pytest.mark.req("J-OUTCOMES")
+async def test_rows_of_an_older_version_are_read_as_they_were_written(store, opener):
+    log = await opener.log(store)
+    log.record(log.entry("call", "bot", "tools/call", outcome="success"))
+    log.record(log.entry("call", "bot", "tools/call", outcome=OutcomeName.OK))
+    await log.flush()
+    assert [row.outcome for row in await rows(store, kind="call")] == ["success", "ok"]
+    assert [row.outcome for row in await rows(store, outcome="success")] == ["success"]

@@ -109,7 +109,7 @@ async def test_a_call_leaves_one_event_of_its_success():
     (event,) = world.sink.calls
     assert (event.server, event.name) == ("two", "two:echo"), "the canonical name"
     assert (event.method, event.principal) == ("tools/call", "local-owner")
-    assert (event.outcome, event.delivery, event.seconds) == ("result", None, 0.0)
+    assert (event.outcome, event.delivery, event.seconds) == ("ok", None, 0.0)
 
 
 @pytest.mark.req("J-NOT-FOUND")

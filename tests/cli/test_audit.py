@@ -41,14 +41,16 @@ def test_what_was_done_to_keys_is_in_the_record(run, key):
     acts = [(row["kind"], row["action"], row["target"], row["outcome"]) for row in told]
     assert [act for act in acts if act[0] != "opened"] == [
         ("intent", "key.create", "[b]bot", None),
-        ("outcome", "key.create", "[b]bot", "success"),
+        ("outcome", "key.create", "[b]bot", "ok"),
         ("intent", "key.revoke", key["id"], None),
-        ("outcome", "key.revoke", key["id"], "success"),
+        ("outcome", "key.revoke", key["id"], "ok"),
         ("intent", "key.revoke", "nosuch", None),
         ("outcome", "key.revoke", "nosuch", "error"),
     ]
     assert {row["actor"] for row in told if row["kind"] == "intent"} == {"local-owner"}
     assert key["key"].split("_", 2)[2] not in run("audit", "export")
+    failed = lines(run("audit", "tail", "--json", "--outcome", "error"))
+    assert [row["target"] for row in failed] == ["nosuch"]
     shown = run("audit", "tail", "-n", "3", "--kind", "outcome")
     assert shown.count("key.revoke") == 2
     assert "[b]bot" in shown

@@ -41,9 +41,7 @@ async def test_every_administrative_act_is_there_with_who_did_it_and_how_it_ende
         "server.connect",
         "server.remove",
     ]
-    assert {(row.server_id, row.role, row.outcome) for row in rows} == {
-        (record.id, "admin", "success")
-    }
+    assert {(row.server_id, row.role, row.outcome) for row in rows} == {(record.id, "admin", "ok")}
     assert rows[3].target == "box.echo"
 
 
@@ -82,7 +80,7 @@ async def test_every_call_leaves_a_row_the_unknown_and_the_failed_too(platform, 
     await run.call("box.echo")
     good, unknown, late = await run.rows(kind="call")
     assert (good.actor, good.action, good.target) == ("local-owner", "tools/call", "box.echo")
-    assert (good.server_id, good.outcome, good.decision) == (record.id, "success", "allowed")
+    assert (good.server_id, good.outcome, good.decision) == (record.id, "ok", "allowed")
     assert good.params_sha256
     assert good.latency_ms is not None
     assert "hi" in (good.summary or "")

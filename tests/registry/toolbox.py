@@ -37,6 +37,8 @@ class Toolbox:
         self.slowness = 0.0
         self.pings = 0
         self.calls = 0
+        self.says: dict = {}
+        """Members of every tool's result, beside or instead of ``content``."""
         self.openings = 0
         self.lists = 0
         self.ping_status = 200
@@ -130,7 +132,7 @@ class Toolbox:
             self.calls += 1
             await self.gate.wait()
             text = json.dumps(params.get("arguments") or {})
-            return 200, {"result": {"content": [{"type": "text", "text": text}]}}
+            return 200, {"result": {"content": [{"type": "text", "text": text}]} | self.says}
         return 200, {"error": {"code": -32601, "message": "no such method"}}
 
     def _write(self, writer: asyncio.StreamWriter, status: int, body: bytes) -> None:

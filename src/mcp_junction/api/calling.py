@@ -17,6 +17,7 @@ from msgspec import Raw
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import Address
+from mcp_junction.calls.outcome_names import CALL_TOOL
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.view import View
 from mcp_junction.errors import NotFound, RequestError
@@ -24,6 +25,7 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair, beginnings
 from mcp_junction.protocol.versions import (
     CALL_TIMEOUT,
+    DENIED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     LATEST_HANDSHAKE,
@@ -34,6 +36,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
+from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
 from mcp_junction.upstream.state import SERVING, ServerState
@@ -122,15 +125,13 @@ class Calling:
         """Call a tool. ``watch`` is given what to do when the client leaves before the end."""
         began = perf_counter()  # a loop may count in milliseconds
         session = self._session(principal)
-        try:
-            spelled, record = await self._resolved(session, name, server)
-        except RequestError:
-            if not await self._came(name, server):
-                raise
-            spelled, record = await self._resolved(session, name, server)
         params = {"name": Raw(b'""'), "arguments": arguments}
-        target = Address(TOOLS, spelled)
-        call = _Timed(session, self._junction.snapshot, "tools/call", target, params, session)
+        try:
+            spelled, record = await self._found(session, name, server)
+        except (RequestError, NotFound) as error:
+            await _record_refused(self._call(session, name, params), INVALID_PARAMS, str(error))
+            raise
+        call = self._call(session, spelled, params)
         outcome = await self._handled(call, principal, watch)
         record = record or self._reached(call)
         if outcome.kind is not Kind.RESULT:
@@ -139,12 +140,18 @@ class Calling:
         sent = call.boarded or ended
         return Done(bytes(outcome.payload), record, sent - began, ended - sent)
 
+    def _call(self, session: Session, name: str, params: dict[str, Raw]) -> _Timed:
+        target = Address(TOOLS, name)
+        return _Timed(session, self._junction.snapshot, CALL_TOOL, target, params, session)
+
     async def _handled(
         self, call: Call, principal: Principal, watch: Callable[[Callable[[], None]], None]
     ) -> Outcome:
         """The outcome of a call, in the time it is given."""
         if not self._is_allowed(principal):  # while it waited for its server
-            raise RequestError("UNAUTHENTICATED", "the key was revoked")
+            words = "the key was revoked"
+            await _record_refused(call, DENIED, words)
+            raise RequestError("UNAUTHENTICATED", words)
         loop, limit = asyncio.get_running_loop(), self._timeout
         late = loop.call_later(limit, call.expire, limit) if limit else None
         self._running[call] = principal
@@ -165,6 +172,17 @@ class Calling:
         return session
 
     # -- which tool is meant
+
+    async def _found(
+        self, session: Session, name: str, server: str | None
+    ) -> tuple[str, ServerRecord | None]:
+        """What ``_resolved`` finds, once the server that is meant has been waited for."""
+        try:
+            return await self._resolved(session, name, server)
+        except RequestError:
+            if not await self._came(name, server):
+                raise
+            return await self._resolved(session, name, server)
 
     async def _came(self, name: str, server: str | None) -> bool:
         """Wait for the server that seems to be meant, if it is just being connected; whether it
@@ -276,6 +294,12 @@ class Calling:
             ServerState.DEGRADED: "SESSION_NOT_FOUND",
         }.get(ServerState(record.status), "SERVER_UNAVAILABLE")
         return RequestError(code, words, {"server": _info(record), "delivery": delivery})
+
+
+async def _record_refused(call: Call, code: int, words: str) -> None:
+    """Take a call that goes nowhere down the pipeline: whoever records calls records it, too."""
+    call.ended_by = outcomes.failed(code, words, Delivery.NOT_SENT)
+    await call.snapshot.handle(call)
 
 
 def _code_of(outcome: Outcome) -> str:

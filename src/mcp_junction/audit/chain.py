@@ -19,11 +19,14 @@ import msgspec
 
 from mcp_junction.audit.memo import Memo
 from mcp_junction.audit.redact import clean, params_digest, redacted, redacted_text, summary
+from mcp_junction.protocol.tool_results import is_tool_error
 from mcp_junction.store.records import AuditPage, SealedPage
+from mcp_junction.telemetry.outcomes import OutcomeName
 
 TAG: Final = 16
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
+_TOOL_ERROR: Final = OutcomeName.TOOL_ERROR.value
 _encode = msgspec.json.Encoder().encode
 log = logging.getLogger("mcp_junction.audit")
 
@@ -46,6 +49,8 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     cached: bool = False
     params: bytes | None = None
     outcome: str | None = None
+    is_tool_result: bool = False
+    """Whether ``result`` is the whole result of a tool, to be read for its own error."""
     delivery: str | None = None
     attempts: int = 0
     latency_ms: float | None = None
@@ -192,7 +197,7 @@ def _line(entry: Entry, writer: str, seq: int) -> bytes:
             entry.decision,
             entry.cached,
             params_digest(entry.params),
-            entry.outcome,
+            entry.outcome if not entry.is_tool_result else _read_outcome(entry),
             entry.delivery,
             entry.attempts,
             entry.latency_ms,
@@ -201,6 +206,12 @@ def _line(entry: Entry, writer: str, seq: int) -> bytes:
             entry.closes,
         )
     )
+
+
+def _read_outcome(entry: Entry) -> str | None:
+    """The outcome of a tool's call, whose result may say that the tool failed."""
+    result = entry.result
+    return _TOOL_ERROR if result is not None and is_tool_error(result) else entry.outcome
 
 
 def _text(text: str) -> str:

@@ -27,6 +27,7 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter, SealedPage
 from mcp_junction.tasks import TaskScope
+from mcp_junction.telemetry.outcomes import OutcomeName
 
 log = logging.getLogger("mcp_junction.audit")
 
@@ -152,10 +153,13 @@ class AuditLog:
         Raises StoreUnavailable before anything was done.
         """
         closes = await self.intent(self.entry("intent", actor, action, role=role, **more))
-        outcome = "error"
+        outcome = OutcomeName.ERROR
         try:
             yield
-            outcome = "success"
+            outcome = OutcomeName.OK
+        except asyncio.CancelledError:
+            outcome = OutcomeName.CANCELLED
+            raise
         finally:
             ended = {"role": role, "outcome": outcome, "closes": closes, **more}
             self.record(self.entry("outcome", actor, action, **ended))
@@ -355,7 +359,7 @@ def _unknown(row: AuditRow, now: float) -> Entry:
         correlation_id=row.correlation_id,
         server_id=row.server_id,
         target=row.target,
-        outcome="unknown",
+        outcome=OutcomeName.UNKNOWN,
         delivery="unknown",
         attempts=row.attempts,
         closes=f"{row.writer}:{row.seq}",

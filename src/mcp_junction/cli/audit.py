@@ -21,18 +21,29 @@ from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, opened
 from mcp_junction.errors import UsageError
 from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.telemetry.outcomes import OutcomeName
 
 _PAGE = 1_000
 _FOLLOW = 0.5
 _LATE = 60.0
-_FILTERS = ("actor", "action", "target", "kind", "correlation_id")
+_FILTERS = ("actor", "action", "target", "kind", "correlation_id", "outcome")
+_COLOURS: dict[str, str] = {
+    OutcomeName.OK: "green",
+    OutcomeName.TOOL_ERROR: "red",
+    OutcomeName.ERROR: "red",
+    OutcomeName.DENIED: "magenta",
+    OutcomeName.CANCELLED: "dim",
+    OutcomeName.INPUT_REQUIRED: "cyan",
+    OutcomeName.UNKNOWN: "yellow",
+}
 
 
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction audit",
         "Show, check and export the record of decisions, calls and administrative acts.",
-        "example:\n  mcp-junction audit tail --actor build-bot\n",
+        "examples:\n  mcp-junction audit tail --actor build-bot\n"
+        "  mcp-junction audit tail --outcome tool_error\n",
     )
     actions = options.add_subparsers(dest="action_name", required=True, metavar="ACTION")
     tail = actions.add_parser("tail", help="show the newest rows")
@@ -112,7 +123,10 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
         result = row.outcome or row.decision or ""
         took = "" if row.latency_ms is None else f"{row.latency_ms:.1f}"
         cells = (row.kind, row.actor, row.action, row.target or "", result, took)
-        table.add_row(_moment(row.at), *(escape(printable(cell)) for cell in cells))
+        texts = [escape(printable(cell)) for cell in cells]
+        if colour := _COLOURS.get(result):
+            texts[-2] = f"[{colour}]{texts[-2]}[/]"
+        table.add_row(_moment(row.at), *texts)
     Console(file=sys.stdout, emoji=False).print(table if rows else "There are no rows yet.")
 
 

@@ -55,6 +55,7 @@ UNSUPPORTED_VERSION: Final = -32022
 SERVER_UNAVAILABLE: Final = -32000
 CALL_TIMEOUT: Final = -32001
 RATE_LIMITED: Final = -32003
+DENIED: Final = -32004
 LINK_LOST: Final = -32005
 
 # What servers of the handshake era say of an address they do not know.

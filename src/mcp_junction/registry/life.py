@@ -12,6 +12,7 @@ import time
 from typing import Any, Final
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.outcome_names import outcome_name
 from mcp_junction.health.probes import Pace
 from mcp_junction.health.verdict import Facts
 from mcp_junction.registry.chronicle import Chronicle
@@ -167,7 +168,7 @@ class Life:
             "name": route.canonical if route is not None else call.name[:200],
             "method": call.method,
             "agent": call.caller.principal.id,
-            "outcome": outcome.kind.value,
+            "outcome": outcome_name(call, outcome).value,
             "delivery": outcome.delivery.value if outcome.delivery is not None else None,
             "latency_ms": _rounded(seconds * 1000),
         }

@@ -41,7 +41,7 @@ _ADD: Final = (
 _HEAD: Final = "audit_pages.writer, audit_pages.last_seq, audit_pages.mac"
 _AT_ONCE: Final = 20
 """Pages that are looked through at a time."""
-_EQUAL: Final = ("kind", "actor", "action", "server_id", "target", "correlation_id")
+_EQUAL: Final = ("kind", "actor", "action", "server_id", "target", "correlation_id", "outcome")
 _HOLDS: Final = {Dialect.SQLITE: "instr(body, ?) > 0", Dialect.POSTGRES: "position(? IN body) > 0"}
 _encode = msgspec.json.Encoder().encode
 

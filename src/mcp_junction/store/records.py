@@ -366,6 +366,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     server_id: str | None = None
     target: str | None = None
     correlation_id: str | None = None
+    outcome: str | None = None
     since: float | None = None
     until: float | None = None
     limit: int = 100

@@ -16,20 +16,14 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.audit.redact import LOOKED_AT
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN
+from mcp_junction.calls.outcome_names import CALL_TOOL, name_unread, outcome_name
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import SUSPENDED, Delivery, Kind, Outcome
-
-_OUTCOMES = {
-    Kind.RESULT: "success",
-    Kind.SUSPENDED: "input_required",
-    Kind.ERROR: "error",
-    Kind.CANCELLED: "cancelled",
-}
+from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 
 
 class CallAudit:
@@ -45,6 +39,7 @@ class CallAudit:
         delivery = outcome.delivery
         is_asked = outcome.kind is SUSPENDED
         payload = _questions(outcome.payload) if is_asked else outcome.payload
+        is_short = len(payload) <= LOOKED_AT
         self._log.record(
             Entry(
                 kind="call" if intent is None else "outcome",
@@ -56,12 +51,14 @@ class CallAudit:
                 target=call.name if route is None else route.canonical,
                 decision="allowed" if route is not None or _is_own(call) else "unknown",
                 params=None if arguments is None else octets(arguments),
-                outcome=_OUTCOMES[outcome.kind],
+                # A short result is read off the loop; a long one must not be kept until then.
+                outcome=name_unread(outcome) if is_short else outcome_name(call, outcome),
+                is_tool_result=is_short and outcome.kind is RESULT and call.method == CALL_TOOL,
                 delivery=delivery,
                 # One that is parked was sent, and its flight is its own.
                 attempts=0 if call.flight is None and not is_asked else 1,
                 latency_ms=seconds * 1000,
-                result=octets(payload) if len(payload) <= LOOKED_AT else _beginning(payload),
+                result=octets(payload) if is_short else _beginning(payload),
                 closes=intent,
             )
         )

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.outcome_names import outcome_name
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
@@ -53,7 +54,7 @@ class Record:
                 method=call.method,
                 server=call.route.pair.server if call.route is not None else None,
                 name=call.route.canonical if call.route is not None else call.name,
-                outcome=outcome.kind.value,
+                outcome=outcome_name(call, outcome).value,
                 delivery=outcome.delivery.value if outcome.delivery is not None else None,
                 seconds=seconds,
             )
