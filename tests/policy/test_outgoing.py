@@ -76,6 +76,29 @@ def test_some_places_cannot_be_allowed(address):
     assert "no server may be there" in (refusal(HTTPS, ipaddress.ip_address(address), ANYTHING))
 
 
+@pytest.mark.parametrize(
+    "v4", ["169.254.169.254", "169.254.42.42", "169.254.170.2", "100.100.100.200", "168.63.129.16"]
+)
+def test_a_metadata_service_cannot_be_allowed_however_it_is_wrapped(v4):
+    number = int(ipaddress.IPv4Address(v4))
+    prefixes = ["::ffff:0:0", "::", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "fd64::",
+                "2606:4700::5efe:0:0", "2606:4700::200:5efe:0:0"]  # fmt: skip
+    wrapped = [int(ipaddress.IPv6Address(prefix)) | number for prefix in prefixes]
+    wrapped.append((0x2002 << 112) | (number << 80) | 1)  # 6to4
+    wrapped.append((0x20010000 << 96) | (0x08080808 << 64) | (number ^ 0xFFFFFFFF))  # Teredo
+    local = int(ipaddress.IPv6Address("64:ff9b:1::"))
+    wrapped.append(local | (number >> 16) << 64 | (number & 0xFFFF) << 40)  # NAT64, 48 bits
+    for address in [v4, *(str(ipaddress.IPv6Address(one)) for one in wrapped)]:
+        assert reach(address) is Reach.NEVER, address
+
+
+@pytest.mark.parametrize(
+    "address", ["fd00:42::42", "fd00:ec2::254", "fd20:ce::254", "fd00:ec2::23"]
+)
+def test_a_metadata_service_over_ipv6_cannot_be_allowed(address):
+    assert reach(address) is Reach.NEVER
+
+
 def test_of_several_addresses_only_the_good_ones_are_left():
     found = ["10.0.0.1", "1.1.1.1", "fe80::1%eth0", "nonsense", "2606:4700::1111"]
     assert permitted(HTTPS, found, STRICT) == (["1.1.1.1", "2606:4700::1111"], "")

@@ -30,12 +30,9 @@ def expand(
     def value(reference: re.Match[str]) -> str:
         if reference["dollar"]:
             return "$"
-        name, has_default, default = (reference["braced"] or reference["plain"] or "").partition(
-            ":-"
-        )
-        name = name.removeprefix("env:")
+        name, default = _name_in(reference)
         found = variables.get(name)
-        if has_default:
+        if default is not None:
             found = found or default
         if found is None:
             missing.append(name)
@@ -47,11 +44,25 @@ def expand(
     return _REFERENCE.sub(value, text), missing
 
 
+def references(text: str) -> list[str]:
+    """The names of the variables that a text refers to."""
+    return [
+        _name_in(reference)[0] for reference in _REFERENCE.finditer(text) if reference[0] != "$$"
+    ]
+
+
 def not_set(name: str) -> str:
     """What is wrong with a reference that ``expand`` found missing."""
     if not name:
         return "${} names no environment variable; a dollar sign itself is written $$"
     return f"the environment variable {name} is not set"
+
+
+def _name_in(reference: re.Match[str]) -> tuple[str, str | None]:
+    """The variable that a reference names, and its default if it has one."""
+    inside = reference["braced"] or reference["plain"] or ""
+    name, has_default, default = inside.partition(":-")
+    return name.removeprefix("env:"), default if has_default else None
 
 
 def read_dotenv(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -19,7 +19,8 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from mcp_junction.config.document import child_path
-from mcp_junction.config.expand import expand, not_set
+from mcp_junction.config.environment import is_own_variable
+from mcp_junction.config.expand import expand, not_set, references
 from mcp_junction.config.headers import lowered
 from mcp_junction.config.limits import limits_of
 from mcp_junction.config.servers import ISOLATIONS, PIN_DEFAULT, PINS, ServerDefinition
@@ -35,7 +36,6 @@ CHANGEABLE: Final = (
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_OUR_SECRETS: Final = re.compile(r"\$\{?(env:)?(JUNCTION_|MCP_CREDENTIAL_KEY|MCP_JUNCTION_)")
 _HALF: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _REFERENCE: Final = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*"
 _MANY: Final = 1_000
@@ -260,8 +260,9 @@ class _Checked:
             self._wrong(path, "must not contain control characters or invisible ones")
         if len(text) > _LONG:
             self._wrong(path, f"is longer than {_LONG} characters")
-        if _OUR_SECRETS.search(text):
-            self._wrong(path, "must not use Junction's own variables")
+        if any(map(is_own_variable, references(text))):
+            words = "must not use Junction's own variables, PGPASSWORD among them"
+            self._wrong(path, f"{words}; use one of another name")
 
     def _wrong(self, path: str, message: str) -> None:
         self.problems.append(_problem(path, message))

@@ -64,13 +64,19 @@ _METADATA = frozenset(
             "169.254.170.2",  # containers' credentials
             "169.254.170.23",
             "169.254.169.253",
-            "169.254.0.23",
-            "100.100.100.200",
-            "192.0.0.192",
-            "168.63.129.16",
-            "fd00:ec2::254",
+            "169.254.169.123",
+            "169.254.0.23",  # Tencent
+            "169.254.42.42",  # Scaleway
+            "100.100.100.200",  # Alibaba
+            "192.0.0.192",  # Oracle
+            "168.63.129.16",  # Azure
+            "fd00:ec2::254",  # Amazon
+            "fd00:ec2::253",
+            "fd00:ec2::123",
             "fd00:ec2::23",
-            "fd20:ce::254",
+            "fd20:ce::254",  # Google
+            "fd00:42::42",  # Scaleway
+            "fd00:c1::a9fe:a9fe",  # Oracle
             "fe80::a9fe:a9fe",
         ],
     )
@@ -120,6 +126,7 @@ _WITH_V4: Final = tuple(
     IPv6Network(net) for net in ("::ffff:0:0/96", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96")
 )
 _MAPPED: Final = _WITH_V4[0]
+_LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
@@ -127,7 +134,7 @@ def judge(address: Address) -> Judged:
     """What an address is, seen through whatever it is wrapped in."""
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         address = IPv6Address(int(address))
-    if address in _METADATA:
+    if address in _METADATA or not _METADATA.isdisjoint(_translated(address)):
         return Judged(Reach.NEVER, "an address of a cloud's metadata service")
     if isinstance(address, IPv4Address):
         return _LOOPBACK if address.is_loopback else _among(address, _V4) or _PUBLIC
@@ -208,6 +215,21 @@ def _inside(address: IPv6Address) -> IPv4Address | None:
     if (number >> 32) & 0xFFFFFFFF in _ISATAP:
         return IPv4Address(number & 0xFFFFFFFF)
     return None
+
+
+def _translated(address: Address) -> list[IPv4Address]:
+    """The IPv4 addresses that a NAT64 may make of an address (RFC 6052).
+
+    Any prefix of 96 bits can be an operator's own, so the last four bytes always count. In the
+    local-use prefix of 48 bits, byte 8 stands between the two halves.
+    """
+    if isinstance(address, IPv4Address):
+        return []
+    number = int(address)
+    found = [IPv4Address(number & 0xFFFFFFFF)]
+    if address in _LOCAL_NAT64:
+        found.append(IPv4Address((number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF))
+    return found
 
 
 def _wrapped(address: IPv6Address, inner: IPv4Address) -> Judged:

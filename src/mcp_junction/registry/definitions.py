@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
+from mcp_junction.config.environment import without_own
 from mcp_junction.config.registration import ConnectionConfig, Registration, definition_of
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
@@ -68,7 +69,7 @@ def definition_for(
 ) -> ServerDefinition:
     """How to connect to a registered server now; with a fault where a variable is not set."""
     made = registration_of(record)
-    found, problems = definition_of(made, variables, settings)
+    found, problems = definition_of(made, without_own(variables), settings)
     if found is None:
         found, _ = definition_of(made, _AsWritten(), settings)
         assert found is not None, "nothing is missing where every variable stands for itself"
