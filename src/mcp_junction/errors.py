@@ -111,18 +111,26 @@ class ServerError(JunctionError):
         *,
         exit_code: int | None = None,
         stderr_tail: str = "",
+        refuses_credentials: bool = False,
     ) -> None:
         self.server = server
         self.phase = phase
         self.message = message
         self.exit_code = exit_code
         self.stderr_tail = stderr_tail
+        self.refuses_credentials = refuses_credentials
         super().__init__(f"server {server!r} failed during {phase}: {message}")
 
     def retold(self, message: str, stderr_tail: str) -> ServerError:
         """The same failure in other words."""
-        told = {"exit_code": self.exit_code, "stderr_tail": stderr_tail}
-        return type(self)(self.server, self.phase, message, **told)  # type: ignore[arg-type]
+        return type(self)(
+            self.server,
+            self.phase,
+            message,
+            exit_code=self.exit_code,
+            stderr_tail=stderr_tail,
+            refuses_credentials=self.refuses_credentials,
+        )
 
     @property
     def account(self) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.http.origin import Origin, Visit
 from tests.plugin_registry import ADMIN, registration
 from tests.registry.toolbox import tool, until
 
@@ -161,3 +162,40 @@ async def test_a_server_that_is_down_is_tried_again_at_once_when_it_is_connected
     async with asyncio.timeout(5):
         while (await run.registry.connect("box", ADMIN))[0] != "CONNECTED":
             pass
+
+
+REFUSED = {"jsonrpc": "2.0", "error": {"code": -32000, "message": "table 401 is missing"}}
+GREETING = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+
+
+async def _fails(single, handler) -> object:
+    """What is known of a server that answers like this."""
+    run = await single()
+    async with Origin(handler) as origin:
+        await run.registry.register(registration("box", origin), ADMIN)
+        return await run.until("box", "ERROR")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("form", ["bare", "answer", "later"])
+async def test_a_server_that_refuses_our_credentials_is_known_by_its_status(single, status, form):
+    async def refuse(visit: Visit) -> None:
+        if form == "later" and visit.rpc == "initialize":
+            visit.result(GREETING)
+        elif form == "answer" and "id" in visit.message:
+            error = {"code": -32000, "message": "no"}
+            visit.json({"jsonrpc": "2.0", "id": visit.message["id"], "error": error}, status)
+        else:
+            visit.answer(status)
+
+    record = await _fails(single, refuse)
+    assert (record.reachable, record.authenticated) == (True, False)
+
+
+async def test_an_error_that_only_speaks_of_401_says_nothing_of_credentials(single):
+    async def refuse(visit: Visit) -> None:
+        visit.json({**REFUSED, "id": visit.message.get("id")})
+
+    record = await _fails(single, refuse)
+    assert "401" in record.error_message
+    assert record.authenticated is None

@@ -102,4 +102,7 @@ def _headers(
 
 def _failed(upstream: Upstream, kind: Kind, message: str) -> ServerError:
     words = f"{kind.list_method} failed: {message}"
-    return discreet(ServerError(upstream.key, Phase.INITIALIZATION, words), upstream.definition)
+    link = upstream.current
+    refused = link is not None and link.refuses_credentials
+    error = ServerError(upstream.key, Phase.INITIALIZATION, words, refuses_credentials=refused)
+    return discreet(error, upstream.definition)

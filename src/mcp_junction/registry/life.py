@@ -7,7 +7,6 @@ for each attempt in it; DISCONNECTED when the operator wanted that.
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 
 _NOTE_EVERY: Final = 5.0
-_REFUSAL: Final = re.compile(r"\b40[13]\b")
 _NOTED: Final = (
     "status",
     "reachable",
@@ -145,7 +143,7 @@ class Life:
     def _failed(self, member: Member) -> None:
         error = member.upstream.error
         member.down_since = time.time()
-        refused = error is not None and _is_refusal(error.message)
+        refused = error is not None and error.refuses_credentials
         self._watch.down(member, refused=refused)
         details: dict[str, Any] = {}
         if error is not None:
@@ -195,7 +193,3 @@ class Life:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-def _is_refusal(message: str) -> bool:
-    return _REFUSAL.search(message) is not None

@@ -104,6 +104,7 @@ class FakeLink:
         self.cancelled: list[tuple[Flight, str]] = []
         self.notified: list[tuple[str, bytes]] = []
         self.stderr_tail = self.stray = ""
+        self.refuses_credentials = False
         self.code: int | None = None
 
     # -- the Link protocol

@@ -113,13 +113,19 @@ class Attempts:
             what if phase is Phase.RUNTIME else _with_stray(what, link),
             exit_code=words.exit_code,
             stderr_tail=link.stderr_tail,
+            refuses_credentials=link.refuses_credentials,
         )
 
 
 def fault(link: OwnedLink, message: str) -> ServerError:
     """What is wrong with a server that runs and is of no use."""
-    what, tail = _with_stray(message, link), link.stderr_tail
-    return ServerError(link.server, Phase.INITIALIZATION, what, stderr_tail=tail)
+    return ServerError(
+        link.server,
+        Phase.INITIALIZATION,
+        _with_stray(message, link),
+        stderr_tail=link.stderr_tail,
+        refuses_credentials=link.refuses_credentials,
+    )
 
 
 def _with_stray(what: str, link: OwnedLink) -> str:

@@ -46,6 +46,8 @@ class OwnedLink(Link, Protocol):
 
     server: str
     closed: asyncio.Future[None]
+    refuses_credentials: bool
+    """Whether it refused our last request of our own with HTTP 401 or 403."""
 
     async def opened(self, protocol_version: str) -> None:
         """The server has greeted us: from now on talk in the era of this version.

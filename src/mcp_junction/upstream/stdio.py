@@ -52,6 +52,7 @@ class StdioLink:
         self.server = server
         self._turns = turns or Turns()
         self.era = Era.HANDSHAKE
+        self.refuses_credentials = False
         self.exchange = Exchange(server, self._write, ear)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = LineReader(line_limit)

@@ -15,7 +15,11 @@ from mcp_junction.protocol.sse import EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
-from mcp_junction.upstream.http.refusals import is_other_era, is_unknown_session
+from mcp_junction.upstream.http.refusals import (
+    UNAUTHENTICATED,
+    is_other_era,
+    is_unknown_session,
+)
 from mcp_junction.upstream.outcome import Delivery
 
 if TYPE_CHECKING:
@@ -63,6 +67,8 @@ class Posted:
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
+        if self.flight.passenger is None:
+            self._link.refuses_credentials = status in UNAUTHENTICATED
         self._body, self._size, self._events = [], 0, None
         if status == 200:  # it was taken: what it was is not needed again, however long it lasts
             self.payload = self.frame = b""
@@ -148,7 +154,7 @@ class Posted:
         words = f"it answered HTTP {self._status}"
         if self.flight.method == "initialize":
             self._link.refused_with = self._status
-        if self._status in (401, 403):
+        if self._status in UNAUTHENTICATED:
             words += "; check the headers or credentials given for it"
         elif 300 <= self._status < 400:
             words += ", a redirect, and redirects are not followed"

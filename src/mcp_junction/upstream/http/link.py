@@ -66,6 +66,7 @@ class HttpLink:
         """The session that had a standing stream: it is a sign if it can no longer be had."""
         self.why = ""
         self.refused_with = 0
+        self.refuses_credentials = False
 
     # -- life
 

@@ -15,6 +15,9 @@ from mcp_junction.protocol.versions import UNSUPPORTED_VERSION
 
 _LONGEST: Final = 4096
 
+UNAUTHENTICATED: Final = (401, 403)
+"""The statuses of a server that refuses our credentials."""
+
 UNKNOWN_SESSION: Final = frozenset(
     {
         # The TypeScript SDK's examples, and servers made after them; the Python SDK until 1.26.

@@ -25,6 +25,7 @@ from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.pool import Pool, target
+from mcp_junction.upstream.http.refusals import UNAUTHENTICATED
 from mcp_junction.upstream.link import Ear, LastWords
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
@@ -54,6 +55,7 @@ class SseLink:
         self._stream = _Stream(self, limit)
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.why = ""
+        self.refuses_credentials = False
 
     # -- life
 
@@ -71,7 +73,8 @@ class SseLink:
         if not self._endpoint.done():
             why = self.why or "its stream names no address to post to"
             await self.release(why)
-            raise ServerError(self.server, Phase.STARTUP, why)
+            refused = self.refuses_credentials
+            raise ServerError(self.server, Phase.STARTUP, why, refuses_credentials=refused)
 
     async def opened(self, protocol_version: str) -> None:
         """Each POST may take a way of its own: what follows must not overtake this one."""
@@ -195,6 +198,7 @@ class _Stream:
         pass
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        self._link.refuses_credentials = status in UNAUTHENTICATED
         kind = headers.get(b"content-type", b"")
         if status != 200 or not kind.startswith(b"text/event-stream"):
             self._link.lost(f"it answered HTTP {status} where a stream of events should be")
@@ -229,6 +233,8 @@ class _Post:
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._is_taken()
+        if self._flight is not None and self._flight.passenger is None:
+            self._link.refuses_credentials = status in UNAUTHENTICATED
         if status == 404:
             self._link.lost("it no longer knows us: it refused a message with HTTP 404")
         elif status >= 400:
