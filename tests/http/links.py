@@ -12,6 +12,7 @@ from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
+from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.hello import Hello
@@ -47,6 +48,17 @@ class Ears:
                 self._news.clear()
                 await self._news.wait()
         return [frame.method for frame in self.frames]
+
+
+class Impatient(SystemClock):
+    """A clock on which waiting takes a turn of the loop; it notes how long was to be waited."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:  # type: ignore[override]
+        self.waited.append(seconds)
+        await asyncio.sleep(0)
 
 
 class Rider:
@@ -122,10 +134,16 @@ def opening(calls: Handler, session: str | None = "s1") -> Handler:
 
 @asynccontextmanager
 async def http_link(
-    url: str, *, limit: int = DEFAULT_LIMIT, ears: Ears | None = None, **more: Any
+    url: str,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    ears: Ears | None = None,
+    clock: Clock | None = None,
+    **more: Any,
 ) -> AsyncIterator[HttpLink]:
     """A link whose conversation is open."""
-    link = HttpLink(definition(url, **more), ears or Ears(), limit)
+    clock = clock or Impatient()
+    link = HttpLink(definition(url, **more), ears or Ears(), limit, clock=clock)
     try:
         flight = new_flight("initialize")
         flight.params = Hello().params("test", "1")

@@ -8,6 +8,7 @@ from tests.http.links import (
     GREETING,
     VERSION,
     Ears,
+    Impatient,
     Rider,
     call,
     definition,
@@ -316,10 +317,11 @@ async def test_what_comes_on_the_standing_stream_belongs_to_no_call():
         else:
             visit.accepted()
 
-    ears = Ears()
-    async with Origin(announcing) as origin, http_link(origin.url, ears=ears):
+    ears, clock = Ears(), Impatient()
+    async with Origin(announcing) as origin, http_link(origin.url, ears=ears, clock=clock):
         assert await ears.heard_all(3) == ["notifications/x"] * 3
         assert opened == [None, "e1", "e2"]
+        assert clock.waited == [1.0, 1.0]  # it asks for none, and would be asked without end
 
 
 async def test_an_event_over_the_limit_is_skipped_and_the_stream_opened_again():

@@ -8,6 +8,7 @@ import pytest
 from tests.http.links import (
     GREETING,
     Ears,
+    Impatient,
     call,
     failure,
     fly,
@@ -17,6 +18,7 @@ from tests.http.links import (
 )
 from tests.http.origin import BOUND, Origin, Visit
 
+from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.http.refusals import UNKNOWN_SESSION
 from mcp_junction.upstream.outcome import Delivery
@@ -319,6 +321,13 @@ async def test_a_stream_is_taken_up_as_often_as_it_breaks_off():
         assert await call(link) == {"ok": 1}
 
 
+async def test_a_server_that_asks_for_no_pause_is_not_come_back_to_within_a_second():
+    clock = Impatient()
+    async with linked(Breaking(Breaking.answer), clock=clock) as (_, link):
+        assert await call(link) == {"ok": 1}
+    assert clock.waited == [1.0]
+
+
 async def test_a_stream_without_ids_that_breaks_off_leaves_the_call_unknown():
     async with linked(Breaking(None, with_ids=False)) as (origin, link):
         assert (await failure(link))["data"]["delivery"] == Delivery.UNKNOWN
@@ -346,7 +355,7 @@ async def test_a_call_cancelled_between_two_streams_is_not_taken_up():
         visit.end()
         await visit.link.writer.drain()
 
-    async with linked(breaking) as (origin, link):
+    async with linked(breaking, clock=SystemClock()) as (origin, link):
         flight = fly(link)
         await origin.visited("tools/call")
         async with asyncio.timeout(BOUND):

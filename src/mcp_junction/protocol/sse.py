@@ -6,11 +6,14 @@ A frame is one line by construction (``encode.py``), so an event of ours has one
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.protocol.versions import INVALID_REQUEST
+
+LEAST_RETRY: Final = 1.0
+"""Seconds that are waited at least before a stream is opened again, whatever its server asks for."""
 
 _BREAK = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
@@ -104,6 +107,11 @@ class EventReader:
         self._size = 0
         self._name = b""
         self._id = self._retry = None
+
+
+def retry_seconds(asked: int | None) -> float:
+    """Return how long to wait before a stream that asked for ``asked`` ms is opened again."""
+    return LEAST_RETRY if asked is None else max(asked / 1000, LEAST_RETRY)
 
 
 def event(frame: bytes, event_id: bytes = b"") -> bytes:

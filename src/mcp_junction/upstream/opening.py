@@ -63,7 +63,7 @@ class Opening:
         definition = upstream.definition
         try:
             if definition.transport == "http" and not upstream.speaks_older:
-                return HttpLink(definition, upstream, limit)
+                return HttpLink(definition, upstream, limit, clock=upstream.clock)
             link = SseLink(definition, upstream, limit)
         except ValueError as error:
             raise ServerError(definition.key, Phase.STARTUP, str(error)) from None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.sse import EventReader
+from mcp_junction.protocol.sse import EventReader, retry_seconds
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
@@ -180,11 +180,11 @@ class Posted:
             self._failed(why)
             return
         self._resumes += 1
-        seconds = (self._retry if self._retry is not None else 1000) / 1000
-        self._link.tasks.spawn(self._resume_later(min(seconds, _MAX_RETRY_AFTER)))
+        seconds = min(retry_seconds(self._retry), _MAX_RETRY_AFTER)
+        self._link.tasks.spawn(self._resume_later(seconds))
 
     async def _resume_later(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await self._link.clock.sleep(seconds)
         if not self.flight.future.done():
             self.payload = self._link.get(self._last_id)
             self._link.pool.send(self)
@@ -199,7 +199,7 @@ class Posted:
             self._link.tasks.spawn(self._post_later(seconds))
 
     async def _post_later(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await self._link.clock.sleep(seconds)
         self._link.post_again(self)
 
     def _failed(self, why: str) -> None:
@@ -270,7 +270,8 @@ class Standing:
         self._link = link
         self.last_id = last_id
         self.payload = link.get(last_id)
-        self.retry: float | None = None
+        self.retry: int | None = None
+        """Milliseconds that the server asked to wait before the stream is opened again."""
         self.was_open = False
         self._session = link.session
         self._written = False
@@ -300,7 +301,7 @@ class Standing:
             return
         for event in events:
             self.last_id = event.id or self.last_id
-            self.retry = event.retry / 1000 if event.retry is not None else self.retry
+            self.retry = event.retry if event.retry is not None else self.retry
             if event.data:
                 self._link.receive(event.data, None)
 

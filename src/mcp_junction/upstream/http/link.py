@@ -17,7 +17,9 @@ from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
+from mcp_junction.protocol.sse import retry_seconds
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
+from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -31,7 +33,6 @@ from mcp_junction.upstream.outcome import Kind, Outcome
 log = logging.getLogger("mcp_junction.upstream")
 
 _ACCEPT = "application/json, text/event-stream"
-_STREAM_RETRY = 1.0
 _INITIALIZED_WAIT = 5.0
 _KEPT_METHODS = 64
 
@@ -40,11 +41,17 @@ class HttpLink:
     """One session with one remote server."""
 
     def __init__(
-        self, definition: ServerDefinition, ear: Ear, limit: int, dialer: Dialer | None = None
+        self,
+        definition: ServerDefinition,
+        ear: Ear,
+        limit: int,
+        dialer: Dialer | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.server = definition.key
         self.era: Era = HANDSHAKE
         self.limit = limit
+        self.clock = clock or SystemClock()
         self.exchange = Exchange(definition.key, self._say, ear)
         self._ear = ear
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,11 +98,11 @@ class HttpLink:
     def standing_ended(self, standing: Standing) -> None:
         """The stream for what belongs to no call has ended; open it again in a while."""
         if standing is self._standing and not self.closed.done() and standing.was_open:
-            retry = standing.retry if standing.retry is not None else _STREAM_RETRY
-            self.tasks.spawn(self._listen_later(retry, standing.last_id))
+            wait = retry_seconds(standing.retry)
+            self.tasks.spawn(self._listen_later(wait, standing.last_id))
 
     async def _listen_later(self, seconds: float, last_id: bytes | None) -> None:
-        await asyncio.sleep(seconds)
+        await self.clock.sleep(seconds)
         self._listen(last_id)
 
     async def gone(self) -> None:
