@@ -295,8 +295,8 @@ class Junction:
         if upstream.state not in SERVING and not self._is_expected(upstream):
             self.keeper.remove(upstream)
         if self._sink is not None:
-            detail = upstream.error.message if upstream.error is not None else None
-            self._sink(ServerChanged(upstream.key, upstream.state.value, detail))
+            wrong = upstream.error.message if upstream.error else upstream.condition.shortfall
+            self._sink(ServerChanged(upstream.key, upstream.state.value, wrong or None))
         if self.on_changed is not None:
             self.on_changed(upstream)
 

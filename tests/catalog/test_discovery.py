@@ -6,13 +6,15 @@ import logging
 
 import pytest
 
-from mcp_junction.catalog.discovery import discover_tools
+from mcp_junction.catalog.discovery import discover, discover_tools
+from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.remarks import MOST
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import ParamHeader
 from mcp_junction.protocol.versions import Era
+from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
@@ -200,3 +202,54 @@ async def test_a_tool_whose_headers_make_no_sense_is_left_out_where_they_are_sen
     assert [offer.name for offer in offers] == left
     assert offers[0].headers == (ParamHeader(("region",), "Region", "string"),)
     assert all(offer.headers == () for offer in offers[1:])
+
+
+# -- lists without an end
+
+
+class Passing(SystemClock):
+    """A clock on which every look at it takes some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._time = 0.0
+
+    def now(self) -> float:  # type: ignore[override]
+        self._time += self._seconds
+        return self._time
+
+
+@pytest.mark.req("R-QUOTA")
+@pytest.mark.parametrize("size", [1_000, 9_999, 20_000])
+async def test_a_list_ends_at_ten_thousand_items_and_says_so(size):
+    endless = (
+        tools(*(f"t{n}" for n in range(start, start + size)), cursor=str(start))
+        for start in itertools.count(0, size)
+    )
+    listing = await discover(serving(*itertools.islice(endless, 12)), TOOLS, BOUND)
+    assert [offer.name for offer in listing.offers] == [f"t{n}" for n in range(10_000)]
+    assert listing.shortfall == "tools/list has more than 10000 items"
+
+
+async def test_a_list_of_ten_thousand_items_is_whole():
+    listing = await discover(serving(tools(*(f"t{n}" for n in range(10_000)))), TOOLS, BOUND)
+    assert (len(listing.offers), listing.shortfall) == (10_000, "")
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_a_list_ends_at_64_mib_and_says_so():
+    page = {"tools": [{"name": "t", "description": "x" * (10 * 1024 * 1024)}]}
+    pages = ({**page, "nextCursor": str(n)} for n in itertools.count())
+    upstream = serving(*itertools.islice(pages, 7))
+    listing = await discover(upstream, TOOLS, BOUND)
+    assert listing.shortfall == "tools/list is larger than 64 MiB"
+    assert len(upstream.wire.flights) == 7
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_a_list_ends_after_a_minute_and_says_so():
+    upstream = serving(*(tools(str(n), cursor=str(n)) for n in range(10)))
+    upstream.clock = Passing(25.0)
+    listing = await discover(upstream, TOOLS, BOUND)
+    assert [offer.name for offer in listing.offers] == ["0", "1"]
+    assert listing.shortfall == "tools/list takes longer than 60 s"

@@ -49,6 +49,26 @@ async def test_a_health_url_is_asked_instead_and_its_4xx_only_warn(single, toolb
     assert (record.reachable, record.authenticated, record.enabled) == (True, False, True)
 
 
+@pytest.mark.req("R-QUOTA")
+async def test_a_server_whose_list_has_no_end_is_degraded_and_says_why(
+    single, toolbox, monkeypatch
+):
+    monkeypatch.setattr("mcp_junction.catalog.discovery.MAX_ITEMS", 2)
+    run = await single()
+    server = await toolbox(tools=[tool("a"), tool("b"), tool("c")])
+    await run.registry.register(registration("box", server), ADMIN)
+    await run.until("box", "DEGRADED")
+    assert run.registry.find("box").error_message == "tools/list has more than 2 items"
+    assert run.listed() == ["box.a", "box.b"]
+    told = [event.data for event in await run.events("server.status_changed")]
+    (event,) = [data for data in told if data["status"] == "DEGRADED"]
+    assert event["message"] == "tools/list has more than 2 items"
+    server.tools = [tool("a")]
+    await run.registry.refresh("box", ADMIN)
+    await run.until("box", "CONNECTED")
+    assert run.registry.find("box").error_message is None
+
+
 @pytest.mark.req("AG-US5-AC4", "AG-US5-AC5")
 async def test_two_failed_checks_degrade_three_reconnect_and_it_comes_back(platform, toolbox):
     run = await platform(health_interval_ms=60, health_timeout_ms=500)

@@ -1,6 +1,12 @@
-"""Discovery: read a server's lists to their end, whatever the server does with its cursors."""
+"""Discovery: read a server's lists to their end, whatever the server does with its cursors.
+
+A list that does not end is left at a limit of items, bytes or seconds. What was read of it is
+returned with the reason, so that a shortened list is never taken for a whole one.
+"""
 
 from __future__ import annotations
+
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -10,11 +16,15 @@ from mcp_junction.catalog.remarks import remark
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
+from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.server import Upstream
 
-_MAX_PAGES = 10_000
+MAX_ITEMS: Final = 10_000
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_SECONDS: Final = 60.0
+_MAX_PAGES: Final = 10_000
 _list = msgspec.json.Decoder(list[Raw])
 
 
@@ -27,34 +37,63 @@ class Offer(msgspec.Struct, frozen=True):
     """The arguments that a call repeats as headers, to a stateless server over HTTP."""
 
 
-async def discover(upstream: Upstream, kind: Kind, timeout: float) -> tuple[Offer, ...]:
-    """Everything of one kind that a server offers, page by page. Raises ServerError."""
+class Listing(NamedTuple):
+    """One list of a server, as far as it was read."""
+
+    offers: tuple[Offer, ...] = ()
+    shortfall: str = ""
+    """Why it was not read to its end; empty when it was."""
+
+
+async def discover(upstream: Upstream, kind: Kind, timeout: float) -> Listing:
+    """Read everything of one kind that a server offers, page by page. Raises ServerError."""
     if not upstream.offers(kind.capability):
-        return ()
+        return Listing()
     offers: dict[str, Offer] = {}
+    shortfall = await _read_pages(upstream, kind, timeout, offers)
+    if not shortfall:
+        return Listing(tuple(offers.values()))
+    shortfall = f"{kind.list_method} {shortfall}"
+    remark(upstream, "server %r: %s; the rest of it is not served", upstream.key, shortfall)
+    return Listing(tuple(offers.values()), shortfall)
+
+
+async def _read_pages(
+    upstream: Upstream, kind: Kind, timeout: float, offers: dict[str, Offer]
+) -> str:
+    """Fill ``offers`` page by page; return why that ended before the list did, if it did."""
     seen: set[bytes] = set()
     cursor: Raw | None = None
+    size, until = 0, upstream.clock.now() + MAX_SECONDS
     for _ in range(_MAX_PAGES):
         params = encode.dumps({"cursor": cursor}) if cursor is not None else b"{}"
-        outcome = await upstream.request(kind.list_method, params, timeout)
+        left = until - upstream.clock.now()
+        if left <= 0:
+            return f"takes longer than {MAX_SECONDS:g} s"
+        outcome = await upstream.request(kind.list_method, params, min(timeout, left))
         if outcome.kind is not outcomes.Kind.RESULT:
+            if outcome.code == CALL_TIMEOUT and left < timeout:
+                return f"takes longer than {MAX_SECONDS:g} s"
             raise _failed(upstream, kind, outcome.message)
+        size += len(outcome.payload)
+        if size > MAX_BYTES:
+            return f"is larger than {MAX_BYTES // 1024 // 1024} MiB"
         cursor = _read_page(upstream, kind, outcome.payload, offers)
+        if len(offers) > MAX_ITEMS or (len(offers) == MAX_ITEMS and cursor is not None):
+            for name in list(offers)[MAX_ITEMS:]:
+                del offers[name]
+            return f"has more than {MAX_ITEMS} items"
         if cursor is None:
-            return tuple(offers.values())
+            return ""
         if bytes(cursor) in seen:
-            words = "goes in a circle"
-            break
+            return "goes in a circle"
         seen.add(bytes(cursor))
-    else:
-        words = f"has over {_MAX_PAGES} pages"
-    remark(upstream, "server %r: %s %s; stopped there", upstream.key, kind.list_method, words)
-    return tuple(offers.values())
+    return f"has over {_MAX_PAGES} pages"
 
 
 async def discover_tools(upstream: Upstream, timeout: float) -> tuple[Offer, ...]:
-    """Every tool of a server. Raises ServerError."""
-    return await discover(upstream, TOOLS, timeout)
+    """Read every tool of a server. Raises ServerError."""
+    return (await discover(upstream, TOOLS, timeout)).offers
 
 
 def _read_page(

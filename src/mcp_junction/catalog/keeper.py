@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer, discover
+from mcp_junction.catalog.discovery import Listing, Offer, discover
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import ALL, TOOLS, Kind
 from mcp_junction.catalog.remarks import remark
@@ -52,8 +52,11 @@ class Keeper:
 
     async def discover(self, upstream: Upstream) -> None:
         """Read everything a server offers and put it on the shelf. Raises ServerError."""
-        found = {kind.name: await self._read(upstream, kind) for kind in ALL}
-        offering = Offering(upstream, **found)
+        read = {kind.name: await self._read(upstream, kind) for kind in ALL}
+        offering = Offering(upstream, **{name: listing.offers for name, listing in read.items()})
+        shortfalls = [listing.shortfall for listing in read.values() if listing.shortfall]
+        upstream.condition.shortfall = "; ".join(shortfalls)
+        upstream.show_condition()
         if self.review is not None:
             offering = await self.review(offering)
         if upstream.is_open and upstream.key in self._order:  # else it went away meanwhile
@@ -134,18 +137,18 @@ class Keeper:
         """Done when the catalog is no longer the one it is now."""
         return self._swapped
 
-    async def _read(self, upstream: Upstream, kind: Kind) -> tuple[Offer, ...]:
+    async def _read(self, upstream: Upstream, kind: Kind) -> Listing:
         try:
-            offers = await discover(upstream, kind, self._timeout)
+            listing = await discover(upstream, kind, self._timeout)
         except ServerError as error:
             if kind is TOOLS or not upstream.is_open:
                 raise
             remark(upstream, "%s; the rest of it serves", str(error))
-            return ()
+            return Listing()
         selection = upstream.definition.tools
         if kind is not TOOLS or selection is None:
-            return offers
-        return _selected(upstream, offers, selection)
+            return listing
+        return listing._replace(offers=_selected(upstream, listing.offers, selection))
 
     async def _reread(self, upstream: Upstream) -> ServerError | None:
         """What kept us from it, if something did."""

@@ -14,14 +14,20 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.upstream.attempt import fault
 from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.server import Upstream
-from mcp_junction.upstream.state import SIMPLE, ServerState
+from mcp_junction.upstream.state import SERVING, SIMPLE, ServerState
+
+_COLOURS = {
+    ServerState.CONNECTED: "green",
+    ServerState.CONNECTING: "yellow",
+    ServerState.DEGRADED: "yellow",
+}
 
 
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction inspect",
         "Start every server of a config file, list what it offers, end it again."
-        "\nExit code 1 if any of them failed.",
+        "\nExit code 1 if any of them failed, or was not read whole.",
     )
     add_config_options(options)
     options.add_argument("--json", action="store_true", help="print one JSON document instead")
@@ -65,7 +71,7 @@ def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
         "tools": tools,
         "start_seconds": round(server.start_seconds, 3) if server.start_seconds else None,
         "phase": error.phase.value if error else None,
-        "diagnostic": error.message if error else None,
+        "diagnostic": error.message if error else server.condition.shortfall or None,
         "exit_code": error.exit_code if error else None,
         "stderr_tail": error.stderr_tail.splitlines()[-20:] if error else [],
     }
@@ -97,12 +103,11 @@ def _print_table(config: Config, report: list[dict[str, Any]]) -> None:
     for heading in ("server", "state", "tools", "start", "diagnostics"):
         table.add_column(heading, justify="right" if heading in ("tools", "start") else "left")
     for row in report:
-        good = row["state"] == ServerState.CONNECTED
-        colour = "green" if good else "yellow" if row["state"] == ServerState.CONNECTING else "red"
+        colour = _COLOURS.get(row["state"], "red")
         table.add_row(
             escape(row["server"]),
             f"[{colour}]{row['state']}[/]",
-            str(len(row["tools"])) if good else "–",
+            str(len(row["tools"])) if row["state"] in SERVING else "–",
             f"{row['start_seconds']:.2f} s" if row["start_seconds"] else "–",
             escape(_diagnostics(row)),
         )
@@ -116,5 +121,5 @@ def _diagnostics(row: dict[str, Any]) -> str:
     if row["diagnostic"] is None:
         version = f" {row['version']}" if row["version"] else ""
         return f"{row['name'] or ''}{version} (MCP {row['protocol']})"
-    words = f"{row['phase']}: {row['diagnostic']}"
+    words = f"{row['phase']}: {row['diagnostic']}" if row["phase"] else row["diagnostic"]
     return "\n".join([words, *(f"  {line}" for line in row["stderr_tail"][-5:])])

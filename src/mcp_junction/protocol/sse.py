@@ -13,7 +13,7 @@ from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.protocol.versions import INVALID_REQUEST
 
 LEAST_RETRY: Final = 1.0
-"""Seconds that are waited at least before a stream is opened again, whatever its server asks for."""
+"""Seconds to wait before a stream is opened again, even if its server asks for less."""
 
 _BREAK = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"

@@ -85,12 +85,20 @@ class Member:
         if self.status is ServerState.DISCONNECTED:
             return self.status.value, "it was disconnected meanwhile"
         error = upstream.error
-        return self.status.value, "connected" if error is None else error.message
+        if error is not None:
+            return self.status.value, error.message
+        return self.status.value, upstream.condition.shortfall or "connected"
+
+    def _remarks(self, facts: Facts) -> str:
+        """Return what is wrong with it while it is connected."""
+        if not self.is_serving:
+            return facts.detail
+        return "; ".join(filter(None, (facts.detail, self.upstream.condition.shortfall)))
 
     def live(self, facts: Facts, now: float) -> ServerRecord:
         """Its record, with how it stands now. ``now`` is by the clock the facts are by."""
         error = self.upstream.error
-        words = error.message if error is not None else facts.detail
+        words = error.message if error is not None else self._remarks(facts)
         if facts.last_check is not None and facts.last_check != self._checked[0]:
             self._checked = facts.last_check, time.time() - (now - facts.last_check)
         return msgspec.structs.replace(

@@ -7,6 +7,7 @@ owner's business.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from mcp_junction.upstream.observer import Observer
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.server import Upstream
+
+log = logging.getLogger("mcp_junction.upstream")
 
 Opener = Callable[["Upstream"], Awaitable[OwnedLink]]
 
@@ -115,6 +118,14 @@ class Attempts:
             stderr_tail=link.stderr_tail,
             refuses_credentials=link.refuses_credentials,
         )
+
+
+def as_server_error(server: str, error: Exception) -> ServerError:
+    """Return what ended a server's life as a ServerError; a fault of our own is logged."""
+    if isinstance(error, ServerError):
+        return error
+    log.exception("server %r: a fault of Junction's own", server, exc_info=error)
+    return ServerError(server, Phase.RUNTIME, "an internal error of Junction")
 
 
 def fault(link: OwnedLink, message: str) -> ServerError:

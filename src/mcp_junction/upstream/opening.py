@@ -62,7 +62,7 @@ class Opening:
 
         definition = upstream.definition
         try:
-            if definition.transport == "http" and not upstream.speaks_older:
+            if definition.transport == "http" and not upstream.manners.speaks_older:
                 return HttpLink(definition, upstream, limit, clock=upstream.clock)
             link = SseLink(definition, upstream, limit)
         except ValueError as error:

@@ -27,7 +27,8 @@ from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.attempt import Attempts, Opener
+from mcp_junction.upstream.attempt import Attempts, Opener, as_server_error
+from mcp_junction.upstream.condition import Condition
 from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
@@ -69,6 +70,7 @@ class Upstream:
         self.clock = clock
         self.state = ServerState.DISCONNECTED
         self.error: ServerError | None = None
+        self.condition = Condition()
         self.greeting: Greeting | None = None
         self.link: OwnedLink | None = None
         """The link calls may use; there is none until the server is connected."""
@@ -88,8 +90,7 @@ class Upstream:
         self._given_up = asyncio.Event()
         self._why_given_up = ""
         self._gate = Gate(clock)
-        like = primary._manners if primary is not None else None
-        self._manners: Manners = Manners(definition.transport, like)
+        self.manners: Manners = Manners(definition.transport, primary.manners if primary else None)
         self.is_pooled = is_pooled
         """Whether it is for whoever has the same key, and so nobody in particular."""
         self._meta = our_meta(terms.name, terms.version)
@@ -97,7 +98,7 @@ class Upstream:
             definition.key, self._meta, clock, self.renewed, lists=primary is None
         )
         self._attempts = Attempts(
-            self, opener, hello, self._stop, observer, self._manners, self._listening
+            self, opener, hello, self._stop, observer, self.manners, self._listening
         )
         self._twins = Twins(self, self._twin)
 
@@ -123,11 +124,6 @@ class Upstream:
     def is_stateless(self) -> bool:
         """Whether it is talked to in the stateless era."""
         return self.current is not None and self.current.era is Era.STATELESS
-
-    @property
-    def speaks_older(self) -> bool:
-        """Whether it speaks the older HTTP transport, and not the newer one."""
-        return self._manners.speaks_older
 
     @property
     def is_busy(self) -> bool:
@@ -219,7 +215,7 @@ class Upstream:
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
                 if self.state in SERVING:
                     self.failures = 0
-                elif self._manners.try_otherwise():
+                elif self.manners.try_otherwise():
                     continue
                 self._failed(error)
             if not self.terms.restart or isinstance(self.error, EraError):
@@ -262,8 +258,13 @@ class Upstream:
 
     def judged(self, *, well: bool) -> None:
         """What its checks and its calls say of it, as long as it is connected."""
+        self.condition.is_well = well
+        self.show_condition()
+
+    def show_condition(self) -> None:
+        """Take the state that follows from its condition, as long as it is connected."""
         if self.state in SERVING:
-            self._to(ServerState.CONNECTED if well else ServerState.DEGRADED)
+            self._to(self.condition.state)
 
     def give_up(self, why: str) -> None:
         """It does not work, whatever its link says: leave it, and connect anew."""
@@ -301,12 +302,13 @@ class Upstream:
         raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
 
     def _up(self, link: OwnedLink) -> None:
-        self.not_spoken = set(self._manners.refused)
+        self.not_spoken = set(self.manners.refused)
         self.error = None
         if not self._gate.is_held:
             self.link = link
             self._gate.open()
         self._to(ServerState.CONNECTED)
+        self.judged(well=True)
         self.settled.set()
 
     async def _leave(self, link: OwnedLink) -> None:
@@ -383,10 +385,8 @@ class Upstream:
     # -- what went wrong
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, ServerError):
-            log.exception("server %r: a fault of Junction's own", self.key, exc_info=error)
-            error = ServerError(self.key, Phase.RUNTIME, "an internal error of Junction")
-        before, self.error = self.error, discreet(error, self.definition)
+        told = as_server_error(self.key, error)
+        before, self.error = self.error, discreet(told, self.definition)
         is_old = str(before) == str(self.error) or isinstance(error, EraError)
         log.log(logging.DEBUG if is_old else logging.ERROR, "%s", self.error.account)
         self._to(ServerState.ERROR)

@@ -1,0 +1,21 @@
+"""What `inspect` says of a server, without starting one."""
+
+import pytest
+
+from mcp_junction.cli import inspect
+from mcp_junction.config.load import without_file
+from mcp_junction.testing.link import FakeUpstream
+
+WORDS = "tools/list has more than 10000 items"
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_a_server_that_was_not_read_whole_is_shown_with_the_reason(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    server = FakeUpstream("endless")
+    server.condition.shortfall = WORDS
+    server.show_condition()
+    row = inspect._described(server, ["endless:echo"])
+    assert (row["state"], row["diagnostic"]) == ("DEGRADED", WORDS)
+    inspect._print_table(without_file({}, {}, {}), [row])
+    assert WORDS in capsys.readouterr().out
