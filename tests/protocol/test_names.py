@@ -266,8 +266,51 @@ def test_a_client_known_to_be_strict_is_given_strict_names(client, form):
         assert spelling.spell(Pair("my files", "read")) == "my_files__read"
 
 
+SEEN_IN_THE_WILD = [
+    "Zed",
+    "Cline",
+    "Roo Code",
+    "Kilo-Code",
+    "goose",
+    "goose-desktop",
+    "opencode",
+    "crush",
+    "@librechat/api-client",
+    "continue-client",
+    "continue-cli-client",
+    "@langchain/mcp-adapters",
+    "@n8n/n8n-nodes-langchain.mcpClientTool",
+    "ChatGPT",
+    "Mistral",
+    "Cherry Studio",
+    "lobehub-mcp-client",
+    "Jan-Streamable-Client",
+    "lm-studio",
+    "antigravity-client",
+    "amp-mcp-client",
+    "factory-cli",
+    "q-cli",
+    "Q-DEV-CLI",
+    "warp",
+    "JetBrains-IU/copilot-intellij",
+    "Xcode-copilot-xcode",
+    "Code - OSS",
+    "local-agent-mode-files",
+    "codex-mcp-client (via mcp-remote 0.1.37)",
+    "spring-ai-mcp-client",
+    "ai-sdk-mcp-client",
+]
+"""What clients that pass names on to a model's API call themselves in ``initialize``."""
+
+
 @pytest.mark.req("J-NAMES-CLIENT")
-@pytest.mark.parametrize("client", ["", "inspector", "my-claude-ai", "x codex", "mcp", "Zed"])
+@pytest.mark.parametrize("client", SEEN_IN_THE_WILD)
+def test_a_client_that_passes_names_to_a_model_is_given_strict_names(client):
+    assert names.spelling_for(client, STDIO).strict
+
+
+@pytest.mark.req("J-NAMES-CLIENT")
+@pytest.mark.parametrize("client", ["", "inspector", "my-claude-ai", "x codex", "mcp", "roots-test", "January"])
 def test_any_other_client_is_given_the_preferred_spelling(client):
     assert names.spelling_for(client, STDIO) is STDIO
 
