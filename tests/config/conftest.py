@@ -28,6 +28,10 @@ class Folder:
         self.write(content)
         return load(str(self.file), environ or {}, options)
 
+    def load_leniently(self, content: Any, environ: Mapping[str, str] | None = None) -> Config:
+        self.write(content)
+        return load(str(self.file), environ or {}, {}, lenient=True)
+
     def problems(
         self, content: Any, environ: Mapping[str, str] | None = None, **options: Any
     ) -> list[Problem]:

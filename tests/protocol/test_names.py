@@ -310,7 +310,9 @@ def test_a_client_that_passes_names_to_a_model_is_given_strict_names(client):
 
 
 @pytest.mark.req("J-NAMES-CLIENT")
-@pytest.mark.parametrize("client", ["", "inspector", "my-claude-ai", "x codex", "mcp", "roots-test", "January"])
+@pytest.mark.parametrize(
+    "client", ["", "inspector", "my-claude-ai", "x codex", "mcp", "roots-test", "January"]
+)
 def test_any_other_client_is_given_the_preferred_spelling(client):
     assert names.spelling_for(client, STDIO) is STDIO
 

@@ -110,6 +110,28 @@ async def test_the_file_is_watched_and_a_bad_one_is_told_and_changes_nothing(
         file.task.cancel()
 
 
+@pytest.mark.req("J-RELOAD-SETTINGS")
+async def test_settings_that_need_a_restart_are_named(single, toolbox, tmp_path, caplog):
+    server = await toolbox()
+    entry = {"box": {"url": server.url}}
+    run = await single(entry, exposure="all", page_size=50)
+    await run.until("box", "CONNECTED")
+    file = Followed(run, tmp_path / "mcp.json", looks=False)
+    junction = {"exposure": "search", "page_size": 50, "health_timeout_ms": 1}
+    file.write(json.dumps({"mcpServers": entry, "junction": junction}))
+    try:
+        file.watch.now()
+        async with asyncio.timeout(5):
+            while not (found := await run.events("config.reloaded")):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await until(lambda: "restart" in caplog.text)
+    finally:
+        file.task.cancel()
+    assert found[-1].data["needs_restart"] == ["exposure", "health_timeout_ms"]
+    assert "exposure, health_timeout_ms; restart Junction to apply them" in caplog.text
+    assert run.listed() == ["box.echo"]
+
+
 async def test_a_file_that_is_not_watched_is_read_when_we_are_told_to(single, toolbox, tmp_path):
     server = await toolbox()
     run = await single({"box": {"url": server.url}})

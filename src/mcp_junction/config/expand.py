@@ -55,6 +55,8 @@ def not_set(name: str) -> str:
     """What is wrong with a reference that ``expand`` found missing."""
     if not name:
         return "${} names no environment variable; a dollar sign itself is written $$"
+    if name.startswith("input:"):
+        return f"${{{name}}} is asked from a person by VS Code; write ${{VAR}} and set VAR instead"
     return f"the environment variable {name} is not set"
 
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mcp_junction.config import client_keys
 from mcp_junction.config.document import child_path, members, parse
 from mcp_junction.config.expand import read_dotenv
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, layered
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
+
+log = logging.getLogger("mcp_junction.config")
 
 _EXTRAS = "$.junction.servers"
 _OF_SETS = {"names": NAMINGS, "exposure": EXPOSURES}
@@ -67,7 +71,7 @@ def without_file(
     """The config of a service that has no file; ``entries`` are as in one. Raises ConfigError."""
     settings, problems = layered({}, environ, options)
     document = {"mcpServers": dict(entries or {})}
-    servers, _, found = _servers(document, None, environ, settings, lenient=False)
+    servers, _, found = _servers(document, None, environ, settings, lenient=False, path="")
     problems += found
     if problems:
         raise ConfigError("the settings", problems)
@@ -80,6 +84,7 @@ def load(
     """The config at ``path``. Raises ConfigError with every problem found.
 
     ``lenient``: a server whose variables are not set is in it, with its fault; the others can run.
+    Warns in the log of keys that have a meaning to other clients and none here.
     """
     document, repeated = parse(_read(path), path)
     variables = {**read_dotenv(os.path.join(os.path.dirname(path), ".env")), **environ}
@@ -94,7 +99,7 @@ def load(
     settings, found = layered(own, variables, options)
     problems += found
     servers, disabled, found = _servers(
-        document, own.get("servers"), variables, settings, lenient=lenient
+        document, own.get("servers"), variables, settings, lenient=lenient, path=path
     )
     problems += found
     endpoints, found = _endpoints(own.get("endpoints"), servers)
@@ -131,8 +136,11 @@ def _servers(
     settings: Settings,
     *,
     lenient: bool,
+    path: str,
 ) -> tuple[list[ServerDefinition], frozenset[str], list[Problem]]:
     """The servers, the keys of those that are disabled, and what is wrong in them."""
+    folder = os.path.dirname(os.path.abspath(path)) if path else ""
+    variables = {**client_keys.workspace_variables(folder), **variables}
     member = "mcpServers" if "mcpServers" in document or "servers" not in document else "servers"
     root = child_path("$", member)
     entries = document.get(member)
@@ -151,15 +159,21 @@ def _servers(
         if key not in entries
     ]
     for key, entry in members(entries):
-        reader = EntryReader(key, child_path(root, key), variables)
+        reader = EntryReader(key, child_path(root, key), variables, folder)
         extra = Options(extras.get(key, {}), child_path(_EXTRAS, key))
         definition = reader.read(entry, extra, settings, lenient=lenient)
         if definition is None or not lenient:
             problems += reader.problems
         if definition is not None:
             servers.append(definition)
+            _warn(path, key, entry)
     disabled = frozenset(entries).difference(server.key for server in servers)
     return servers, disabled, problems
+
+
+def _warn(path: str, key: str, entry: dict[str, Any]) -> None:
+    for words in client_keys.warnings_about(entry):
+        log.warning("%s: server %r: %s", path, key, words)
 
 
 def _endpoints(

@@ -1,16 +1,18 @@
 """ServerDefinition: one entry of ``mcpServers``, checked and expanded.
 
-The checks here say what is wrong, where, and never quote a value: it may be a secret. Unknown keys
-are other programs' business and are left alone.
+The checks here say what is wrong, where, and never quote a value: it may be a secret. What keys of
+other clients mean is in ``config/client_keys.py``; keys that nobody knows are ignored.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from mcp_junction.config import client_keys
 from mcp_junction.config.document import child_path
-from mcp_junction.config.expand import expand, not_set
+from mcp_junction.config.expand import expand, not_set, read_dotenv
 from mcp_junction.config.limits import GENEROUS, Limits, limits_of
 from mcp_junction.config.selection import ToolSelection, read_selection
 from mcp_junction.config.settings import Settings, is_writable
@@ -73,10 +75,12 @@ class Options(NamedTuple):
 class EntryReader:
     """Reads one entry; collects what is wrong with it instead of stopping at the first fault."""
 
-    def __init__(self, key: str, path: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, key: str, path: str, variables: Mapping[str, str], folder: str = "") -> None:
         self.key = key
         self.path = path
         self.variables = variables
+        self.folder = folder
+        """Where the file stands that the entry is from: an ``envFile`` may be relative to it."""
         self.problems: list[Problem] = []
         self._used: dict[str, str] = {}
 
@@ -85,7 +89,8 @@ class EntryReader:
     ) -> ServerDefinition | None:
         """The definition, or None when the entry is disabled or has problems.
 
-        ``lenient``: variables that are not set are no problem of the file, but a fault of it.
+        ``lenient``: a variable that is not set, or a missing ``envFile``, is no problem of the
+        whole file: the definition carries it as its fault.
         """
         if not isinstance(entry, dict):
             self._wrong(self.path, "must be an object with a command or a url")
@@ -95,7 +100,8 @@ class EntryReader:
         inline = Options(self._object(entry, "junction"), child_path(self.path, "junction"))
         own = [self._checked(extra), inline]
         everything = [*own, Options(entry, self.path)]
-        if True in [self._flag(options, "disabled") for options in everything]:
+        switches = [self._flag(options, "disabled") for options in everything]
+        if True in switches or client_keys.is_switched_off(entry):
             return None
         transport = self._transport(entry, stdio_only=settings.stdio_only)
         definition = ServerDefinition(
@@ -106,16 +112,20 @@ class EntryReader:
             isolation=self._choice(
                 _first_with("isolation", own), "isolation", ISOLATIONS, ISOLATIONS[0]
             ),
-            tools=self._selection(_first_with("tools", own)),
+            tools=self._tools(_first_with("tools", own), entry),
             # Who writes the file is who runs the program: nothing to protect, unless they say so.
             allow_private=self._flag(_first_with("allow_private", own), "allow_private", True),
             allow_http=self._flag(_first_with("allow_http", own), "allow_http", True),
             limits=self._limits(_first_with("limits", own), settings),
             pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
-            variables=self._used,
+            variables={
+                name: value
+                for name, value in self._used.items()
+                if name not in client_keys.WORKSPACE_VARIABLES
+            },
         )
-        missing = [p for p in self.problems if p.code is ProblemCode.MISSING_ENV_VAR]
+        missing = [p for p in self.problems if p.code is not ProblemCode.INVALID_SCHEMA]
         if lenient and missing == self.problems:
             fault = "; ".join(f"{problem.path}: {problem.message}" for problem in missing)
             return definition._replace(fault=fault)
@@ -123,12 +133,13 @@ class EntryReader:
 
     def _transport(self, entry: dict[str, Any], *, stdio_only: bool) -> str:
         declared = entry.get("type", entry.get("transport"))
-        guess = "http" if "url" in entry and not entry.get("command") else "stdio"
+        url = entry.get(client_keys.url_key(entry))
+        guess = "http" if url is not None and not entry.get("command") else "stdio"
         transport = _TRANSPORTS.get(str(declared).lower()) if declared is not None else guess
         if transport is None:
             self._wrong(child_path(self.path, "type"), "must be stdio, http or sse")
             return guess
-        if entry.get("command") and entry.get("url") and declared is None:
+        if entry.get("command") and url and declared is None:
             self._wrong(self.path, "has both a command and a url; keep one, or say which by type")
         if transport != "stdio" and stdio_only:
             self._wrong(self.path, "is a remote server, and --stdio-only allows none; remove one")
@@ -141,7 +152,7 @@ class EntryReader:
             self._wrong(path, "must be an array of strings")
             args = None
         cwd = self._text(entry, "cwd") if entry.get("cwd") is not None else None
-        env = self._strings(entry, "env", _variable_fault)
+        env = {**self._env_file(entry), **self._strings(entry, "env", _variable_fault)}
         # Some programs replace variables in their arguments themselves, by what they are given.
         self.variables = {**env, **self.variables}
         return {
@@ -154,20 +165,35 @@ class EntryReader:
             "cwd": cwd,
         }
 
+    def _env_file(self, entry: dict[str, Any]) -> dict[str, str]:
+        """The variables of ``envFile``, as VS Code and Cursor have it; ``env`` goes before them."""
+        if entry.get("envFile") is None:
+            return {}
+        before = len(self.problems)
+        name = self._text(entry, "envFile")
+        if len(self.problems) > before:
+            return {}
+        path = os.path.join(self.folder, os.path.expanduser(name))
+        if not os.path.isfile(path):
+            where, words = child_path(self.path, "envFile"), "there is no such file; check the path"
+            self.problems.append(Problem(ProblemCode.FILE_NOT_FOUND, where, words))
+        return read_dotenv(path)
+
     def _remote(self, entry: dict[str, Any]) -> dict[str, Any]:
         # Imported where they are used: most configs have no remote server.
         from mcp_junction.config.headers import header_fault
         from mcp_junction.config.urls import Unclear, read_url
 
         before = len(self.problems)
-        url = self._text(entry, "url", needed="give the address of the server")
+        key = client_keys.url_key(entry)
+        url = self._text(entry, key, needed="give the address of the server")
         if len(self.problems) == before:
             try:
                 read_url(url)
             except Unclear:
                 pass  # other programs take it: only this server will not be connected to
             except ValueError as error:
-                self._wrong(child_path(self.path, "url"), str(error))
+                self._wrong(child_path(self.path, key), str(error))
         return {"url": url, "headers": self._strings(entry, "headers", header_fault)}
 
     def _text(self, entry: dict[str, Any], name: str, needed: str = "must not be empty") -> str:
@@ -249,6 +275,12 @@ class EntryReader:
             self._wrong(child_path(options.path, "limits"), words)
             return GENEROUS
         return limits_of(settings, **values)
+
+    def _tools(self, options: Options, entry: dict[str, Any]) -> ToolSelection | None:
+        client, faulty = client_keys.read_tool_lists(entry)
+        for key in faulty:
+            self._wrong(child_path(self.path, key), "must be an array of names of tools")
+        return client_keys.merge_selections(self._selection(options), client)
 
     def _selection(self, options: Options) -> ToolSelection | None:
         value = options.values.get("tools")

@@ -98,6 +98,12 @@ def layered(
     return DEFAULTS._replace(**chosen), problems
 
 
+def changed_settings(old: Settings, new: Settings) -> tuple[str, ...]:
+    """Name the settings that differ."""
+    pairs = zip(Settings._fields, old, new, strict=True)
+    return tuple(name for name, before, after in pairs if before != after)
+
+
 def _take(
     chosen: dict[str, Any],
     problems: list[Problem],

@@ -15,6 +15,7 @@ import msgspec
 from mcp_junction.catalog.endpoints import Endpoint, named_sets
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.settings import Settings, changed_settings
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.registry.definitions import FILE, file_fields, file_record
@@ -30,11 +31,13 @@ _SOFT: Final = frozenset({"timeout_ms", "tools", "pin", "id"})
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """What a new config file has changed: names of servers."""
+    """What a new config file has changed: names of servers, and of settings."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    """Settings that differ from those this process runs with: they are read at the start only."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed)
@@ -47,12 +50,14 @@ class Plan(msgspec.Struct):
     changed: list[tuple[Member, ServerDefinition]] = []
     removed: list[Member] = []
     sets: list[Endpoint] = []
+    needs_restart: tuple[str, ...] = ()
 
     def summary(self) -> Reloaded:
         return Reloaded(
             tuple(definition.key for definition in self.added),
             tuple(member.name for member, _ in self.changed),
             tuple(member.name for member in self.removed),
+            self.needs_restart,
         )
 
 
@@ -95,9 +100,13 @@ async def recorded(ground: Ground, config: Config, known: list[ServerRecord]) ->
     return [record for record in made if record is not None]
 
 
-def planned(ground: Ground, config: Config) -> Plan:
-    """What a new file asks for. Raises ConfigError for one that cannot be used."""
-    plan = Plan([], [], [], list(named_sets(config).values()))
+def planned(ground: Ground, config: Config, running: Settings) -> Plan:
+    """What a new file asks for of a process that runs with the settings ``running``.
+
+    Raises ConfigError for one that cannot be used.
+    """
+    restart = changed_settings(running, config.settings)
+    plan = Plan([], [], [], list(named_sets(config).values()), restart)
     problems: list[Problem] = []
     for definition in config.servers:
         member = ground.roster.named(definition.key)

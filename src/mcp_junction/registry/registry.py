@@ -302,7 +302,7 @@ class Registry:
 
     async def reload(self, config: Config) -> Reloaded:
         """Take over a new config file. Raises ConfigError: then nothing has changed."""
-        plan = planned(self._ground, config)
+        plan = planned(self._ground, config, self._junction.settings)
         done = plan.summary()
         async with self._ground.audit.act(**audited(plan)):
             for member in plan.removed:

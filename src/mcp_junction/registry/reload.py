@@ -18,6 +18,7 @@ import msgspec
 from mcp_junction.bus.bus import Bus
 from mcp_junction.config.load import Config
 from mcp_junction.errors import ConfigError, JunctionError, StoreUnavailable
+from mcp_junction.registry.file import Reloaded
 from mcp_junction.registry.registry import Registry
 
 log = logging.getLogger("mcp_junction.registry")
@@ -91,7 +92,7 @@ class FileWatch:
             log.exception("the config file met a fault of Junction's own")
             self._rejected("an internal error of Junction")
         else:
-            log.warning("the config file was taken over: %s", msgspec.json.encode(done).decode())
+            _report(done)
         return True
 
     def _rejected(self, why: str) -> None:
@@ -117,3 +118,16 @@ class FileWatch:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _report(done: Reloaded) -> None:
+    """Say in the log what a new file changed, and what it could not change."""
+    servers = msgspec.to_builtins(done)
+    settings = servers.pop("needs_restart")
+    log.warning("the config file was taken over: %s", msgspec.json.encode(servers).decode())
+    if settings:
+        log.warning(
+            "settings that are read at the start only have changed in the config file: %s;"
+            " restart Junction to apply them",
+            ", ".join(settings),
+        )
