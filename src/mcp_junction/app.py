@@ -283,7 +283,7 @@ class Junction:
     async def _tell_log_level(self, upstream: Upstream) -> None:
         """A shared server is told the most curious client's level; each client gets its own."""
         sessions = self.sessions if upstream.session is None else {_session(upstream)}
-        wanted = [session.log_level or 0 for session in sessions if session.is_open]
+        wanted = [one.log_level or 0 for one in sessions if one.is_open and one.may_call]
         if wanted:
             await upstream.at_level(LOG_LEVELS[min(wanted)], exactly=True)
 

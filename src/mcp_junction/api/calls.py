@@ -40,7 +40,7 @@ class CallResult(msgspec.Struct):
 @post(
     "/call",
     status_code=200,
-    opt=options(needs(Right.CALL_TOOLS), ToolCall),
+    opt=options(needs(Right.CALL), ToolCall),
     responses=outcomes(
         "TOOL_AMBIGUOUS",
         "TOOL_NOT_FOUND",

@@ -2,7 +2,7 @@
 
 It finds out who is asking, keeps out what is too large, and hands the rest to the real app, which
 is loaded behind it in a thread: a request that comes first waits for it. It knows no route but
-``/metrics``, which any key opens and which needs nothing of what is behind.
+``/metrics``, which needs nothing of what is behind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from mcp_junction.api.access import PRINCIPAL, PUBLIC
+from mcp_junction.api.access import PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.api.errors import ErrorAnswer, answer_to
 from mcp_junction.errors import RequestError
 from mcp_junction.listener.http.doors import METRICS
@@ -27,6 +27,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _BODIED: Final = ("POST", "PATCH", "PUT")
+_METRICS_NEED: Final = needs(Right.READ_METRICS)
 _NEEDED: Final = "a key is needed: Authorization: Bearer …"
 
 
@@ -66,8 +67,9 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         try:
-            scope[PRINCIPAL] = self._admitted(scope)
+            scope[PRINCIPAL] = principal = self._admitted(scope)
             if scope["path"] == METRICS:
+                check(principal, _METRICS_NEED)
                 await self._show_metrics(scope["method"], send)
                 return
             app = self.app or await self._loaded()

@@ -72,6 +72,8 @@ class Call(msgspec.Struct, eq=False):
     deadline: float | None = None
     intent: str | None = None
     """The row of the audit that said, before it was sent, that it would be."""
+    denial: str | None = None
+    """Why the policy refused it, if it did."""
     spoke: bool = False
     asking: int = 0
     ended_by: Outcome | None = None

@@ -15,6 +15,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.snapshot import Handler
+from mcp_junction.calls.stages.authorize import authorize
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import Record, Watcher
 from mcp_junction.calls.stages.resolve import resolve, still_wanted
@@ -70,13 +71,13 @@ def pipeline(
     inner: Sequence[Stage] = (),
 ) -> Paths:
     """The path of a call. In stdio mode, where the caller owns everything, there are no watchers
-    and no ``inner`` stages: no policy, no audit."""
+    and no ``inner`` stages: no audit."""
     record = Record(clock, sink, watchers)
-    finding: list[Stage] = [Task(crossing.seal), resolve, Subscribe(register)]
+    finding: list[Stage] = [Task(crossing.seal), resolve, authorize, Subscribe(register)]
     forward = Forward(deadlines, crossing).__call__
     # Nothing is sent for a call that was ended before it began; nor may ``inner`` stages see it.
     wanted: list[Stage] = [still_wanted] if inner else []
     return Paths(
         compose([record, *finding, *inner], forward),
-        compose([record, *wanted, *inner], forward),
+        compose([record, *wanted, authorize, *inner], forward),
     )

@@ -241,7 +241,8 @@ class Dispatcher:
             session.cancelled(bytes(request_id), reason)
 
     def _roots_changed(self, session: Session, frame: Frame) -> None:
-        self._backend.to_servers(session, frame.method, frame.params)
+        if session.may_call:  # else it has nothing to tell servers
+            self._backend.to_servers(session, frame.method, frame.params)
 
 
 def _refusal(frame_id: bytes, code: int, message: str) -> bytes:

@@ -12,6 +12,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.roles import CALLERS
 from mcp_junction.protocol import encode, envelope, frames, levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
@@ -74,6 +75,11 @@ class Session:
     def is_open(self) -> bool:
         """Whether the client has introduced itself."""
         return self.protocol_version is not None
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the client has the right to call anything."""
+        return self.principal.role in CALLERS
 
     @property
     def questions(self) -> frozenset[str]:

@@ -1,0 +1,27 @@
+"""Authorize: refuse a call of somebody whose role has no right to call.
+
+It stands after ``resolve``, which has answered what is only a search (``find_tools`` and
+``describe_tools``) and has made the call that is asked for out of ``call_tool``. It reads nothing
+but the table of rights: what a role may call of what there is, is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.snapshot import Handler
+from mcp_junction.policy.roles import CALLERS, Right, refusal
+from mcp_junction.protocol.versions import DENIED
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Outcome
+
+
+def authorize(call: Call, following: Handler) -> Awaitable[Outcome]:
+    """Pass on a call whose caller has the right to call; refuse any other."""
+    return following(call) if call.caller.principal.role in CALLERS else _refuse(call)
+
+
+async def _refuse(call: Call) -> Outcome:
+    call.denial = refusal(call.caller.principal, Right.CALL)
+    return outcomes.failed(DENIED, call.denial, Delivery.NOT_SENT)

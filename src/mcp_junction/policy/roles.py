@@ -1,0 +1,74 @@
+"""Roles and rights: the one table of who may do what, for REST, ``/mcp`` and the commands.
+
+A right that a role does not have in RIGHTS is refused. Which tools an agent may call is decided by
+grants, not here; how a caller proves its role is ``identity/``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from mcp_junction.policy.principal import Principal, Role
+
+
+class Right(StrEnum):
+    """Something that a principal may have the right to do."""
+
+    READ_TOOLS = "list and search the tools, and read the skills they have"
+    CALL = "call tools, get prompts, read resources or have them completed"
+    READ_SERVERS = "read servers"
+    CHANGE_SERVERS = "register, change, connect and remove servers"
+    REFRESH_TOOLS = "have tools discovered and classified again"
+    CHANGE_SKILLS = "make, change and remove skills"
+    CHANGE_KEYS = "make, list and revoke keys"
+    READ_EVENTS = "read the events"
+    READ_METRICS = "read the metrics"
+    READ_DOCS = "read how the API works"
+
+
+ANYONE: Final = frozenset({Right.READ_DOCS})
+"""What needs no key, because it says nothing about this installation."""
+
+_READ: Final = frozenset(
+    {
+        Right.READ_TOOLS,
+        Right.READ_SERVERS,
+        Right.READ_EVENTS,
+        Right.READ_METRICS,
+        Right.READ_DOCS,
+    }
+)
+
+RIGHTS: Final = {
+    Role.OWNER: frozenset({Right.READ_TOOLS, Right.CALL, Right.CHANGE_KEYS, Right.READ_DOCS}),
+    Role.ADMIN: frozenset(Right),
+    Role.ORCHESTRATOR: _READ | {Right.REFRESH_TOOLS},
+    Role.AGENT: frozenset({Right.READ_TOOLS, Right.CALL, Right.READ_DOCS}),
+    Role.VIEWER: _READ,
+}
+"""The table. The owner changes keys by the commands of this machine, and everything else over REST
+with an administrator's key. An orchestrator calls only on behalf of an agent that it names, which a
+request cannot do yet: so it cannot call."""
+
+KEYED: Final = tuple(role for role in Role if role is not Role.OWNER)
+"""The roles that a key can have."""
+
+CALLERS: Final = tuple(role for role, rights in RIGHTS.items() if Right.CALL in rights)
+"""The roles that have the right to call. A tuple, because to hash a role runs Python code."""
+
+_ON_BEHALF: Final = "the role orchestrator calls only on behalf of an agent, and no agent is named"
+
+
+def has_right(principal: Principal, right: Right) -> bool:
+    """Whether a principal has a right."""
+    return right in RIGHTS[principal.role]
+
+
+def refusal(principal: Principal, right: Right | None) -> str:
+    """Say why a principal is refused; None is something that nobody has a right to."""
+    if right is None:
+        return f"the role {principal.role} may not use this"
+    if right is Right.CALL and principal.role is Role.ORCHESTRATOR:
+        return _ON_BEHALF
+    return f"the role {principal.role} may not {right}"
