@@ -28,6 +28,7 @@ from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.registry import Registry
 from mcp_junction.store.records import AuditQuery, AuditRow, ServerRecord
 from mcp_junction.store.store import Store, default_url
+from mcp_junction.testing.model import InProcessModel
 from mcp_junction.upstream.outcome import Outcome
 
 ADMIN = Principal("ann", Role.ADMIN)
@@ -131,6 +132,7 @@ class Platforms:
         await stack.enter_async_context(junction)
         junction.watchers.append(calls.ended)
         registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
+        registry.skills.classifying.use(InProcessModel())  # the process is tests/skills' subject
         return Platform(junction, store, audit, bus, registry)
 
     async def stop(self) -> None:

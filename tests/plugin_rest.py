@@ -33,6 +33,7 @@ from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.registry import Registry
 from mcp_junction.service import Service
 from mcp_junction.store.store import default_url, open_store
+from mcp_junction.testing.model import InProcessModel
 
 BOUND = 20.0
 SERVERS = "/api/v1/aggregator/servers"
@@ -165,9 +166,13 @@ async def serve_api(
     opener: Any,
     config: Config | None = None,
     only: tuple[str, ...] = ROLES,
+    has_worker: bool = False,
     **settings: Any,
 ) -> Served:
-    """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
+    """Compose a gateway as `mcp-junction serve` does; it ends with the stack.
+
+    The model of skills computes in this process, unless it ``has_worker``.
+    """
     _load_anyio()
     config = config or without_file({}, settings)
     store = await opener()
@@ -177,6 +182,8 @@ async def serve_api(
     await stack.enter_async_context(junction)
     junction.watchers.append(CallAudit(audit).ended)
     registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
+    if not has_worker:
+        registry.skills.classifying.use(InProcessModel())
     ring = await KeyRing.open(store)
     keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
     room = SharedRoom(junction, registry, bus, store, ring)

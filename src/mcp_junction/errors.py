@@ -15,6 +15,7 @@
     │   └── VersionConflict    someone else changed the record first
     ├── InvalidChange      what is wanted of a server makes no sense; carries every Problem found
     ├── FileOwned          the server is the config file's: it is changed there
+    ├── ModelUnavailable   the model of skills cannot compute now; what needs it is tried again
     ├── VaultError         a sealed value, or the key to it, cannot be used
     ├── RequestError       a REST request that ends in an error answer; carries its code
     └── UsageError         a command was called with something it cannot work with
@@ -184,6 +185,10 @@ class FileOwned(JunctionError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the server {name!r} is the config file's; change it there")
+
+
+class ModelUnavailable(JunctionError):
+    """The model of skills cannot compute now; what needs it is tried again."""
 
 
 class VaultError(JunctionError):

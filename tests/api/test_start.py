@@ -28,6 +28,8 @@ def test_the_first_request_waits_for_the_routes_and_the_loop_for_nobody(tmp_path
     assert seen["statuses"] == [200, 201, 200, 200, 404]
     assert seen["loaded"] is False, "or there was nothing to wait for"
     assert seen["models"] == [], "there was no tool to classify yet"
+    assert seen["search"] == 200
+    assert seen["models_later"] == [], "the model is in a process of its own"
     assert seen["cold"] < 2.5, "the first tool, with all that has to be loaded for it"
     assert seen["beats"] > 10
     assert seen["worst"] < BLOCKED

@@ -1,6 +1,8 @@
 """Skills at run time: tools are classified as they come, skills follow who comes and goes."""
 
 import asyncio
+import os
+import signal
 import time
 
 import pytest
@@ -12,6 +14,10 @@ from mcp_junction.registry.classifying import Classifying
 from mcp_junction.skills.embedder import WordVectors
 from mcp_junction.skills.texts import text_of
 from mcp_junction.skills.vectors import mean, numbers
+from mcp_junction.skills.worker import ModelWorker
+from mcp_junction.skills.worker_process import WorkerProcess
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.model import InProcessModel
 
 MAIL = [
     tool("send_email", "Send an email message to somebody"),
@@ -179,6 +185,32 @@ async def test_what_fails_stays_unclassified_and_findable_and_is_tried_again(
     assert all(one.is_classified for one in await classified(running))
 
 
+@pytest.mark.req("AG-US3-AC4", "AG-US3-AC7", "K-3")
+async def test_tools_wait_out_crashes_of_the_models_process_and_are_classified_after_them(
+    single, toolbox
+):
+    running = await single()
+    tasks, work, started = TaskScope("test"), classifying(running), []
+
+    async def start():
+        process = await WorkerProcess.start()
+        started.append(process)
+        if len(started) < 3:
+            os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    work.use(worker := ModelWorker(tasks, first_pause=0.01, start=start))
+    work.retry = 0.05
+    await running.add("many", await toolbox([tool(f"t{n}", f"item {n}") for n in range(50)]))
+    work.begin()
+    await until(lambda: worker.failures >= 1)
+    hits = await running.junction.finding("item 7", 5, lambda pair: True)
+    assert "t7" in [hit.pair.name for hit in hits]
+    assert len(await classified(running)) == 50
+    assert worker.failures == 2
+    await tasks.close()
+
+
 async def test_what_was_left_undone_is_done_by_the_next_start_and_no_more(platform, toolbox):
     running = await platform()
     await running.add("mail", await toolbox(MAIL))
@@ -190,10 +222,13 @@ async def test_what_was_left_undone_is_done_by_the_next_start_and_no_more(platfo
     running = await platform()
     work = classifying(running)
 
-    def never(texts):
-        raise AssertionError("there is nothing to embed")
+    class Never(InProcessModel):
+        async def embed(self, texts):
+            raise AssertionError("there is nothing to embed")
 
-    work.embedder = never
+        classify = average = embed
+
+    work.use(Never())
     work.begin()
     await work.settled()
     assert work.classified == 2

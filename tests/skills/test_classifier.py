@@ -40,24 +40,24 @@ def test_the_primary_skill_begins_at_one_half(confidence, primary):
         ("git commit. Commit the staged changes to the repository", "version-control"),
     ],
 )
-async def test_plain_tools_have_the_plain_skill(text, skill):
-    (said,) = await ZeroShot(WordVectors())([subject(text)], taxonomy())
+def test_plain_tools_have_the_plain_skill(text, skill):
+    (said,) = ZeroShot(WordVectors())([subject(text)], taxonomy())
     assert said.primary == skill
 
 
-async def test_a_new_description_counts_at_once():
+def test_a_new_description_counts_at_once():
     classifier = ZeroShot(WordVectors())
     tool = subject("bake bread")
     first = [Skill("one", "One", "Baking bread and cakes"), Skill("two", "Two", "Tax law")]
     second = [Skill("one", "One", "Tax law"), Skill("two", "Two", "Baking bread and cakes")]
-    assert (await classifier([tool], first))[0].primary == "one"
-    assert (await classifier([tool], second))[0].primary == "two"
-    assert (await classifier([tool], first[:1]))[0].confidences == {"one": 1.0}
+    assert classifier([tool], first)[0].primary == "one"
+    assert classifier([tool], second)[0].primary == "two"
+    assert classifier([tool], first[:1])[0].confidences == {"one": 1.0}
 
 
-async def test_without_skills_nothing_is_said():
-    assert await ZeroShot(WordVectors())([subject("x")], []) == [None]
-    assert await ZeroShot(WordVectors())([], taxonomy()) == []
+def test_without_skills_nothing_is_said():
+    assert ZeroShot(WordVectors())([subject("x")], []) == [None]
+    assert ZeroShot(WordVectors())([], taxonomy()) == []
 
 
 def test_the_skills_to_begin_with_are_named_once_and_described():

@@ -2,7 +2,8 @@
 
 One task at a time, which ends when nothing is left to do. What is to be done is read from the
 store, so that it does not matter who left it undone: tools that are not classified, skills whose
-vectors have not followed. Nothing is loaded for it before there is something to do.
+vectors have not followed. The model runs in a process of its own, which is started when there is
+something to do: nothing of it is ever loaded here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from mcp_junction.errors import StoreError
+from mcp_junction.errors import ModelUnavailable, StoreError
 from mcp_junction.registry.ground import Ground
-from mcp_junction.skills.classifier import Classifier, Subject, Verdict, ZeroShot
-from mcp_junction.skills.embedder import Embedder, WordVectors
+from mcp_junction.skills.classifier import Classifier, Subject, Verdict
+from mcp_junction.skills.model import Model
 from mcp_junction.skills.taxonomy import Skill
 from mcp_junction.skills.texts import text_of
-from mcp_junction.skills.vectors import mean
+from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.store.records import Classified, PendingTool, SkillRecord
 
 log = logging.getLogger("mcp_junction.registry")
@@ -38,13 +39,12 @@ class Classifying:
     def __init__(
         self,
         ground: Ground,
-        embedder: Embedder | None = None,
+        model: Model | None = None,
         classifier: Classifier | None = None,
         retry: float = RETRY,
     ) -> None:
         self._ground = ground
-        self.embedder: Embedder = embedder or WordVectors()
-        self.classifier: Classifier = classifier or ZeroShot(self.embedder)
+        self.use(model or ModelWorker(ground.tasks), classifier)
         self.retry = retry
         """Seconds until those are tried again that could not be classified."""
         self.classified = 0
@@ -52,6 +52,11 @@ class Classifying:
         self._has_begun = False
         self._news = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
+
+    def use(self, model: Model, classifier: Classifier | None = None) -> None:
+        """Have vectors made by this model, and verdicts too, unless a classifier is given."""
+        self.model = model
+        self.classifier: Classifier = classifier or model.classify
 
     def begin(self) -> None:
         """From now on there is time for it: whoever waits for the service is served."""
@@ -81,6 +86,9 @@ class Classifying:
                 await asyncio.sleep(_STORE_RETRY)
                 self._news.set()
                 continue
+            except ModelUnavailable as error:
+                log.warning("skills cannot follow their tools now: %s", error)
+                failed = True
             except Exception:  # whatever it is, it is tried again
                 log.exception("tools cannot be classified")
                 failed = True
@@ -120,8 +128,8 @@ class Classifying:
         skills = [Skill(s.id, s.name, s.description) for s in await self._ground.store.skills.all()]
         if not skills:
             return False  # it is looked again when there is one
-        subjects, new = await asyncio.to_thread(self._subjects, page)
         try:
+            subjects, new = await self._subjects(page)
             found = await self.classifier(subjects, skills)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way
             log.warning("%d tools could not be classified: %r", len(page), error)
@@ -132,11 +140,14 @@ class Classifying:
             failed |= await self._put(server_id, list(each))
         return failed
 
-    def _subjects(self, page: Sequence[PendingTool]) -> tuple[list[Subject], list[bytes | None]]:
+    async def _subjects(
+        self, page: Sequence[PendingTool]
+    ) -> tuple[list[Subject], list[bytes | None]]:
         """Each tool with its vector; and the vectors that were made for that."""
         texts = [text_of(one.tool.name, one.tool.definition) for one in page]
         lacking = [n for n, one in enumerate(page) if one.embedding is None]
-        made = dict(zip(lacking, self.embedder([texts[n] for n in lacking]), strict=True))
+        vectors = await self.model.embed([texts[n] for n in lacking]) if lacking else []
+        made = dict(zip(lacking, vectors, strict=True))
         subjects = [
             Subject(one.tool.name, texts[n], made[n] if one.embedding is None else one.embedding)
             for n, one in enumerate(page)
@@ -176,11 +187,13 @@ class Classifying:
             ]
         for skill in behind:
             vectors = await skills.vectors(skill.id)
-            vector = await asyncio.to_thread(self._vector, skill, vectors)
+            vector = await self._vector(skill, vectors)
             await skills.embed(skill, vector, len(vectors))
 
-    def _vector(self, skill: SkillRecord, vectors: list[bytes]) -> bytes:
-        return mean(vectors) if vectors else self.embedder([skill.description])[0]
+    async def _vector(self, skill: SkillRecord, vectors: list[bytes]) -> bytes:
+        if vectors:
+            return await self.model.average(vectors)
+        return (await self.model.embed([skill.description]))[0]
 
 
 def _told(name: str, given: Classified) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Classifier: which skills a tool has; and ZeroShot, which knows by nothing but their descriptions.
 
-A trained model or an LLM takes ZeroShot's place by being a Classifier.
+ZeroShot computes with numpy, so only the worker process calls it (``worker_main.py``). A trained
+model takes its place there; an LLM takes the whole Classifier's place in the service.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -69,12 +69,9 @@ class ZeroShot:
         self._embedder = embedder
         self._known: dict[str, bytes] = {}
 
-    async def __call__(
+    def __call__(
         self, subjects: Sequence[Subject], skills: Sequence[Skill]
     ) -> list[Verdict | None]:
-        return await asyncio.to_thread(self._classify, list(subjects), list(skills))
-
-    def _classify(self, subjects: list[Subject], skills: list[Skill]) -> list[Verdict | None]:
         if not subjects or not skills:
             return [None] * len(subjects)
         import numpy
@@ -86,7 +83,7 @@ class ZeroShot:
         ids = [skill.id for skill in skills]
         return [verdict(dict(zip(ids, map(float, row), strict=True))) for row in shares]
 
-    def _described(self, skills: list[Skill]) -> list[bytes]:
+    def _described(self, skills: Sequence[Skill]) -> list[bytes]:
         texts = [skill.description for skill in skills]
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         known = (

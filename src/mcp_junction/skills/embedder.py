@@ -2,11 +2,11 @@
 
 Of that package only the two files are used, a tokenizer and a table of vectors; its code is not
 imported: it would load a client for downloads, and set up logging. Nothing is ever fetched.
+WordVectors loads numpy and tokenizers, so only the worker process calls it (``worker_main.py``).
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -26,11 +26,10 @@ _PACKAGE: Final = "wordllama"
 _TOKENIZER: Final = Path("tokenizers", "l2_supercat_tokenizer_config.json")
 _WEIGHTS: Final = Path("weights", "l2_supercat_256.safetensors")
 _TABLE: Final = "embedding.weight"
-_lock = threading.Lock()
 
 
 class Embedder(Protocol):
-    """Makes vectors. Called in a thread: it may take its time."""
+    """Makes vectors. Called in the worker process: it may take its time."""
 
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
         """A vector for each text, of length 1 (or 0, for a text without words)."""
@@ -43,7 +42,7 @@ class WordVectors:
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
         import numpy
 
-        tokenizer, table = _model()
+        tokenizer, table = _loaded()
         found = numpy.zeros((len(texts), table.shape[1]), numpy.float32)
         for row, text in enumerate(texts):
             # One by one: a batch would be spread over all processors, which are not ours alone.
@@ -53,11 +52,6 @@ class WordVectors:
         lengths = numpy.linalg.norm(found, axis=1, keepdims=True)
         lengths[lengths == 0] = 1
         return packed((found / lengths).astype(numpy.float32))
-
-
-def _model() -> tuple[Tokenizer, Matrix]:
-    with _lock:  # two at one time would load it twice
-        return _loaded()
 
 
 @cache

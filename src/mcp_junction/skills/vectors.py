@@ -1,6 +1,7 @@
 """Vectors: how they are kept (little-endian float32), and what is computed with them.
 
-numpy is imported by whoever computes first, which is never the start of the program.
+numpy is imported by what computes, and that runs in the worker process (``worker_main.py``):
+``numbers`` is all that the service itself may call.
 """
 
 from __future__ import annotations
