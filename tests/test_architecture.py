@@ -180,3 +180,34 @@ def test_the_service_listens_before_the_framework_of_its_rest_api_is_loaded():
     assert not packages(loaded) & {"litestar", "httpx", "rich", "multipart"}
     assert not packages(loaded) & {"wordllama", "numpy", "tokenizers", "safetensors"}
     assert "mcp_junction.api.app" not in loaded
+
+
+def _loops_for_ever(function: ast.AsyncFunctionDef) -> bool:
+    """Whether a coroutine is a loop without an end: nothing in it leaves the loop."""
+    for loop in ast.walk(function):
+        if isinstance(loop, ast.While) and getattr(loop.test, "value", None) is True:
+            leaves = (ast.Return, ast.Break, ast.Yield)
+            return not any(isinstance(node, leaves) for node in ast.walk(loop))
+    return False
+
+
+@pytest.mark.req("R-SUPERVISE")
+def test_what_runs_for_ever_is_supervised():
+    trees = [ast.parse(path.read_text("utf-8")) for path in MODULES if "testing" not in path.parts]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    endless = {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.AsyncFunctionDef) and _loops_for_ever(node)
+    }
+    assert {"_watch_keys", "_note_all", "run", "_run"} <= endless, "the test finds them"
+    spawned = [
+        ast.unparse(node)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "spawn"
+        and isinstance(node.args[0] if node.args else None, ast.Call)
+        and ast.unparse(node.args[0].func).rpartition(".")[2] in endless
+    ]
+    assert [call for call in spawned if "_Supervised" not in call] == []

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from mcp_junction.tasks import TaskScope, unless
+from mcp_junction.tasks import Supervision, TaskScope, unless
 
 BOUND = 5.0
 
@@ -231,3 +231,104 @@ async def test_what_fails_while_it_is_waited_for_is_raised():
 
     with pytest.raises(ValueError, match="now"):
         await unless(asyncio.Event(), failing())
+
+
+async def failing_first(times: int, runs: list[int], then: asyncio.Event) -> None:
+    """Fail some times; from then on run."""
+    runs.append(len(runs))
+    if len(runs) <= times:
+        raise LookupError("mislaid")
+    then.set()
+    await forever()
+
+
+@pytest.mark.req("R-SUPERVISE")
+async def test_a_supervised_task_that_fails_is_run_again_and_counted(caplog):
+    scope, runs, running = TaskScope("test"), [], asyncio.Event()
+    scope.supervise("keys", lambda: failing_first(2, runs, running))
+    async with asyncio.timeout(BOUND):
+        await running.wait()
+    assert scope.supervision.failures == {"keys": 2}
+    assert scope.supervision.is_down("keys"), "it has only just begun again"
+    assert scope.supervision.down == ["keys"]
+    async with asyncio.timeout(BOUND):
+        while scope.supervision.down:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+    assert caplog.text.count("the task 'keys' failed") == 2
+    assert caplog.text.count("Traceback") == 1, "once an outage"
+    await scope.close()
+
+
+@pytest.mark.req("R-SUPERVISE")
+async def test_a_supervised_task_that_keeps_failing_is_down_and_tried_ever_more_slowly(monkeypatch):
+    pauses: list[float] = []
+    real = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr("mcp_junction.tasks.asyncio.sleep", sleep)
+    scope, runs = TaskScope("test"), []
+    scope.supervise("bus", lambda: failing_first(10**6, runs, asyncio.Event()))
+    async with asyncio.timeout(BOUND):
+        while len(pauses) < 12:
+            await real(0)
+            assert not runs or scope.supervision.is_down("bus")
+    assert pauses[0] <= 0.1
+    assert 1.0 <= pauses[10] <= 2.0
+    await scope.close()
+
+
+async def test_a_supervised_task_that_returns_or_is_ended_is_not_run_again():
+    scope, runs = TaskScope("test"), []
+
+    async def once() -> None:
+        runs.append(1)
+
+    await asyncio.wait_for(scope.supervise("once", once), BOUND)
+    assert runs == [1]
+    scope.supervise("for ever", lambda: failing_first(1, runs, asyncio.Event()))
+    while len(runs) < 2:  # noqa: ASYNC110 - the next turn of the loop
+        await asyncio.sleep(0)
+    await scope.close()
+    assert not scope.supervision.down, "nobody waits for what was ended"
+
+
+async def test_a_supervised_task_goes_on_when_only_what_it_waited_for_was_cancelled():
+    scope, begun = TaskScope("test"), asyncio.Event()
+    runs: list[int] = []
+
+    async def wait_for_another() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            other = asyncio.get_running_loop().create_future()
+            other.cancel()
+            await other
+        begun.set()
+        await forever()
+
+    scope.supervise("waiting", wait_for_another)
+    async with asyncio.timeout(BOUND):
+        await begun.wait()
+    assert scope.supervision.failures["waiting"] == 1
+    await scope.close()
+
+
+async def test_one_supervision_tells_of_all_it_includes_and_what_is_not_vital_apart():
+    one, two = TaskScope("one"), TaskScope("two")
+    both = Supervision()
+    both.include(one.supervision, two.supervision)
+    never = asyncio.Event()
+    one.supervise("checks", lambda: failing_first(10**6, [], never), is_vital=False)
+    one.supervise("checks", lambda: failing_first(10**6, [], never), is_vital=False)
+    two.supervise("audit", lambda: failing_first(10**6, [], never))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert both.down == ["audit"]
+    assert both.down_by_name == {"audit": 1, "checks": 2}
+    assert both.failures == {"audit": 1, "checks": 2}
+    await one.close()
+    await two.close()
+    assert both.down_by_name == {}
+    assert both.failures == {"audit": 1, "checks": 2}

@@ -84,13 +84,13 @@ class Junction:
         self.tasks = TaskScope("junction")
         self.clock = clock or SystemClock()
         self._starts = starts
-        self._supervised = supervised or self.settings.restart
         self.environ = os.environ if environ is None else environ
         self._sink = fan_out(sinks)
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
         self._opening = Opening(self.settings, self.environ, config.identity, self._warden)
-        self._attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
+        attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
+        self._terms = supervised or self.settings.restart, attempts, self.tasks.supervision
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
         parked = self.settings.parked_ms / 1000
@@ -114,7 +114,7 @@ class Junction:
             self.settings.start_timeout_ms / 1000,
             self._catalog_changed,
         )
-        self.fleet = Fleet(self.keeper, self._upstream, self._subscriptions)
+        self.fleet = Fleet(self.keeper, self._upstream, self._subscriptions, self.tasks.supervision)
         self.servers: Mapping[str, Upstream] = self.fleet.servers
         self.finding = Finding(self.tasks, self.keeper.catalog)
         self._own = OwnTools(self.finding, self.settings.name, self.settings.version)
@@ -127,8 +127,8 @@ class Junction:
     # -- life
 
     async def __aenter__(self) -> Junction:
-        self.tasks.spawn(self._deadlines.run())
-        self.tasks.spawn(self.lot.run())
+        self.tasks.supervise("deadlines", self._deadlines.run)
+        self.tasks.supervise("parked calls", self.lot.run)
         for definition in self.config.servers if self._starts else ():
             self.fleet.add(definition)
         return self
@@ -150,7 +150,7 @@ class Junction:
             self._hello.cancel()
 
     def _upstream(self, definition: ServerDefinition) -> Upstream:
-        terms = terms_for(definition, self.settings, self._supervised, self._attempts)
+        terms = terms_for(definition, self.settings, *self._terms)
         return Upstream(
             definition,
             opener=self._opening,

@@ -60,6 +60,7 @@ class Service:
         self._set("")  # a set that makes no sense is told at once
         self._calls = TaskScope("requests")
         self._draining = False
+        self._expelled_for = keys.generation
         self.when_listening: Callable[[str], None] | None = None
         """Told the address, once there is one."""
         self._registry = SessionRegistry(
@@ -108,7 +109,13 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        return self._junction.is_settled and not self._draining
+        return self._junction.is_settled and not (self._draining or self.down)
+
+    @property
+    def down(self) -> list[str]:
+        """What the service cannot do without and has not now: names of tasks, or the store."""
+        store = ["store"] if self._keys.is_blind else []
+        return store + self._junction.tasks.supervision.down
 
     # -- life
 
@@ -119,8 +126,8 @@ class Service:
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
         server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())
-        sweeping = self._junction.tasks.spawn(self._registry.run())
-        watching = self._junction.tasks.spawn(self._watch_keys())
+        sweeping = self._junction.tasks.supervise("sessions", self._registry.run)
+        watching = self._junction.tasks.supervise("keys", self._watch_keys)
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event
             await asyncio.sleep(0.01)
         if serving.done():
@@ -156,17 +163,17 @@ class Service:
 
     async def _watch_keys(self) -> None:
         """A revocation ends what its key had open, too."""
-        known = self._keys.generation
         while True:
             await self._junction.clock.sleep(KEYS_EVERY)
             await self._keys.refresh()
-            if self._keys.generation != known:
-                known = self._keys.generation
+            known = self._keys.generation
+            if known != self._expelled_for:
                 self._registry.expel(self._is_allowed)
                 self._stateless.end(self._is_allowed, "the key was revoked")
                 self._junction.lot.end(self._is_revoked, "the key was revoked")
                 if self._rest is not None:
                     self._rest.expel(self._keys.is_in_force)
+                self._expelled_for = known  # not before: what fails here is done again
 
     def _is_revoked(self, bearer: Bearer) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))

@@ -4,6 +4,9 @@ Every task has one owner, which keeps it from being collected half-way, reports 
 ends it when the owner ends. It is not a structured-concurrency library: a failing task does not
 take its siblings with it, because one bad server must not end another.
 
+A task that must not end is supervised (``supervise``): when it fails it is run again, and the
+scope's ``Supervision`` says which are down and how often each has failed.
+
 What is short and comes by the thousand is handed over (``hand``) instead: tasks that have done one
 such thing wait for the next, because making a task costs as much as a tenth of a call.
 """
@@ -12,7 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final
 
 log = logging.getLogger("mcp_junction.tasks")
@@ -21,15 +26,136 @@ log = logging.getLogger("mcp_junction.tasks")
 MOST_RESTING: Final = 256
 REST: Final = 1.0
 """Seconds after which those who rest are sent home: an idle process has no tasks to spare."""
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 2.0
+"""Seconds before a failed task is run again: at least half of it, doubled with each failure."""
+STEADY: Final = 1.0
+"""Seconds that a task must run again before it counts as up, and its next pause is short."""
+
+
+class Supervision:
+    """Says which supervised tasks are down, and how often each has failed. It runs none itself.
+
+    Tasks of one name are counted together. Other supervisions can be included, so that one answer
+    covers the scopes of a whole program.
+    """
+
+    __slots__ = ("_down", "_failures", "_included")
+
+    def __init__(self) -> None:
+        self._included: list[Supervision] = []
+        self._down: set[_Supervised] = set()
+        self._failures: Counter[str] = Counter()
+
+    def include(self, *others: Supervision) -> None:
+        """Tell of other tasks, too."""
+        self._included += others
+
+    @property
+    def down(self) -> list[str]:
+        """The tasks without which the program does not do its work, and which are down."""
+        return sorted({task.name for task in self._all_down() if task.is_vital})
+
+    @property
+    def down_by_name(self) -> Counter[str]:
+        """How many tasks of each name are down, vital or not."""
+        return Counter(task.name for task in self._all_down())
+
+    @property
+    def failures(self) -> Counter[str]:
+        """How often tasks of each name have failed."""
+        return sum((other.failures for other in self._included), Counter(self._failures))
+
+    def is_down(self, name: str) -> bool:
+        return any(task.name == name for task in self._all_down())
+
+    def _all_down(self) -> Iterator[_Supervised]:
+        yield from self._down
+        for other in self._included:
+            yield from other._all_down()
+
+    def note_failure(self, task: _Supervised) -> None:
+        self._failures[task.name] += 1
+        self._down.add(task)
+
+    def note_up(self, task: _Supervised) -> None:
+        self._down.discard(task)
+
+
+class _Supervised:
+    """One task that is run again whenever it fails."""
+
+    __slots__ = ("_in_a_row", "_run", "_supervision", "_up_timer", "is_vital", "name")
+
+    def __init__(
+        self,
+        supervision: Supervision,
+        name: str,
+        run: Callable[[], Coroutine[Any, Any, None]],
+        is_vital: bool,
+    ) -> None:
+        self.name = name
+        self.is_vital = is_vital
+        self._supervision = supervision
+        self._run = run
+        self._in_a_row = 0
+        self._up_timer: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Run it until it returns or is cancelled."""
+        try:
+            while (error := await self._failure()) is not None:
+                pause = self._note(error)
+                await asyncio.sleep(pause)
+                loop = asyncio.get_running_loop()
+                self._up_timer = loop.call_later(STEADY, self._note_up)
+        finally:
+            self._note_up()
+
+    async def _failure(self) -> BaseException | None:
+        """Run it once; what it failed with, None when it has returned."""
+        task = asyncio.current_task()
+        try:
+            await self._run()
+        except asyncio.CancelledError as error:
+            if task is not None and task.cancelling():
+                raise
+            return error  # something that it waited for was cancelled, not the task itself
+        except Exception as error:  # noqa: BLE001 - whatever it is, the task is run again
+            return error
+        return None
+
+    def _note(self, error: BaseException) -> float:
+        """Count and report a failure; how long to wait before the next run."""
+        self._stop_timer()
+        self._supervision.note_failure(self)
+        doubled: float = FIRST_PAUSE * 2.0 ** min(self._in_a_row, 16)
+        pause = min(LONGEST_PAUSE, doubled) * random.uniform(0.5, 1.0)
+        details = error if self._in_a_row == 0 else None  # the same traceback once an outage
+        self._in_a_row += 1
+        words = "the task %r failed and is run again in %.1f s: %r"
+        log.error(words, self.name, pause, error, exc_info=details)
+        return pause
+
+    def _note_up(self) -> None:
+        self._stop_timer()
+        self._in_a_row = 0
+        self._supervision.note_up(self)
+
+    def _stop_timer(self) -> None:
+        if self._up_timer is not None:
+            self._up_timer.cancel()
+            self._up_timer = None
 
 
 class TaskScope:
     """A set of tasks with one owner."""
 
-    __slots__ = ("_ending", "_evening", "_loop", "_name", "_resting", "_tasks")
+    __slots__ = ("_ending", "_evening", "_loop", "_name", "_resting", "_tasks", "supervision")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, supervision: Supervision | None = None) -> None:
         self._name = name
+        self.supervision = supervision or Supervision()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._resting: list[asyncio.Future[Coroutine[Any, Any, Any]]] = []
         self._ending = False
@@ -49,6 +175,16 @@ class TaskScope:
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def supervise(
+        self, name: str, run: Callable[[], Coroutine[Any, Any, None]], *, is_vital: bool = True
+    ) -> asyncio.Task[None]:
+        """Run ``run()``, and run it again whenever it fails, until it returns or this scope ends.
+
+        ``name`` labels a metric: a fixed word, the same for all tasks of a kind. While a vital task
+        is down the program is not ready.
+        """
+        return self.spawn(_Supervised(self.supervision, name, run, is_vital).run())
 
     def hand(self, coro: Coroutine[Any, Any, Any]) -> None:
         """Start ``coro``, in a task that has done others before. Nobody can wait for it."""

@@ -26,7 +26,7 @@ from mcp_junction.audit.writers import dead_writers
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter, SealedPage
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.telemetry.outcomes import OutcomeName
 
 log = logging.getLogger("mcp_junction.audit")
@@ -180,6 +180,11 @@ class AuditLog:
         return self._failing
 
     @property
+    def supervision(self) -> Supervision:
+        """How the task that stores rows is doing."""
+        return self._tasks.supervision
+
+    @property
     def lost(self) -> int:
         """Entries that were never stored, since this writer began."""
         return self._lost
@@ -208,7 +213,7 @@ class AuditLog:
         self.record(self.entry("opened", "junction", "audit.open", detail={"after": after}))
         for row in orphans:
             self.record(_unknown(row, now))
-        self._tasks.spawn(self._run())
+        self._tasks.supervise("audit", self._run)
         return self
 
     async def __aexit__(
@@ -266,6 +271,7 @@ class AuditLog:
 
     async def _run(self) -> None:
         beat = self._now()
+        self._wake.set()  # there may be entries left that this task failed with before
         while True:
             if self._batch is None:
                 await self._sleep(_HEARTBEAT)

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord, NewEvent
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import Supervision, TaskScope
 
 log = logging.getLogger("mcp_junction.bus")
 
@@ -123,7 +123,7 @@ class Bus:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._tasks.spawn(self._run())
+        self._tasks.supervise("events", self._run)
         return self
 
     async def __aexit__(
@@ -146,6 +146,11 @@ class Bus:
         self._idle.clear()
         self._wake.set()
         await self._idle.wait()
+
+    @property
+    def supervision(self) -> Supervision:
+        """How the task that stores events is doing."""
+        return self._tasks.supervision
 
     @property
     def lost(self) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 
 from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.upstream.server import Upstream
 
 _LOOK: Final = 0.02
@@ -33,13 +34,17 @@ class Fleet:
     """Every server, by its key."""
 
     def __init__(
-        self, keeper: Keeper, make: Callable[[ServerDefinition], Upstream], followers: Followers
+        self,
+        keeper: Keeper,
+        make: Callable[[ServerDefinition], Upstream],
+        followers: Followers,
+        supervision: Supervision | None = None,
     ) -> None:
         self.servers: dict[str, Upstream] = {}
         self._keeper = keeper
         self._make = make
         self._followers = followers
-        self._owners = TaskScope("servers")
+        self._owners = TaskScope("servers", supervision)
         self._running: dict[Upstream, asyncio.Task[None]] = {}
 
     def add(self, definition: ServerDefinition, *, start: bool = True) -> Upstream:
@@ -115,12 +120,12 @@ class Fleet:
         await self._owners.close()
 
     def _run(self, upstream: Upstream) -> None:
-        self._running[upstream] = self._owners.spawn(self._own(upstream))
+        owner = self._owners.supervise("server links", upstream.run, is_vital=False)
+        self._running[upstream] = owner
+        owner.add_done_callback(partial(self._ended, upstream))
 
-    async def _own(self, upstream: Upstream) -> None:
-        try:
-            await upstream.run()
-        finally:
+    def _ended(self, upstream: Upstream, owner: asyncio.Task[None]) -> None:
+        if self._running.get(upstream) is owner:  # else it was started again meanwhile
             del self._running[upstream]
 
     async def _retire(self, upstream: Upstream, drain: float) -> None:

@@ -149,7 +149,8 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
 
     if days:
         trail, points = storage.store.audit, storage.checkpoints
-        junction.tasks.spawn(retire_daily(days, trail, audit, points, junction.clock))
+        forget = partial(retire_daily, days, trail, audit, points, junction.clock)
+        junction.tasks.supervise("audit retention", forget, is_vital=False)
 
 
 def _demo_words(url: str) -> None:
@@ -171,4 +172,4 @@ def _follow_file(
     read = partial(read_config, given, service=True)
     watch = FileWatch(registry, bus, given.config, read, looks=config.settings.watch_config)
     loop.add_signal_handler(signal.SIGHUP, watch.now)
-    junction.tasks.spawn(watch.run())
+    junction.tasks.supervise("config file", watch.run, is_vital=False)

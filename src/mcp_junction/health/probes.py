@@ -22,6 +22,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -29,7 +30,7 @@ import msgspec
 from mcp_junction.health.checks import Probe
 from mcp_junction.health.verdict import CallKind, Facts, Probed, ProbeKind, Record, Verdict
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import Supervision, TaskScope
 
 log = logging.getLogger("mcp_junction.health")
 
@@ -53,6 +54,7 @@ class Probes:
         on_verdict: OnVerdict,
         pace: Pace | None = None,
         chance: Callable[[], float] = random.random,
+        supervision: Supervision | None = None,
     ) -> None:
         self._clock = clock
         self._on_verdict = on_verdict
@@ -60,7 +62,7 @@ class Probes:
         self._chance = chance
         self._records: dict[str, Record] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
-        self._tasks = TaskScope("health")
+        self._tasks = TaskScope("health", supervision)
 
     async def close(self) -> None:
         self._watches.clear()
@@ -74,7 +76,8 @@ class Probes:
         record = self.record(key)
         before = record.verdict
         record.connected()
-        self._watches[key] = self._tasks.spawn(self._watch(key, probe))
+        watch = partial(self._watch, key, probe)
+        self._watches[key] = self._tasks.supervise("health checks", watch, is_vital=False)
         self._tell(key, before)
 
     def unwatch(self, key: str, *, reachable: bool = False, refused: bool = False) -> None:

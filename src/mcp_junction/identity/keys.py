@@ -3,8 +3,8 @@
 A key is ``jct_<id>_<secret>``, or, for the administrator's, whatever they have given us. Only the
 SHA-256 of the secret is kept, and it is compared in constant time; a header that was found good is
 looked up until the keys change. A revocation holds at once in the process that took it; the others
-``refresh`` and see that the keys' generation has changed. Who cannot do so for a while lets nobody
-in.
+``refresh`` and see that the keys' generation has changed. When that has not succeeded for a while,
+for whatever reason, no key is good.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class KeyRing:
         self._in_force: dict[bytes, _Known] = {}
         self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
         self._generation = -1
-        self._failing_since: float | None = None
+        self._read_at = now()
+        """When the store was last asked what the keys are, and answered."""
 
     @classmethod
     async def open(cls, store: Store) -> KeyRing:
@@ -60,17 +61,18 @@ class KeyRing:
 
     def principal(self, authorization: bytes) -> Principal | None:
         """Who an Authorization header speaks for; None when for nobody."""
-        if self._failing_since is None:
-            seen = self._seen.get(authorization)
-            if seen is not None:
-                return seen
+        if self.is_blind:
+            return None
+        seen = self._seen.get(authorization)
+        if seen is not None:
+            return seen
         if authorization[:7].lower() != _BEARER:
             return None
         key_id, digest = _read(authorization[7:].strip())
         found = self._in_force.get(key_id)
         if not compare_digest(digest, found.digest if found is not None else _NOBODY):
             return None
-        if found is None or self.is_blind:
+        if found is None:
             return None
         if len(self._seen) >= _SEEN:
             self._seen.clear()
@@ -102,9 +104,8 @@ class KeyRing:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the store was away for so long that a revocation may have been missed."""
-        since = self._failing_since
-        return since is not None and self._now() - since >= BLIND_AFTER
+        """Whether the keys were not read for so long that a revocation may have been missed."""
+        return self._now() - self._read_at >= BLIND_AFTER
 
     @property
     def generation(self) -> object:
@@ -117,15 +118,11 @@ class KeyRing:
     # -- changing
 
     async def refresh(self) -> None:
-        """See what others have changed. Never raises: a store that is away makes us blind."""
-        began = self._now()
+        """See what others have changed. A store that is away makes us blind, and raises nothing."""
         try:
             await self._load()
         except StoreUnavailable:
-            if self._failing_since is None:
-                self._failing_since = began
-        else:
-            self._failing_since = None
+            pass  # the time since the last success tells it
 
     async def create(self, role: Role, agent: str, by: str) -> tuple[KeyRecord, str]:
         """A new key; the second value is the key itself, which is never seen again."""
@@ -177,18 +174,18 @@ class KeyRing:
         return key
 
     async def _load(self) -> None:
+        began = self._now()
         generation = (await self._store.generations()).get("keys", 0)
-        if generation == self._generation:
-            return
-        self._in_force = {
-            key.id.encode(): _Known(
-                bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role), key.id)
-            )
-            for key in await self._store.keys.all()
-            if key.revoked_at is None
-        }
-        self._seen.clear()
-        self._generation = generation
+        if generation != self._generation:
+            keys = await self._store.keys.all()
+            self._in_force = {key.id.encode(): _known(key) for key in keys if not key.revoked_at}
+            self._seen.clear()
+            self._generation = generation
+        self._read_at = began
+
+
+def _known(key: KeyRecord) -> _Known:
+    return _Known(bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role), key.id))
 
 
 def _read(key: bytes) -> tuple[bytes, bytes]:

@@ -33,7 +33,7 @@ class Chronicle:
         self._standing: dict[str, dict[str, Any]] = {}
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
-        tasks.spawn(self._run())
+        tasks.supervise("history", self._run)
 
     def tell(self, server_id: str, event: HistoryEvent, details: Mapping[str, Any]) -> None:
         """Something has happened to a server's connection."""
@@ -55,6 +55,7 @@ class Chronicle:
             log.warning("the store does not take what happened to servers")
 
     async def _run(self) -> None:
+        self._more.set()  # there may be something left that this task failed with before
         while True:
             await self._more.wait()
             self._more.clear()

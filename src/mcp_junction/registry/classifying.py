@@ -67,7 +67,8 @@ class Classifying:
         """There may be something to do."""
         self._news.set()
         if self._has_begun and (self._working is None or self._working.done()):
-            self._working = self._ground.tasks.spawn(self._work())
+            tasks = self._ground.tasks
+            self._working = tasks.supervise("classification", self._work, is_vital=False)
 
     async def settled(self) -> None:
         """Wait until nothing is left to do."""

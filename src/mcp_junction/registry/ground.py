@@ -66,7 +66,10 @@ class Ground:
         self.audit = audit
         self.bus = bus
         self.roster = Roster()
-        self.tasks = TaskScope("registry")
+        self.supervision = junction.tasks.supervision
+        """Tells of all long-lived tasks of the service."""
+        self.supervision.include(audit.supervision, bus.supervision)
+        self.tasks = TaskScope("registry", self.supervision)
 
     def act(
         self, actor: Principal, action: str, record: ServerRecord, **more: Any

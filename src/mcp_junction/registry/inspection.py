@@ -108,7 +108,7 @@ class Inspection:
         """Look at all tools together, soon; if that is being done, once more after it."""
         self._again = True
         if self._looking is None or self._looking.done():
-            self._looking = self._tasks.spawn(self._look())
+            self._looking = self._tasks.supervise("tool flags", self._look, is_vital=False)
 
     async def settled(self) -> None:
         """Wait until nothing is left to look at."""
@@ -119,13 +119,20 @@ class Inspection:
         while self._again:
             await asyncio.sleep(_PAUSE)
             self._again = False
-            members = [m for m in self._members() if m.offering is not None]
-            for member in members:
-                await self._shelving.settled(member)
-            offerings = [m.offering for m in members if m.offering is not None]
-            found = await asyncio.to_thread(_examined, offerings)
-            for member in members:
-                await self._mark(member, found.get(member.id, {}))
+            try:
+                await self._look_once()
+            except Exception:
+                self._again = True  # the task is run again, and then has this to do
+                raise
+
+    async def _look_once(self) -> None:
+        members = [m for m in self._members() if m.offering is not None]
+        for member in members:
+            await self._shelving.settled(member)
+        offerings = [m.offering for m in members if m.offering is not None]
+        found = await asyncio.to_thread(_examined, offerings)
+        for member in members:
+            await self._mark(member, found.get(member.id, {}))
 
     async def _mark(self, member: Member, found: Flags) -> None:
         marks: dict[str, tuple[tuple[str, ...], bool]] = {}

@@ -45,7 +45,7 @@ class Life:
         junction = ground.junction
         settings = junction.settings
         pace = Pace(settings.health_interval_ms / 1000, settings.health_timeout_ms / 1000)
-        self._watch = Watch(junction.clock, pace, ground.roster.find)
+        self._watch = Watch(junction.clock, pace, ground.roster.find, ground.tasks.supervision)
         self._chronicle = Chronicle(ground.store, ground.tasks)
         self._noted: dict[str, dict[str, Any]] = {}
 
@@ -53,7 +53,7 @@ class Life:
         junction = self._ground.junction
         junction.on_changed = self.changed
         junction.watchers += [self._watch.ended, self._ended]
-        self._ground.tasks.spawn(self._note_all())
+        self._ground.tasks.supervise("server states", self._note_all)
 
     async def end(self) -> None:
         """Hear no more: what now ends does so because we do, and is no news."""

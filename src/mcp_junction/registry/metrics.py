@@ -26,7 +26,9 @@ _CHECK: Final = f"{_PREFIX}health_check_"
 
 def metrics_of(ground: Ground, facts_of: Callable[[Member], Facts]) -> bytes:
     """All there is to export, at this moment."""
-    return exposition([*_fleet(ground), *_health(ground, facts_of), *_audit(ground)])
+    return exposition(
+        [*_fleet(ground), *_health(ground, facts_of), *_audit(ground), *_tasks(ground)]
+    )
 
 
 def _fleet(ground: Ground) -> list[Family]:
@@ -94,5 +96,27 @@ def _audit(ground: Ground) -> list[Family]:
             f"{_PREFIX}audit_rows_waiting",
             "Rows of the audit that are not stored yet.",
             {"": audit.waiting},
+        ),
+    ]
+
+
+def _tasks(ground: Ground) -> list[Family]:
+    supervision, label = ground.supervision, "task"
+    failures = supervision.failures
+    down = {name: supervision.down_by_name[name] for name in failures}
+    return [
+        Family(
+            f"{_PREFIX}task_failures_total",
+            "How often long-lived tasks have failed; each time they are run again.",
+            failures,
+            label,
+            MetricKind.COUNTER,
+        ),
+        Family(f"{_PREFIX}tasks_down", "Long-lived tasks that do not run now.", down, label),
+        Family(
+            f"{_PREFIX}events_lost_total",
+            "Events that were never stored.",
+            {"": ground.bus.lost},
+            kind=MetricKind.COUNTER,
         ),
     ]

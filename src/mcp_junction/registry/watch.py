@@ -18,6 +18,7 @@ from mcp_junction.health.verdict import Facts, Probed, ProbeKind, Verdict
 from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.registry.member import Member
 from mcp_junction.resilience.clock import Clock
+from mcp_junction.tasks import Supervision
 from mcp_junction.upstream.outcome import Outcome
 
 BUSY: Final = 300.0
@@ -28,10 +29,16 @@ thing at a time, and to end it would end the call."""
 class Watch:
     """The health of every member."""
 
-    def __init__(self, clock: Clock, pace: Pace, member_of: Callable[[str], Member | None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        pace: Pace,
+        member_of: Callable[[str], Member | None],
+        supervision: Supervision | None = None,
+    ) -> None:
         self._clock = clock
         self._member_of = member_of
-        self._probes = Probes(clock, self._judged, pace)
+        self._probes = Probes(clock, self._judged, pace, supervision=supervision)
         self._silent: dict[str, float] = {}
         self._patience = min(PING_TIMEOUT, 0.9 * pace.timeout)
 

@@ -44,7 +44,7 @@ class Finder:
         """These are the tools now."""
         self._wanted = offers
         if self.is_current and self._behind() is not None:
-            self._working = self._tasks.spawn(self._catch_up())
+            self._working = self._tasks.supervise("search index", self._catch_up, is_vital=False)
 
     async def current(self) -> None:
         """Wait until all that is offered can be found, but not for ever."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -34,6 +35,7 @@ from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Greeting
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.terms import Terms
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -78,6 +80,7 @@ class Listening:
         meta: dict[str, Raw],
         clock: Clock,
         renewed: Callable[[], None],
+        terms: Terms,
         *,
         lists: bool,
     ) -> None:
@@ -97,7 +100,7 @@ class Listening:
         self._refusal: Outcome | None = None
         self._news = asyncio.Event()
         self._tried = asyncio.Event()
-        self._tasks = TaskScope(f"listening to {server}")
+        self._tasks = TaskScope(f"listening to {server}", terms.supervision)
 
     # -- life, with the link's
 
@@ -107,7 +110,7 @@ class Listening:
         self._refusal, self._in_vain = None, None
         self._was_open = self._is_late = False
         self._tried.clear()
-        self._tasks.spawn(self._run(link))
+        self._tasks.supervise("listening", partial(self._run, link), is_vital=False)
         try:
             await asyncio.wait_for(self._tried.wait(), _FIRST_WAIT)
         except TimeoutError:

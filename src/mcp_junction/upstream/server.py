@@ -95,7 +95,7 @@ class Upstream:
         """Whether it is for whoever has the same key, and so nobody in particular."""
         self._meta = our_meta(terms.name, terms.version)
         self._listening = Listening(
-            definition.key, self._meta, clock, self.renewed, lists=primary is None
+            definition.key, self._meta, clock, self.renewed, terms, lists=primary is None
         )
         self._attempts = Attempts(
             self, opener, hello, self._stop, observer, self.manners, self._listening

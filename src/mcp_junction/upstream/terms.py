@@ -9,6 +9,7 @@ import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
+from mcp_junction.tasks import Supervision
 
 ATTEMPTS: Final = 10
 """How many servers are connected to at one time, in the service."""
@@ -24,6 +25,8 @@ class Terms(msgspec.Struct, frozen=True):
     restart: bool = False
     attempts: asyncio.Semaphore | None = None
     """How many servers may be connected to at one time, where that is limited."""
+    supervision: Supervision | None = None
+    """Where failures of its long-lived tasks are counted."""
     name: str = "mcp-junction"
     version: str = "0"
 
@@ -33,6 +36,7 @@ def terms_for(
     settings: Settings,
     supervised: bool,
     attempts: asyncio.Semaphore | None,
+    supervision: Supervision,
 ) -> Terms:
     """The terms for a server; ``attempts`` are limited in the service only."""
     patience = settings.start_timeout_ms / 1000
@@ -44,6 +48,7 @@ def terms_for(
         start_timeout=patience,
         restart=wanted if definition.restart is None else definition.restart,
         attempts=attempts,
+        supervision=supervision,
         name=settings.name,
         version=settings.version,
     )

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -41,7 +42,7 @@ class Twins:
         self._by_era: dict[Era, Upstream] = {}
         self._pooled: OrderedDict[Hashable, tuple[Upstream, float]] = OrderedDict()
         self._sweeping: asyncio.Task[None] | None = None
-        self._tasks = TaskScope(f"twins of {of.key}")
+        self._tasks = TaskScope(f"twins of {of.key}", of.terms.supervision)
 
     def __iter__(self) -> Iterator[Upstream]:
         """Those for sessions, and those for eras with theirs; not the pooled."""
@@ -60,7 +61,8 @@ class Twins:
         told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         told.set_result(hello)
         twin = self._make(hello=told, primary=self._of, **how)
-        self._tasks.spawn(self._live(twin, hello.prefers))
+        live = partial(self._live, twin, hello.prefers)
+        self._tasks.supervise("server links", live, is_vital=False)
         return twin
 
     async def _live(self, twin: Upstream, era: Era) -> None:
@@ -151,7 +153,7 @@ class Twins:
         self._pooled[key] = (twin, now)
         self._pooled.move_to_end(key)
         if self._sweeping is None or self._sweeping.done():
-            self._sweeping = self._tasks.spawn(self._sweep())
+            self._sweeping = self._tasks.supervise("idle links", self._sweep, is_vital=False)
         return twin
 
     def _make_room(self) -> bool:

@@ -147,7 +147,8 @@ class HttpListener:
         elif path == "/readyz" and self._doors.is_ready:
             await _respond(send, 200, b'{"status":"ready"}\n')
         elif path == "/readyz":
-            await _respond(send, 503, b'{"status":"not ready"}\n')
+            answer = {"status": "not ready", "down": self._doors.down}
+            await _respond(send, 503, msgspec.json.encode(answer) + b"\n")
         else:
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
 

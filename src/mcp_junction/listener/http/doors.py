@@ -35,6 +35,11 @@ class Doors(Protocol):
     @property
     def is_ready(self) -> bool: ...
 
+    @property
+    def down(self) -> list[str]:
+        """What is down, in fixed words, while it keeps us from being ready."""
+        ...
+
 
 class Rest(Protocol):
     """What answers under ``/api/`` and at ``/metrics``: an ASGI app that knows its own keys."""
