@@ -16,6 +16,7 @@ from targets import HttpTarget, Lab, Servers, server
 
 SERVERS = "/api/v1/aggregator/servers"
 CALL = "/api/v1/tools/call"
+SEARCH = "/api/v1/search"
 STATE = "/api/v1/aggregator/state"
 COUNT, TOOLS = 20, 500
 
@@ -171,3 +172,87 @@ async def all_stored(target: HttpTarget) -> float:
             await asyncio.sleep(0.05)
     rest.close()
     return time.perf_counter() - target.spawned
+
+
+@case(
+    "rest-search",
+    budget={"search p95": AtMost(150), "search, slowest": AtMost(150)},
+    req=("NFR-P3", "AG-US2-AC6"),
+    front="http",
+)
+async def rest_search(lab: Lab) -> list[Figure]:
+    """Searches over REST in 10 servers of 100 tools: how long each answer takes."""
+    upstream = await lab.serve_direct("--tools", "100").open()
+    url = f"http://127.0.0.1:{upstream.port}/mcp"
+    servers: Servers = {f"s{n}": {"url": f"{url}?server={n}"} for n in range(10)}
+    target = lab.serve("ours", servers, role="admin")
+    await listens(target)
+    rest = Rest(target)
+    async with asyncio.timeout(60):
+        while (await rest.ask("GET", STATE))["indexed_tools"] < 1000:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    taken = []
+    for number in range(lab.calls(400)):
+        query = {"query": f"return the text of tool number {number % 100}", "limit": 10}
+        started = time.perf_counter()
+        answer = await rest.ask("POST", SEARCH, query)
+        taken.append((time.perf_counter() - started) * 1000)
+        if answer["metadata"]["total_tools_searched"] != 1000 or not answer["tools"]:
+            raise McpError(f"a search that finds nothing: {answer['metadata']}")
+    rest.close()
+    cuts = quantiles(taken, n=100)
+    note = f"wall time, {len(taken)} searches, one caller"
+    return [
+        Figure("search p50", cuts[49], "ms", note=note),
+        Figure("search p95", cuts[94], "ms", note=note),
+        Figure("search, slowest", max(taken), "ms", note=note),
+    ]
+
+
+@case(
+    "classify",
+    budget={
+        "50 tools": AtMost(5),
+        "one more tool": AtMost(3),
+        "not classified of 1,000": AtMost(10),
+    },
+    req=("K-3", "AG-US3-AC7", "NFR-P5"),
+    front="http",
+)
+async def classify(lab: Lab) -> list[Figure]:
+    """How long new tools take to get their skills, from the registration of their server on."""
+    target = lab.serve("ours", {}, role="admin")
+    await listens(target)
+    rest = Rest(target)
+    seconds, total = {}, 0
+    for name, count in (("many", 50), ("one", 1), ("thousand", 1000)):
+        upstream = await lab.serve_direct("--tools", str(count)).open()
+        total += count
+        url = f"http://127.0.0.1:{upstream.port}/mcp"
+        body = {"name": name, "transport_type": "HTTP", "connection_config": {"url": url}}
+        started = time.perf_counter()
+        await rest.ask("POST", SERVERS, body)
+        state = await _classified(rest, total)
+        seconds[name] = time.perf_counter() - started
+    rest.close()
+    if state["total_tools"] != total:
+        raise McpError(f"{state['total_tools']} tools instead of {total}")
+    left = total - state["classified_tools"]
+    return [
+        Figure("50 tools", seconds["many"], "s", note="wall time, the model loaded meanwhile"),
+        Figure("one more tool", seconds["one"], "s", note="wall time"),
+        Figure("1,000 tools", seconds["thousand"], "s", note="wall time"),
+        Figure("not classified of 1,000", left, "tools"),
+    ]
+
+
+async def _classified(rest: Rest, total: int) -> dict:
+    """The state once all tools are classified, or nothing has changed for 10 seconds."""
+    state = await rest.ask("GET", STATE)
+    changed = time.perf_counter()
+    while state["classified_tools"] < total and time.perf_counter() - changed < 10:
+        await asyncio.sleep(0.05)
+        before, state = state, await rest.ask("GET", STATE)
+        if before["classified_tools"] != state["classified_tools"]:
+            changed = time.perf_counter()
+    return state
