@@ -75,6 +75,22 @@ async def test_an_opening_that_makes_no_sense_is_refused(params):
     assert not client.session.is_open
 
 
+@pytest.mark.req("R-QUOTA")
+@pytest.mark.parametrize("member", ["clientInfo", "capabilities"])
+async def test_an_opening_that_says_too_much_of_its_client_is_refused(member):
+    params = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "c", "version": "0"}}
+    client = Client(FakeBackend())
+    for size in (16_300, 16_400):
+        said = {**params, member: {"name": "n", "x": "y" * size}}
+        client.request("initialize", said, id=size)
+    taken, refused = client.take()
+    assert "result" in taken
+    error = refused["error"]
+    assert error["code"] == INVALID_PARAMS
+    assert error["message"].startswith(f"initialize: {member} is ")
+    assert error["message"].endswith("send at most 16384")
+
+
 async def test_the_backend_is_told_who_has_come():
     client = Client(FakeBackend())
     client.open("inspector", sampling={}, roots={"listChanged": True})

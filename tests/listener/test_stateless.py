@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from msgspec import Raw
 from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
@@ -49,6 +50,18 @@ async def test_who_says_very_much_of_itself_is_not_remembered():
     assert [len(m["result"]["tools"]) for m in client.sent] == [0, 0]
     assert len(backend.visitors) == 2
     assert len(client.dispatcher.introductions) == 0
+
+
+@pytest.mark.req("R-QUOTA")
+@pytest.mark.parametrize("member", ["client", "can"])
+async def test_who_says_too_much_of_itself_is_refused(member):
+    client = StatelessClient(FakeBackend())
+    for size in (16_300, 16_400):
+        client.request("tools/list", **{member: {"name": "n", "x": "y" * size}})
+    taken, refused = client.sent
+    assert "result" in taken
+    assert refused["error"]["code"] == -32602
+    assert "at most 16384" in refused["error"]["message"]
 
 
 async def test_what_belongs_to_one_request_is_not_taken_for_another():

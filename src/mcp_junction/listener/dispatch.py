@@ -20,6 +20,7 @@ from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.envelope import check_introduction
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import cursor_in
 from mcp_junction.protocol.names import spelling_for
@@ -140,13 +141,14 @@ class Dispatcher:
         wanted = frames.text(params.get("protocolVersion"))
         if wanted is None:
             raise FrameError(INVALID_PARAMS, "protocolVersion is missing")
-        session.client_info = (params.get("clientInfo") or Raw(b"{}")).copy()
+        client, capabilities = params.get("clientInfo"), params.get("capabilities")
+        check_introduction(client or b"", capabilities or b"")
+        session.client_info = (client or Raw(b"{}")).copy()
         info = frames.members(session.client_info)
         settings = self._backend.settings
         session.client = frames.text(info.get("name")) or ""
         session.capabilities = {
-            key: raw.copy()
-            for key, raw in frames.members(params.get("capabilities") or b"{}").items()
+            key: raw.copy() for key, raw in frames.members(capabilities or b"{}").items()
         }
         session.protocol_version = negotiate(wanted)
         if settings.separator is None:

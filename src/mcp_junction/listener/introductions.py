@@ -122,6 +122,7 @@ class Introductions:
             self._visitors.clear()
 
     def _introduced(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
+        envelope.check_introduction(said.client, said.capabilities)
         try:
             capabilities = frames.members(said.capabilities)
             info = frames.members(said.client)
