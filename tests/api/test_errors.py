@@ -24,6 +24,37 @@ async def test_a_server_of_the_config_file_is_changed_there(gateway, tmp_path):
     assert (await served.call("filed.echo")).status_code == 200
 
 
+@pytest.mark.req("J-ABSENT")
+async def test_a_server_that_the_file_does_not_name_is_shown_when_asked_for_and_can_be_removed(
+    gateway, tmp_path
+):
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"filed": stdio_config()}}))
+    served = await gateway(load(str(path), {}, {}))
+    known = await served.until("filed", "CONNECTED")
+    assert known["absent"] is False
+    path.write_text(json.dumps({"mcpServers": {}}))
+    await served.registry.reload(load(str(path), {}, {}))
+    client = served.client()
+    assert (await client.get(SERVERS)).json()["items"] == []
+    assert (await client.get(f"{SERVERS}/filed")).status_code == 404
+    asked = {"include_absent": "true"}
+    (listed,) = (await client.get(SERVERS, params=asked)).json()["items"]
+    shown = (await client.get(f"{SERVERS}/filed", params=asked)).json()
+    assert listed == shown
+    assert (shown["id"], shown["absent"], shown["status"]) == (known["id"], True, "DISCONNECTED")
+    connected = await client.get(SERVERS, params={**asked, "status": "connected"})
+    assert connected.json()["total"] == 0
+    taken = await client.post(SERVERS, json=registration("filed"))
+    assert (taken.status_code, taken.json()["error_code"]) == (409, "SERVER_ALREADY_EXISTS")
+    assert "servers remove filed" in taken.json()["detail"]
+    viewer = await served.client("viewer").delete(f"{SERVERS}/filed")
+    assert viewer.status_code == 403
+    assert (await client.delete(f"{SERVERS}/filed")).status_code == 204
+    assert (await client.get(SERVERS, params=asked)).json()["total"] == 0
+    assert (await client.post(SERVERS, json=registration("filed"))).status_code == 201
+
+
 async def test_a_store_that_takes_nothing_is_told_of_and_nothing_has_changed(gateway, monkeypatch):
     served = await gateway()
 

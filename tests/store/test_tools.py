@@ -139,12 +139,12 @@ async def test_what_is_not_there_cannot_be_changed(store, files):
 
 
 async def test_tools_are_counted_by_what_they_are(store, files):
-    assert await store.tools.count() == ToolCount(0, 0, 0, 0)
+    assert await store.tools.count() == {}
     await store.tools.replace(files, [definition(name) for name in "abcde"])
     await store.tools.change(files, "a", {"is_classified": True, "enabled": False})
     await store.tools.change(files, "b", {"is_classified": True, "quarantined": True})
     await store.tools.replace(files, [definition(name) for name in "abcd"])
-    assert await store.tools.count() == ToolCount(4, 2, 1, 1)
+    assert await store.tools.count() == {files: ToolCount(4, 2, 1, 1)}
 
 
 async def test_a_removed_server_takes_everything_with_it(store, files):

@@ -95,7 +95,10 @@ class ServerHealth(msgspec.Struct):
 
 
 class Server(ServerHealth):
-    """A server: its definition, with secrets masked, and how it stands."""
+    """A server: its definition, with secrets masked, and how it stands.
+
+    ``absent`` is one of an earlier config file that today's does not name.
+    """
 
     description: str
     transport_type: str
@@ -103,6 +106,7 @@ class Server(ServerHealth):
     health_check_url: str | None
     tool_count: int
     origin: str
+    absent: bool
     isolation: str
     pin: str
     trust_annotations: bool
@@ -226,9 +230,12 @@ def moment(at: float | None) -> str | None:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def shown_server(record: ServerRecord, tools: list[Tool] | UnsetType = UNSET) -> Server:
+def shown_server(
+    record: ServerRecord, tools: list[Tool] | UnsetType = UNSET, *, absent: bool = False
+) -> Server:
     return Server(
         **_same(record, Server),
+        absent=absent,
         connection_config=masked(record.connection_config),
         health_check_url=_shown_url(record.health_check_url),
         last_health_check=moment(record.last_health_check),

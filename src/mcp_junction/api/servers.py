@@ -24,7 +24,7 @@ from mcp_junction.api.paging import USUAL, Cursor, Limit, page, read_cursor, wri
 from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.shapes import ServerChange, ServerRegistration
 from mcp_junction.config.registration import read_registration
-from mcp_junction.errors import CursorError
+from mcp_junction.errors import CursorError, NotFound
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 
@@ -38,6 +38,13 @@ Status = Annotated[
     ),
 ]
 WithTools = Annotated[bool, QueryParameter(description="Show each server's tools too.")]
+WithAbsent = Annotated[
+    bool,
+    QueryParameter(
+        description="Also servers of an earlier config file that today's does not name: they are"
+        " kept with their pins, and are in no other list."
+    ),
+]
 
 
 @post(
@@ -66,14 +73,17 @@ async def list_servers(
     room: InRoom,
     status: Status = None,
     include_tools: WithTools = False,
+    include_absent: WithAbsent = False,
     limit: Limit = USUAL,
     cursor: Cursor = None,
 ) -> ServerPage:
     wanted = None if status is None else _state(status)
-    records = sorted(room.registry.all(wanted), key=_by_name)
+    absent: dict[str, ServerRecord] = {}
+    if include_absent and wanted in (None, ServerState.DISCONNECTED):
+        absent = {record.id: record for record in await room.registry.absent.all()}
+    records = sorted([*room.registry.all(wanted), *absent.values()], key=_by_name)
     found = page(records, _by_name, limit, cursor)
-    shown = [await _with_tools(room, one) if include_tools else shown_server(one)
-             for one in found.items]  # fmt: skip
+    shown = [await _shown(room, one, include_tools, one.id in absent) for one in found.items]
     return ServerPage(found.total, found.next_cursor, shown, shown)
 
 
@@ -84,10 +94,18 @@ async def list_servers(
     summary="Show a server",
 )
 async def show_server(
-    room: InRoom, server_id: Ref, include_tools: WithTools = False
+    room: InRoom,
+    server_id: Ref,
+    include_tools: WithTools = False,
+    include_absent: WithAbsent = False,
 ) -> Response[Server]:
-    record = room.registry.find(server_id)
-    return _tagged(record, shown=await _with_tools(room, record) if include_tools else None)
+    try:
+        record, absent = room.registry.find(server_id), False
+    except NotFound:
+        if not include_absent:
+            raise
+        record, absent = await room.registry.absent.get(server_id), True
+    return _tagged(record, shown=await _shown(room, record, include_tools, absent))
 
 
 @patch(
@@ -119,6 +137,8 @@ async def change_server(
     opt=needs(Right.CHANGE_SERVERS),
     responses=outcomes("SERVER_NOT_FOUND", "SERVER_OWNED_BY_FILE", "VERSION_CONFLICT"),
     summary="Remove a server and all its tools",
+    description="A server of the config file is removed there; then it is absent, and can be"
+    " removed here with its pins.",
 )
 async def remove_server(
     request: AnyRequest, room: InRoom, server_id: Ref, if_match: IfMatch = None
@@ -151,10 +171,13 @@ def _tagged(
     return Response(shown or shown_server(record), status_code=status, headers=headers)
 
 
-async def _with_tools(room: InRoom, record: ServerRecord) -> Server:
-    tools = await room.registry.tools(record.id)
+async def _shown(room: InRoom, record: ServerRecord, with_tools: bool, absent: bool) -> Server:
+    if not with_tools:
+        return shown_server(record, absent=absent)
+    tools = [] if absent else await room.registry.tools(record.id)
     whose = source(record)
-    return shown_server(record, [shown_tool(one, whose, with_schema=False) for one in tools])
+    each = [shown_tool(one, whose, with_schema=False) for one in tools]
+    return shown_server(record, each, absent=absent)
 
 
 def _by_name(record: ServerRecord) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ COLOURS: Final = {
     "CONNECTING": "yellow",
     "ERROR": "red",
     "DISCONNECTED": "dim",
+    "ABSENT": "dim",
 }
 
 

@@ -15,9 +15,9 @@ from mcp_junction.errors import UsageError
 _PATIENCE: Final = 35.0
 _LOOK: Final = 0.2
 _SHOWN: Final = (
-    "id", "name", "status", "description", "transport_type", "origin", "enabled", "reachable",
-    "authenticated", "healthy", "error_message", "tool_count", "response_time_ms", "error_rate",
-    "last_health_check", "isolation", "pin", "registered_at", "connected_at",
+    "id", "name", "status", "absent", "description", "transport_type", "origin", "enabled",
+    "reachable", "authenticated", "healthy", "error_message", "tool_count", "response_time_ms",
+    "error_rate", "last_health_check", "isolation", "pin", "registered_at", "connected_at",
 )  # fmt: skip
 
 
@@ -27,12 +27,16 @@ def run(argv: list[str]) -> int:
         "Show, add, connect and remove the servers of a running `mcp-junction serve`.",
         "examples:\n"
         "  mcp-junction servers list\n"
+        "  mcp-junction servers list --all     # also absent ones, whose pins are kept\n"
         "  mcp-junction servers add git -- uvx mcp-server-git\n"
         "  mcp-junction servers add wiki --http https://wiki.example/mcp"
         " --header 'Authorization=Bearer ${WIKI_TOKEN}'\n",
     )
     actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show all servers")
+    listing.add_argument(
+        "--all", action="store_true", help="also those that today's config file does not name"
+    )
     listing.add_argument("--status", metavar="S", help="only those in this state, e.g. error")
     show = actions.add_parser("show", help="show everything about one")
     add = actions.add_parser(
@@ -45,7 +49,7 @@ def run(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_options(add)
-    remove = actions.add_parser("remove", help="remove a server and its tools")
+    remove = actions.add_parser("remove", help="remove a server with its tools and pins")
     connect = actions.add_parser("connect", help="connect a server")
     disconnect = actions.add_parser("disconnect", help="disconnect a server; its calls may end")
     disconnect.add_argument("--force", action="store_true", help="cancel its calls instead")
@@ -78,12 +82,12 @@ def _add_options(add: argparse.ArgumentParser) -> None:
 
 
 def _list(given: argparse.Namespace, remote: Remote) -> int:
-    found = list(remote.pages(SERVERS, status=given.status))
+    found = list(remote.pages(SERVERS, status=given.status, include_absent=given.all or None))
     if given.json:
         print_json(found)
         return 0
     rows = [
-        (one["name"], one["status"], one["tool_count"], one["transport_type"], one["origin"],
+        (one["name"], _status(one), one["tool_count"], one["transport_type"], one["origin"],
          one["error_message"] or one["description"])
         for one in found
     ]  # fmt: skip
@@ -92,8 +96,12 @@ def _list(given: argparse.Namespace, remote: Remote) -> int:
     return 0
 
 
+def _status(one: dict[str, Any]) -> str:
+    return "ABSENT" if one.get("absent") else str(one["status"])
+
+
 def _show(given: argparse.Namespace, remote: Remote) -> int:
-    found = remote.get(server_path(given.name), include_tools=True)
+    found = remote.get(server_path(given.name), include_tools=True, include_absent=True)
     if given.json:
         print_json(found)
         return 0

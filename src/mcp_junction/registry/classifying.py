@@ -115,11 +115,14 @@ class Classifying:
         """Do all there is to do; whether some tools are left that could not be classified."""
         store = self._ground.store
         after, failed = ("", ""), False
+        roster = self._ground.roster
         while page := await store.classification.pending(after, PAGE):
             after = page[-1].tool.server_id, page[-1].tool.id
-            failed |= await self._classify(page)
+            present = [one for one in page if one.tool.server_id in roster]
+            failed |= bool(present) and await self._classify(present)
         await self._follow()
-        self.classified = (await store.tools.count()).classified
+        counts = await store.tools.count()
+        self.classified = sum(one.classified for id_, one in counts.items() if id_ in roster)
         return failed
 
     # -- tools

@@ -55,7 +55,9 @@ class ToolDesk:
         """The tools of one server or of all, in the order their servers list them."""
         if member is not None:
             await self._shelving.settled(member, _WRITTEN)  # what was just found is among them
-        return await self._ground.store.tools.all(member.id if member is not None else None)
+            return await self._ground.store.tools.all(member.id)
+        roster = self._ground.roster
+        return [tool for tool in await self._ground.store.tools.all() if tool.server_id in roster]
 
     async def some(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
         """These tools by their server's name and their own, as far as they are stored."""
@@ -71,6 +73,7 @@ class ToolDesk:
 
     async def get(self, member: Member, name: str) -> ToolRecord:
         """Raises NotFound."""
+        await self._shelving.settled(member, _WRITTEN)  # what was just found is in it
         found = await self._ground.store.tools.get(member.id, name)
         if found.gone_at is not None:
             raise NotFound(f"there is no tool {name!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -16,12 +17,13 @@ from mcp_junction.catalog.endpoints import Endpoint, named_sets
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings, changed_settings
-from mcp_junction.errors import ConfigError, Problem, ProblemCode
+from mcp_junction.errors import AlreadyExists, ConfigError, Problem, ProblemCode
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.registry.definitions import FILE, file_fields, file_record
+from mcp_junction.registry.definitions import CONNECTING, FILE, file_fields, file_record
 from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.member import Member
 from mcp_junction.store.records import ServerRecord
+from mcp_junction.store.store import Store
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -62,42 +64,103 @@ class Plan(msgspec.Struct):
 
 
 async def recorded(ground: Ground, config: Config, known: list[ServerRecord]) -> list[ServerRecord]:
-    """At the start: a record for each server of the file, in its order. Those of servers that are
-    in it no more go; a registered server keeps its name."""
-    store = ground.store.servers
+    """At the start: a record for each server of the file, in its order. The rows of servers that it
+    does not name are left as they are (``absent.py``); a registered server keeps its name."""
     by_name = {record.name: record for record in known}
-    files = {definition.key: definition for definition in config.servers}
-    for record in known:
-        if record.origin == FILE and record.name not in files:
-            if record.name in config.disabled:
-                await store.change(record.id, {"enabled": False})
-            else:
-                await store.remove(record.id)
-
+    files = {definition.key for definition in config.servers}
+    absent = [record.name for record in known if record.origin == FILE and record.name not in files]
+    if absent:
+        words = "%d servers of an earlier config file are kept, out of sight: %.500s"
+        log.info(words, len(absent), ", ".join(absent))
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def record_for(definition: ServerDefinition) -> ServerRecord | None:
-        async with turn:
-            return await stored(definition)
-
-    async def stored(definition: ServerDefinition) -> ServerRecord | None:
         found = by_name.get(definition.key)
-        if found is None:
-            return await store.add(file_record(definition))
-        if found.origin != FILE:
+        if found is not None and found.origin != FILE:
             log.error(
                 "%s: the server %r is left out: one of that name is registered",
                 config.source,
                 definition.key,
             )
             return None
-        fields = file_fields(definition)
-        if any(getattr(found, name) != value for name, value in fields.items()):
-            return await store.change(found.id, fields)
-        return found
+        async with turn:
+            return await store_record(ground.store, definition, found)
 
     made = await asyncio.gather(*map(record_for, config.servers))
     return [record for record in made if record is not None]
+
+
+async def store_record(
+    store: Store, definition: ServerDefinition, found: ServerRecord | None
+) -> ServerRecord:
+    """Store what the file says of a server, in the row that it had before if there is one."""
+    if found is None:
+        return await store.servers.add(file_record(definition))
+    fields = file_fields(definition)
+    if any(getattr(found, name) != value for name, value in fields.items()):
+        return await store.servers.change(found.id, fields)
+    return found
+
+
+class FileServers:
+    """Takes over a new config file: decides what differs, and has it done by the registry."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        admit: Callable[..., Member],
+        apply: Callable[[Member, ServerRecord, frozenset[str]], Awaitable[None]],
+        drop: Callable[[Member], None],
+    ) -> None:
+        self._ground = ground
+        self._admit = admit
+        self._apply = apply
+        self._drop = drop
+
+    async def reload(self, config: Config) -> Reloaded:
+        """Make a new file hold. Raises ConfigError: then nothing has changed."""
+        ground, junction = self._ground, self._ground.junction
+        plan = planned(ground, config, junction.settings)
+        done = plan.summary()
+        async with ground.audit.act(**audited(plan)):
+            for member in plan.removed:
+                self._drop(member)
+                ground.tell("server.removed", member.record, absent=True)
+            for member, definition in plan.changed:
+                record = await self._change(member, definition)
+                ground.tell("server.changed", record, changed=["file"])
+            for definition in plan.added:
+                record = await self._add(definition)
+                kind = record.transport_type
+                ground.tell("server.registered", record, transport_type=kind)
+        junction.config = config
+        junction.keeper.reorder([definition.key for definition in config.servers])
+        junction.keeper.narrow(plan.sets)
+        ground.bus.publish("config.reloaded", msgspec.to_builtins(done))
+        return done
+
+    async def _change(self, member: Member, definition: ServerDefinition) -> ServerRecord:
+        async with member.lock:
+            fields = file_fields(definition)
+            record = await self._ground.store.servers.change(member.id, fields)
+            soft = is_soft(member.written, definition)
+            member.written = definition
+            await self._apply(member, record, frozenset({"pin"}) if soft else CONNECTING)
+        return record
+
+    async def _add(self, definition: ServerDefinition) -> ServerRecord:
+        """Let in a server that the file names from now on, with what is known of it if it is back.
+
+        Raises AlreadyExists.
+        """
+        store = self._ground.store
+        found = await store.servers.named(definition.key)
+        if found is not None and found.origin != FILE:
+            raise AlreadyExists(f"there is a server {found.name!r} already")
+        record = await store_record(store, definition, found)
+        tools = await store.tools.all(record.id, with_gone=True)
+        self._admit(record, definition, tools, await store.offers.all(record.id))
+        return record
 
 
 def planned(ground: Ground, config: Config, running: Settings) -> Plan:

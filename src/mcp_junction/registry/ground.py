@@ -30,6 +30,9 @@ class Roster:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def __contains__(self, server_id: str) -> bool:
+        return server_id in self._by_id
+
     def find(self, ref: str) -> Member | None:
         """A member by id, or else by name."""
         return self._by_id.get(ref) or self._by_name.get(ref)

@@ -26,17 +26,16 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
+from mcp_junction.registry.absent import AbsentServers
 from mcp_junction.registry.definitions import (
     CONNECTING,
     FILE,
     definition_for,
     fields_of,
-    file_fields,
-    file_record,
     record_of,
 )
 from mcp_junction.registry.desk import ToolDesk, decision_of
-from mcp_junction.registry.file import Plan, Reloaded, audited, is_soft, planned, recorded
+from mcp_junction.registry.file import FileServers, Reloaded, recorded
 from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.inspection import STRICT, shown
 from mcp_junction.registry.life import Life
@@ -73,6 +72,8 @@ class Registry:
         self._junction = junction
         self._fleet = junction.fleet
         self._roster = self._ground.roster
+        self.absent = AbsentServers(self._ground)
+        self._file = FileServers(self._ground, self._admit, self._apply, self._drop)
         self._began = time.time()
         self._entrance = asyncio.Semaphore(_AT_ONCE)
 
@@ -227,7 +228,10 @@ class Registry:
         record = msgspec.structs.replace(record_of(made), status=status.value)
         async with self._ground.act(actor, "server.register", record):
             async with self._entrance:
-                record = await self._ground.store.servers.add(record)
+                try:
+                    record = await self._ground.store.servers.add(record)
+                except AlreadyExists:
+                    raise await self.absent.name_taken(record.name) from None
             member = self._admit(record)
         self._ground.tell("server.registered", record, transport_type=record.transport_type)
         return self._life.live(member)
@@ -250,9 +254,12 @@ class Registry:
                 return self._life.live(member)
             detail = {"changed": sorted(changes)}
             async with self._ground.act(actor, "server.change", before, detail=detail):
-                after = await self._ground.store.servers.change(
-                    before.id, changes, version=before.version
-                )
+                try:
+                    after = await self._ground.store.servers.change(
+                        before.id, changes, version=before.version
+                    )
+                except AlreadyExists:
+                    raise await self.absent.name_taken(made.name) from None
                 await self._apply(member, after, frozenset(changes))
             self._ground.tell("server.changed", after, changed=sorted(changes))
             return self._life.live(member)
@@ -292,7 +299,13 @@ class Registry:
                 return member.status.value, pending
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
-        """Remove a server; calls under way may end. Raises NotFound, FileOwned, VersionConflict."""
+        """Remove a server, an absent one too; calls under way may end.
+
+        Raises NotFound, FileOwned, VersionConflict.
+        """
+        if self._roster.find(ref) is None:
+            await self.absent.remove(ref, actor, if_match)
+            return
         async with self._held(self._owned(ref)) as member:
             check_version(member.record, if_match)
             async with self._ground.act(actor, "server.remove", member.record):
@@ -302,35 +315,10 @@ class Registry:
 
     async def reload(self, config: Config) -> Reloaded:
         """Take over a new config file. Raises ConfigError: then nothing has changed."""
-        plan = planned(self._ground, config, self._junction.settings)
-        done = plan.summary()
-        async with self._ground.audit.act(**audited(plan)):
-            for member in plan.removed:
-                await self._ground.store.servers.remove(member.id)
-                self._drop(member)
-                self._ground.tell("server.removed", member.record)
-            await self._reload_rest(plan)
-        self._junction.config = config
-        self._junction.keeper.reorder([definition.key for definition in config.servers])
-        self._junction.keeper.narrow(plan.sets)
-        self._ground.bus.publish("config.reloaded", msgspec.to_builtins(done))
-        return done
+        async with self.absent.lock:
+            return await self._file.reload(config)
 
     # -- parts
-
-    async def _reload_rest(self, plan: Plan) -> None:
-        for member, definition in plan.changed:
-            async with member.lock:
-                record = await self._ground.store.servers.change(member.id, file_fields(definition))
-                soft = is_soft(member.written, definition)
-                member.written = definition
-                changes = frozenset({"pin"}) if soft else CONNECTING
-                await self._apply(member, record, changes)
-            self._ground.tell("server.changed", record, changed=["file"])
-        for definition in plan.added:
-            record = await self._ground.store.servers.add(file_record(definition))
-            self._admit(record, definition)
-            self._ground.tell("server.registered", record, transport_type=record.transport_type)
 
     @asynccontextmanager
     async def _held(self, member: Member) -> AsyncIterator[Member]:

@@ -72,6 +72,12 @@ class Servers:
         found = await self._database.read(query, self._opened_all)
         return found[-1] if found else None
 
+    async def named(self, name: str) -> ServerRecord | None:
+        """The server of this name, whatever ids there are."""
+        query = Query(f"SELECT {TABLE.selected} FROM servers WHERE name = ?", (name,))
+        found = await self._database.read(query, self._opened_all)
+        return found[0] if found else None
+
     async def all(
         self, *, status: str | None = None, after: str = "", limit: int = 1_000_000
     ) -> list[ServerRecord]:

@@ -80,12 +80,17 @@ class Tools:
             raise NotFound(f"there is no tool {name!r}")
         return found
 
-    async def count(self) -> ToolCount:
-        """How many of the tools that servers list now are what."""
+    async def count(self) -> dict[str, ToolCount]:
+        """How many of the tools that servers list now are what, by the server's id."""
         ones = "sum(CASE WHEN {} THEN 1 ELSE 0 END)".format
         parts = ("count(*)", ones("is_classified"), ones("quarantined"), ones("NOT enabled"))
-        query = Query(f"SELECT {', '.join(parts)} FROM tools WHERE gone_at IS NULL")
-        return await self._database.read(query, lambda rows: ToolCount(*(n or 0 for n in rows[0])))
+        query = Query(
+            f"SELECT server_id, {', '.join(parts)} FROM tools WHERE gone_at IS NULL"
+            " GROUP BY server_id"
+        )
+        return await self._database.read(
+            query, lambda rows: {row[0]: ToolCount(*map(int, row[1:])) for row in map(tuple, rows)}
+        )
 
     # -- changing
 
