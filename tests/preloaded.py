@@ -18,8 +18,6 @@ import sys
 LOADED = (
     "coverage",
     "httptools",
-    "litestar.plugins.attrs",
-    "litestar.plugins.pydantic",
     "mcp.client.subscriptions",
     "mcp.server.caching",
     "mcp.server.mcpserver",

@@ -172,7 +172,7 @@ def test_a_sqlite_store_does_not_load_the_other_database_or_any_cipher():
     assert not packages(loaded) & {"asyncpg", "cryptography", "uvicorn", "rich"}
 
 
-def test_the_service_listens_before_the_framework_of_its_rest_api_is_loaded():
+def test_importing_the_service_loads_neither_the_framework_of_its_rest_api_nor_the_model():
     loaded = imported_by(
         "import mcp_junction.service, mcp_junction.api.room, mcp_junction.cli.serve"
     )
@@ -211,3 +211,10 @@ def test_what_runs_for_ever_is_supervised():
         and ast.unparse(node.args[0].func).rpartition(".")[2] in endless
     ]
     assert [call for call in spawned if "_Supervised" not in call] == []
+
+
+def test_the_rest_api_loads_no_plugin_that_it_has_no_use_for():
+    """Litestar loads those of every library that is installed: pydantic's alone takes 10 MiB."""
+    loaded = imported_by("from mcp_junction.api.app import make_app; make_app(object())")
+    assert "litestar.plugins.core" in loaded
+    assert not packages(loaded) & {"attr", "numpy", "pydantic", "pydantic_core", "rich"}

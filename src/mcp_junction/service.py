@@ -123,6 +123,8 @@ class Service:
         self, host: str, port: int, stop: asyncio.Event, hurried: asyncio.Event | None = None
     ) -> None:
         """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``."""
+        if self._rest is not None:
+            await self._rest.load()
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
         server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())

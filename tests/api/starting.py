@@ -1,9 +1,9 @@
 """A program of its own: a gateway starts, and is asked at once for something of the REST API.
 
 Then its server is connected, its tools are classified and searched for. Prints as JSON what was
-answered, whether the routes had been loaded before, what of the model of skills was loaded before
-there was a tool and after all that, what work these tools were, and the longest
-that the event loop was held up from the beginning on, by whatever thread.
+answered, whether the routes were loaded when it listened, what of the model of skills was loaded
+before there was a tool and after all that, what work these tools were, and the longest that the
+event loop was held up from the beginning on, by whatever thread.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ async def main(folder: Path) -> None:
         ]
         statuses = [await asked(served.port, key, *request) for request in requests]
         await served.registry.skills.classifying.settled()
-        report = {"statuses": statuses, "loaded": before or loaded, "models": models()}
+        report = {"statuses": statuses, "before": before, "loaded": loaded, "models": models()}
         report |= {"cold": await classified(served)}
         search = {"query": "say it again", "limit": 3}
         report["search"] = await asked(served.port, key, "POST", "/api/v1/search", search)

@@ -1,6 +1,5 @@
-"""The routes are loaded behind the listener, and the loop goes on meanwhile."""
+"""The routes are loaded before the service listens, and the model of skills never."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -11,13 +10,12 @@ from tests.pulse import BLOCKED
 
 from mcp_junction.api.front import Front
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.tasks import TaskScope
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.req("AG-US3-AC6")
-def test_the_first_request_waits_for_the_routes_and_the_loop_for_nobody(tmp_path):
+def test_a_service_that_listens_has_its_routes_and_loads_nothing_heavy_later(tmp_path):
     """In a program of its own: in this one they may have been loaded by another test."""
     command = [sys.executable, "-m", "tests.api.starting", str(tmp_path)]
     done = subprocess.run(
@@ -26,7 +24,8 @@ def test_the_first_request_waits_for_the_routes_and_the_loop_for_nobody(tmp_path
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["statuses"] == [200, 201, 200, 200, 404]
-    assert seen["loaded"] is False, "or there was nothing to wait for"
+    assert seen["before"] is False, "or it is not seen who loaded them"
+    assert seen["loaded"] is True
     assert seen["models"] == [], "there was no tool to classify yet"
     assert seen["search"] == 200
     assert seen["models_later"] == [], "the model is in a process of its own"
@@ -44,19 +43,21 @@ class AnyKey:
         return Principal("ann", Role.ADMIN)
 
 
-async def test_a_request_that_comes_before_the_loading_has_begun_waits_for_it():
-    answered = []
+async def test_a_request_before_the_routes_are_loaded_is_asked_to_come_again():
+    answered, sent = [], []
 
     async def app(scope, receive, send):
         answered.append(scope["path"])
 
-    front, tasks = Front(AnyKey(), lambda: app, bytes), TaskScope("test")
+    async def send(message):
+        sent.append(message)
+
+    front = Front(AnyKey(), lambda: app, bytes)
     scope = {"path": "/api/v1/x", "raw_path": b"/api/v1/x", "method": "GET", "headers": []}
     scope["headers"] = [(b"authorization", b"Bearer x")]
-    asking = asyncio.ensure_future(front(scope, None, None))
-    await asyncio.sleep(0)
-    assert not asking.done()
-    front.load(tasks)
-    await asyncio.wait_for(asking, 20)
+    await front(scope, None, send)
+    assert sent[0]["status"] == 503
+    assert (b"retry-after", b"1") in sent[0]["headers"]
+    await front.load()
+    await front(scope, None, send)
     assert answered == ["/api/v1/x"]
-    await tasks.close()

@@ -1,8 +1,15 @@
-"""``/api/v1/openapi.json``, and ``/api/v1/docs``: the same as a page, which needs nothing else."""
+"""``/api/v1/openapi.json``, and ``/api/v1/docs``: the same as a page, which needs nothing else.
+
+Both are made when somebody first asks for one, in a thread: it takes some 50 ms, and most services
+are never asked.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from base64 import b64encode
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from html import escape
@@ -38,13 +45,17 @@ _CLOSED = {
 }
 
 
+_making = threading.Lock()
+
+
 @get(
     "/api/v1/openapi.json",
     opt=needs(Right.READ_DOCS),
     include_in_schema=False,
 )
 async def show_openapi(request: AnyRequest) -> Response[bytes]:
-    return Response(_document(request.app), media_type=MediaType.JSON)
+    document = await asyncio.to_thread(_made_once, _document, request.app)
+    return Response(document, media_type=MediaType.JSON)
 
 
 @get(
@@ -53,12 +64,14 @@ async def show_openapi(request: AnyRequest) -> Response[bytes]:
     include_in_schema=False,
 )
 async def show_docs(request: AnyRequest) -> Response[bytes]:
-    return Response(_page(request.app), media_type=MediaType.HTML, headers=_CLOSED)
+    page = await asyncio.to_thread(_made_once, _page, request.app)
+    return Response(page, media_type=MediaType.HTML, headers=_CLOSED)
 
 
-def prepare(app: Litestar) -> None:
-    """Make both now: it takes a while, and whoever asks first would hold up the rest."""
-    _page(app)
+def _made_once(make: Callable[[Litestar], bytes], app: Litestar) -> bytes:
+    """Make a document, or wait for the thread that makes it."""
+    with _making:
+        return make(app)
 
 
 @cache

@@ -17,7 +17,6 @@ from mcp_junction.api.errors import ErrorAnswer, answer_to
 from mcp_junction.errors import RequestError
 from mcp_junction.listener.http.doors import METRICS
 from mcp_junction.policy.principal import Principal
-from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.exposition import CONTENT_TYPE
 
 log = logging.getLogger("mcp_junction.api")
@@ -51,15 +50,19 @@ class Front:
         self._metrics = metrics
         self.app: App | None = None
         """What stands behind it, once that is loaded."""
-        self._loading: asyncio.Task[App] | None = None
-        self._begun = asyncio.Event()
+        self._is_broken = False
         self._draining = False
 
-    def load(self, tasks: TaskScope) -> None:
-        """Begin to load what stands behind; not on the loop, which has better things to do."""
-        if self._loading is None:
-            self._loading = tasks.spawn(asyncio.to_thread(self._make))
-            self._begun.set()
+    async def load(self) -> None:
+        """Load what stands behind; in a thread, since servers are being connected meanwhile.
+
+        When that fails, the rest of the service goes on, and requests are answered with an error.
+        """
+        try:
+            self.app = await asyncio.to_thread(self._make)
+        except Exception:
+            log.exception("the routes of the REST API cannot be loaded; reinstall the program")
+            self._is_broken = True
 
     def drain(self) -> None:
         """Take no more requests."""
@@ -72,7 +75,7 @@ class Front:
                 check(principal, _METRICS_NEED)
                 await self._show_metrics(scope["method"], send)
                 return
-            app = self.app or await self._loaded()
+            app = self._loaded()
         except RequestError as error:
             await respond(send, answer_to(error))
             return
@@ -119,15 +122,12 @@ class Front:
             raise RequestError("METHOD_NOT_ALLOWED", words, headers=allowed)
         await _send(send, 200, self._metrics(), [(b"content-type", CONTENT_TYPE)])
 
-    async def _loaded(self) -> App:
-        if self._loading is None:  # we are listening since a moment ago
-            await self._begun.wait()
-        assert self._loading is not None, "it has begun"
-        try:
-            self.app = await asyncio.shield(self._loading)
-        except Exception:  # a fault of ours must still be answered
-            log.exception("the routes of the REST API cannot be loaded")
-            raise RequestError("INTERNAL_ERROR", "an internal error of Junction") from None
+    def _loaded(self) -> App:
+        if self._is_broken:
+            raise RequestError("INTERNAL_ERROR", "an internal error of Junction")
+        if self.app is None:
+            words = "the REST API is not loaded yet; ask again in a second"
+            raise RequestError("SERVER_UNAVAILABLE", words, headers={"retry-after": "1"})
         return self.app
 
 

@@ -33,12 +33,15 @@ class Room:
         self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force)
         self.front = Front(keys, self._make, registry.metrics)
 
+    async def load(self) -> None:
+        """Load the routes. To be done before the service listens: it holds up calls."""
+        await self.front.load()
+
     def open(self) -> None:
-        """Begin to load the routes, to index what they search and to classify what is found."""
+        """Begin to index what is searched, and to classify what is found."""
         self._finding.begin()
         if self._classifies:
             self.registry.skills.classifying.begin()
-        self.front.load(self._tasks)
 
     def drain(self) -> None:
         """Take no more requests; streams end, calls go on."""
@@ -54,7 +57,7 @@ class Room:
         await self._tasks.close()
 
     def _make(self) -> App:
-        # Imported where it is used, in a thread of its own: it takes a second.
+        # Imported where it is used: commands that only talk to the service do without it.
         from mcp_junction.api.app import make_app
 
         return make_app(self)
