@@ -17,6 +17,7 @@
     ├── FileOwned          the server is the config file's: it is changed there
     ├── ModelUnavailable   the model of skills cannot compute now; what needs it is tried again
     ├── VaultError         a sealed value, or the key to it, cannot be used
+    ├── MaskError          a mask was sent where no kept value can take its place
     ├── RequestError       a REST request that ends in an error answer; carries its code
     └── UsageError         a command was called with something it cannot work with
 
@@ -193,6 +194,10 @@ class ModelUnavailable(JunctionError):
 
 class VaultError(JunctionError):
     """A sealed value, or the key to it, cannot be used. Never holds either."""
+
+
+class MaskError(JunctionError):
+    """A mask was sent where no kept value can take its place; says what to send instead."""
 
 
 class RequestError(JunctionError):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.audit.chain import TAG, Chain, Entry, Seals
-from mcp_junction.audit.redact import params_digest, summary
+from mcp_junction.redaction.payloads import digest_params, summarize
 from mcp_junction.store.records import AuditRow
 
 KEY = bytes(range(32))
@@ -109,8 +109,8 @@ def test_a_line_is_what_its_row_is_encoded_as(entry):
     assert row == AuditRow(
         writer="w",
         seq=1,
-        params_sha256=params_digest(entry.params),
-        summary=summary(entry.result),
+        params_sha256=digest_params(entry.params),
+        summary=summarize(entry.result),
         detail=row.detail,
         **{name: getattr(entry, name) for name in SAME},
     )

@@ -101,7 +101,8 @@ def test_each_transport_becomes_a_definition():
 
 def test_a_variable_that_is_not_set_is_named_when_it_is_needed():
     made, problems = definition_of(good(SSE), {})
-    assert made is None
+    assert made.missing == ("GITHUB_TOKEN",)
+    assert made.fault.endswith("the environment variable GITHUB_TOKEN is not set")
     (problem,) = problems
     assert problem.code is ProblemCode.MISSING_ENV_VAR
     assert problem.variable == "GITHUB_TOKEN"

@@ -1,6 +1,6 @@
 """Models: servers, tools and the rest as they are shown. Nothing here decides anything.
 
-Times are RFC 3339 in UTC. A connection is shown masked (``vault/masking.py``).
+Times are RFC 3339 in UTC. A connection is shown masked (``redaction/connections.py``).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mcp_junction.redaction.connections import mask_connection, mask_url
 from mcp_junction.skills.vectors import numbers
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
-from mcp_junction.vault.masking import masked
 
 _OTHERWISE: Final = {
     "connection_config",
@@ -236,7 +236,7 @@ def shown_server(
     return Server(
         **_same(record, Server),
         absent=absent,
-        connection_config=masked(record.connection_config),
+        connection_config=mask_connection(record.connection_config),
         health_check_url=_shown_url(record.health_check_url),
         last_health_check=moment(record.last_health_check),
         timeout_ms=record.timeout_ms or 0,
@@ -314,4 +314,4 @@ def _definition(raw: bytes) -> dict[str, Any]:
 
 
 def _shown_url(url: str | None) -> str | None:
-    return None if url is None else masked({"url": url})["url"]
+    return None if url is None else mask_url(url)

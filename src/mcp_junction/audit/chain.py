@@ -17,9 +17,15 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.audit.memo import Memo
-from mcp_junction.audit.redact import clean, params_digest, redacted, redacted_text, summary
 from mcp_junction.protocol.tool_results import is_tool_error
+from mcp_junction.redaction.memo import Memo
+from mcp_junction.redaction.payloads import (
+    clean,
+    digest_params,
+    redact_named,
+    redact_value,
+    summarize,
+)
 from mcp_junction.store.records import AuditPage, SealedPage
 from mcp_junction.telemetry.outcomes import OutcomeName
 
@@ -196,12 +202,12 @@ def _line(entry: Entry, writer: str, seq: int) -> bytes:
             None if target is None else names[target],
             entry.decision,
             entry.cached,
-            params_digest(entry.params),
+            digest_params(entry.params),
             entry.outcome if not entry.is_tool_result else _read_outcome(entry),
             entry.delivery,
             entry.attempts,
             entry.latency_ms,
-            summary(entry.result),
+            summarize(entry.result, entry.server_id),
             None if detail is None else _detail(detail),
             entry.closes,
         )
@@ -223,8 +229,8 @@ def _text(text: str) -> str:
 
 
 def _detail(detail: dict[str, Any]) -> str:
-    text = _encode(redacted(detail)).decode()
-    return text if len(text) <= _DETAIL else _encode({"cut": redacted_text(text[:2_000])}).decode()
+    text = _encode(redact_value(detail)).decode()
+    return text if len(text) <= _DETAIL else _encode({"cut": redact_named(text[:2_000])}).decode()
 
 
 _NAMES: Final = Memo(_text)

@@ -21,9 +21,9 @@ from typing import Any, Final, Self
 
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.checkpoints import Checkpoint, Checkpoints
-from mcp_junction.audit.redact import LOOKED_AT
 from mcp_junction.audit.writers import dead_writers
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter, SealedPage
 from mcp_junction.tasks import Supervision, TaskScope

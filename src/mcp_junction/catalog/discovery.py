@@ -17,8 +17,8 @@ from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.protocol.versions import CALL_TIMEOUT
+from mcp_junction.redaction.texts import redact_error
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.server import Upstream
 
 MAX_ITEMS: Final = 10_000
@@ -144,4 +144,4 @@ def _failed(upstream: Upstream, kind: Kind, message: str) -> ServerError:
     link = upstream.current
     refused = link is not None and link.refuses_credentials
     error = ServerError(upstream.key, Phase.INITIALIZATION, words, refuses_credentials=refused)
-    return discreet(error, upstream.definition)
+    return redact_error(error, upstream.definition)

@@ -11,8 +11,8 @@ from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
+from mcp_junction.redaction.texts import redact_error
 from mcp_junction.upstream.attempt import fault
-from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING, SIMPLE, ServerState
 
@@ -84,7 +84,7 @@ def _lateness(server: Upstream) -> ServerError | None:
     words = "it has not answered yet"
     if server.current is None:
         return ServerError(server.key, Phase.STARTUP, words)
-    return discreet(fault(server.current, words), server.definition)
+    return redact_error(fault(server.current, words), server.definition)
 
 
 def _print_json(config: Config, report: list[dict[str, Any]]) -> None:

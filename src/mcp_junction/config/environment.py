@@ -1,6 +1,6 @@
-"""The environment's variables: which of them are Junction's own, and hold what is nobody else's.
+"""The environment's variables: which are common to all programs, and which are Junction's own.
 
-Whoever registers a server may name variables that Junction has (``${VAR}``); these are not among
+Whoever registers a server may name variables that Junction has (``${VAR}``); its own are not among
 them. Nothing here reads or changes the environment of the process.
 """
 
@@ -9,10 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+_COMMON = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+    "APPDATA", "LOCALAPPDATA", "USERNAME", "USERPROFILE", "HOMEDRIVE", "HOMEPATH", "SYSTEMROOT",
+    "SYSTEMDRIVE", "COMSPEC", "PATHEXT", "TEMP", "TMP", "PROGRAMFILES", "PROGRAMDATA",
+    "PROCESSOR_ARCHITECTURE",
+})  # fmt: skip
 _OWN = re.compile(
     r"(MCP_)?JUNCTION_.*|MCP_CREDENTIAL_KEY|PG(PASSWORD|PASSFILE|SERVICEFILE|SSLKEY|SSLPASSWORD)",
     re.IGNORECASE,
 )
+
+
+def is_common_variable(name: str) -> bool:
+    """Whether every process has this variable: it is passed on to servers, and is no secret."""
+    return name.upper() in _COMMON or name.startswith("LC_")
 
 
 def is_own_variable(name: str) -> bool:

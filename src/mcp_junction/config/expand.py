@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 log = logging.getLogger("mcp_junction.config")
 
@@ -49,6 +49,18 @@ def references(text: str) -> list[str]:
     return [
         _name_in(reference)[0] for reference in _REFERENCE.finditer(text) if reference[0] != "$$"
     ]
+
+
+def without_references(text: str, names: Collection[str] | None = None) -> str:
+    """A text without the references in it, or without those to some variables; defaults stay."""
+
+    def rest(reference: re.Match[str]) -> str:
+        name, default = _name_in(reference)
+        if reference[0] == "$$" or (names is not None and name not in names):
+            return reference[0]
+        return default or ""
+
+    return _REFERENCE.sub(rest, text)
 
 
 def not_set(name: str) -> str:

@@ -132,8 +132,11 @@ def read_change(current: Registration, body: Any) -> tuple[Registration | None, 
 
 def definition_of(
     registration: Registration, variables: Mapping[str, str], settings: Settings = DEFAULTS
-) -> tuple[ServerDefinition | None, list[Problem]]:
-    """How to connect now: with variables replaced, or which of them are not set."""
+) -> tuple[ServerDefinition, list[Problem]]:
+    """How to connect now, with variables replaced; and which of them are not set.
+
+    Those stay as they are written, and the definition has them as its fault.
+    """
     missing: list[Problem] = []
     used: dict[str, str] = {}
     config, root = registration.connection_config, "$.connection_config"
@@ -169,7 +172,12 @@ def definition_of(
         limits=limits_of(settings),
         is_registered=True,
     )
-    return (None, missing) if missing else (definition, [])
+    if missing:
+        definition = definition._replace(
+            fault="; ".join(f"{problem.path}: {problem.message}" for problem in missing),
+            missing=tuple(p.variable for p in missing if p.variable is not None),
+        )
+    return definition, missing
 
 
 class _Checked:

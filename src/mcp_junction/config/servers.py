@@ -22,6 +22,7 @@ ISOLATIONS = ("shared", "per-session")
 PINS = ("off", "warn", "strict")
 PIN_DEFAULT = "warn"
 
+_CONNECTING = ("command", "args", "env", "cwd", "url", "headers")
 _TRANSPORTS = {
     "stdio": "stdio",
     "http": "http",
@@ -57,6 +58,10 @@ class ServerDefinition(NamedTuple):
     """Under which the store knows it, where there is one."""
     fault: str = ""
     """Why it cannot be connected to as it is; empty when it can."""
+    missing: tuple[str, ...] = ()
+    """The variables it refers to that are not set."""
+    written: Mapping[str, Any] = {}
+    """How to reach it as the config file has it, with its variables not replaced: to be shown."""
     is_registered: bool = False
     """Whether it was registered at run time: what it may do is judged more strictly."""
 
@@ -124,11 +129,13 @@ class EntryReader:
                 for name, value in self._used.items()
                 if name not in client_keys.WORKSPACE_VARIABLES
             },
+            written={name: entry[name] for name in _CONNECTING if entry.get(name)},
         )
         missing = [p for p in self.problems if p.code is not ProblemCode.INVALID_SCHEMA]
         if lenient and missing == self.problems:
             fault = "; ".join(f"{problem.path}: {problem.message}" for problem in missing)
-            return definition._replace(fault=fault)
+            names = tuple(p.variable for p in missing if p.variable is not None)
+            return definition._replace(fault=fault, missing=names)
         return None if self.problems else definition
 
     def _transport(self, entry: dict[str, Any], *, stdio_only: bool) -> str:

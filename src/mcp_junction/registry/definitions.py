@@ -12,8 +12,8 @@ from mcp_junction.config.environment import without_own
 from mcp_junction.config.registration import ConnectionConfig, Registration, definition_of
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
+from mcp_junction.redaction.connections import mask_connection
 from mcp_junction.store.records import ServerRecord
-from mcp_junction.vault.masking import masked
 
 FILE: Final = "file"
 API: Final = "api"
@@ -69,27 +69,20 @@ def definition_for(
 ) -> ServerDefinition:
     """How to connect to a registered server now; with a fault where a variable is not set."""
     made = registration_of(record)
-    found, problems = definition_of(made, without_own(variables), settings)
-    if found is None:
-        found, _ = definition_of(made, _AsWritten(), settings)
-        assert found is not None, "nothing is missing where every variable stands for itself"
-    fault = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
-    return found._replace(id=record.id, fault=fault)
+    found, _ = definition_of(made, without_own(variables), settings)
+    return found._replace(id=record.id)
 
 
 def file_fields(definition: ServerDefinition) -> dict[str, Any]:
     """What is kept of a server of the config file: to be shown, not to be connected by."""
-    config: dict[str, Any] = {}
-    if definition.transport == "stdio":
-        config = {"command": definition.command, "args": list(definition.args)}
-        config |= {"env": dict(definition.env)} if definition.env else {}
-        config |= {"cwd": definition.cwd} if definition.cwd else {}
-    else:
-        config = {"url": definition.url}
-        config |= {"headers": dict(definition.headers)} if definition.headers else {}
+    names = (
+        ("command", "args", "env", "cwd") if definition.transport == "stdio" else ("url", "headers")
+    )
+    written = definition.written or definition._asdict()
+    config = {name: written[name] for name in names if written.get(name)}
     return {
         "transport_type": definition.transport.upper(),
-        "connection_config": masked(config),
+        "connection_config": mask_connection(config),
         "enabled": True,
         "isolation": definition.isolation,
         "pin": definition.pin,
@@ -108,16 +101,3 @@ def file_record(definition: ServerDefinition) -> ServerRecord:
         status="CONNECTING",
         **file_fields(definition),
     )
-
-
-class _AsWritten(dict[str, str]):
-    """Every variable is there, and stands for itself."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __getitem__(self, name: str) -> str:
-        return f"${{{name}}}"
-
-    def get(self, name: str, default: Any = None) -> str:
-        return self[name]

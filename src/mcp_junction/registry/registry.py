@@ -41,7 +41,7 @@ from mcp_junction.registry.inspection import STRICT, shown
 from mcp_junction.registry.life import Life
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.metrics import metrics_of
-from mcp_junction.registry.rules import change_of, check, check_version
+from mcp_junction.registry.rules import change_of, check, check_new, check_version
 from mcp_junction.registry.shelving import stored_lists, stored_offers
 from mcp_junction.registry.skills import SkillDesk
 from mcp_junction.registry.state import State, state_of
@@ -222,7 +222,7 @@ class Registry:
         """
         if self._roster.named(made.name) is not None:
             raise AlreadyExists(f"there is a server {made.name!r} already")
-        check(made, self._junction.environ, self._junction.settings)
+        check_new(made, self._junction.environ, self._junction.settings)
         wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
         record = msgspec.structs.replace(record_of(made), status=status.value)

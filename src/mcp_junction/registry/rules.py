@@ -7,18 +7,21 @@ variable may hold anything. Servers of the config file are not asked about.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+import msgspec
 
 from mcp_junction.config.registration import Registration, read_change
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
-from mcp_junction.errors import InvalidChange, Problem, ProblemCode, VaultError, VersionConflict
+from mcp_junction.errors import InvalidChange, MaskError, Problem, ProblemCode, VersionConflict
 from mcp_junction.policy.outgoing import Permissions, url_refusal
 from mcp_junction.policy.programs import allow_list, refusal
+from mcp_junction.redaction.connections import check_unmasked, restore_masked, restore_url
 from mcp_junction.registry.definitions import definition_for, record_of, registration_of
 from mcp_junction.store.records import ServerRecord
-from mcp_junction.vault.masking import unmasked
 
 
 def check(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
@@ -28,15 +31,25 @@ def check(made: Registration, environ: Mapping[str, str], settings: Settings) ->
         raise InvalidChange(problems)
 
 
+def check_new(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
+    """Raises InvalidChange as ``check`` does, and for a mask: nothing is kept for it yet."""
+    with _located("$.connection_config"):
+        check_unmasked(msgspec.to_builtins(made.connection_config))
+    with _located("$.health_check_url"):
+        check_unmasked(made.health_check_url)
+    check(made, environ, settings)
+
+
 def change_of(record: ServerRecord, body: Any) -> Registration:
     """A server after a change; a masked value is the old one. Raises InvalidChange."""
-    if isinstance(body, dict) and isinstance(body.get("connection_config"), dict):
-        try:
-            config = unmasked(body["connection_config"], record.connection_config)
-        except VaultError as error:
-            place = "$.connection_config"
-            raise InvalidChange([_problem(place, str(error))]) from None
-        body = {**body, "connection_config": config}
+    if isinstance(body, dict):
+        body = dict(body)
+        with _located("$.connection_config"):
+            if isinstance(config := body.get("connection_config"), dict):
+                body["connection_config"] = restore_masked(config, record.connection_config)
+        with _located("$.health_check_url"):
+            if isinstance(url := body.get("health_check_url"), str):
+                body["health_check_url"] = restore_url(url, record.health_check_url)
     made, problems = read_change(registration_of(record), body)
     if made is None:
         raise InvalidChange(problems)
@@ -67,6 +80,15 @@ def _refusals(
     if made.health_check_url is not None:
         found.append(("$.health_check_url", url_refusal(made.health_check_url, allowed)))
     return [_problem(path, why) for path, why in found if why is not None]
+
+
+@contextmanager
+def _located(path: str) -> Iterator[None]:
+    """Say where in a body a mask was that stands for nothing."""
+    try:
+        yield
+    except MaskError as error:
+        raise InvalidChange([_problem(path, str(error))]) from None
 
 
 def _problem(path: str, message: str) -> Problem:

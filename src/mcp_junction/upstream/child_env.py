@@ -10,64 +10,29 @@ import os
 import sys
 from collections.abc import Mapping
 
+from mcp_junction.config.environment import is_common_variable, is_own_variable
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 
 CHAIN = "MCP_JUNCTION_CHAIN"
 
-_INHERITED = frozenset(
-    [
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "TZ",
-        "TMPDIR",
-        "TERM",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "ALL_PROXY",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "REQUESTS_CA_BUNDLE",
-        "CURL_CA_BUNDLE",
-        "NODE_EXTRA_CA_CERTS",
-        "APPDATA",
-        "LOCALAPPDATA",
-        "USERNAME",
-        "USERPROFILE",
-        "HOMEDRIVE",
-        "HOMEPATH",
-        "SYSTEMROOT",
-        "SYSTEMDRIVE",
-        "COMSPEC",
-        "PATHEXT",
-        "TEMP",
-        "TMP",
-        "PROGRAMFILES",
-        "PROGRAMDATA",
-        "PROCESSOR_ARCHITECTURE",
-    ]
-)
-
 
 def child_env(
     definition: ServerDefinition, environ: Mapping[str, str], identity: str, *, inherit: bool
 ) -> dict[str, str]:
-    """The environment of a server's process."""
-    env = {name: value for name, value in environ.items() if inherit or is_common(name)}
+    """The environment of a server's process.
+
+    ``inherit``: with all variables, not only the common ones; but never Junction's own.
+    """
+    env = {
+        name: value
+        for name, value in environ.items()
+        if is_common_variable(name) or (inherit and not is_own_variable(name))
+    }
     env.update(definition.env)
     above = environ.get(CHAIN)
     env[CHAIN] = f"{above},{identity}" if above else identity
     return env
-
-
-def is_common(name: str) -> bool:
-    """Whether every process has this variable, so that it is passed on."""
-    return name.upper() in _INHERITED or name.startswith("LC_")
 
 
 def in_circle(environ: Mapping[str, str], identity: str) -> bool:

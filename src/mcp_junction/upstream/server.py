@@ -23,13 +23,13 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.levels import is_enough
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND, Era
+from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.attempt import Attempts, Opener, as_server_error
 from mcp_junction.upstream.condition import Condition
-from mcp_junction.upstream.discretion import discreet
 from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
 from mcp_junction.upstream.inquiry import inquire
@@ -386,7 +386,7 @@ class Upstream:
 
     def _failed(self, error: Exception) -> None:
         told = as_server_error(self.key, error)
-        before, self.error = self.error, discreet(told, self.definition)
+        before, self.error = self.error, redact_error(told, self.definition)
         is_old = str(before) == str(self.error) or isinstance(error, EraError)
         log.log(logging.DEBUG if is_old else logging.ERROR, "%s", self.error.account)
         self._to(ServerState.ERROR)

@@ -24,9 +24,9 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import Era, era_of
+from mcp_junction.redaction.texts import cut_tail
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import why_not_started
-from mcp_junction.upstream.discretion import tail_of
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import Ear, LastWords
@@ -164,7 +164,7 @@ class StdioLink:
 
     @property
     def stderr_tail(self) -> str:
-        return tail_of(b"".join(self._stderr), _STDERR_TAIL, self._definition)
+        return cut_tail(b"".join(self._stderr), _STDERR_TAIL, self._definition)
 
     @property
     def _hears(self) -> bool:

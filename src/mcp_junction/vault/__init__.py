@@ -1,5 +1,5 @@
-"""Secrets at rest and on display: sealing them, and masking them.
+"""Secrets at rest: sealing them.
 
-Nouns: *Vault* (seals values with the credential key), *mask* (what a response shows instead of a
-secret). It stores nothing itself but the key file.
+Noun: *Vault* (seals values with the credential key). It stores nothing itself but the key file.
+What is shown of secrets is ``redaction/``.
 """

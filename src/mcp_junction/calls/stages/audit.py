@@ -13,7 +13,6 @@ from msgspec import Raw
 
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.audit.redact import LOOKED_AT
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN
 from mcp_junction.calls.outcome_names import CALL_TOOL, name_unread, outcome_name
@@ -22,6 +21,7 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
+from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 

@@ -1,4 +1,4 @@
-"""Discretion: what is said of a failed server, fit to be logged, stored and shown to anybody.
+"""Texts without secrets: what is said of a server, fit to be logged, stored and shown to anybody.
 
 The words may be the server's own. It may repeat the credentials it was sent, go on for a megabyte,
 or hold what steers a terminal and what a database does not take. What a call is answered with is
@@ -13,23 +13,30 @@ from typing import Final
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ServerError
 
+MASK: Final = "***"
+"""What stands in the place of a secret."""
 LONGEST: Final = 2_000
-_HIDDEN: Final = "***"
-_MANY: Final = 50
 SHORTEST: Final = 4
 """What is shorter is no secret."""
+_MANY: Final = 50
+_START: Final = 16
 
 
-def discreet(error: ServerError, definition: ServerDefinition) -> ServerError:
-    """The same error, without what is nobody's business."""
+def redact_error(error: ServerError, definition: ServerDefinition) -> ServerError:
+    """The same error, without the secrets that its server is given."""
     secrets = _secrets_of(definition)
-    tail = _without(error.stderr_tail, secrets)  # before it is lines: a secret may be several
+    tail = redact(error.stderr_tail, secrets)  # before it is lines: a secret may be several
     return error.retold(
-        plain(_without(error.message, secrets)), "\n".join(map(plain, tail.splitlines()))
+        make_plain(redact(error.message, secrets)), "\n".join(map(make_plain, tail.splitlines()))
     )
 
 
-def tail_of(written: bytes, size: int, definition: ServerDefinition) -> str:
+def redact_words(text: str, definition: ServerDefinition) -> str:
+    """One line of what a server has said, without the secrets that it is given."""
+    return make_plain(redact(text, _secrets_of(definition)))
+
+
+def cut_tail(written: bytes, size: int, definition: ServerDefinition) -> str:
     """The end of what a server wrote, about so many bytes of it.
 
     What is left of a secret that was cut would not be known again: the tail begins behind it.
@@ -42,13 +49,13 @@ def tail_of(written: bytes, size: int, definition: ServerDefinition) -> str:
     secrets = _secrets_of(definition)
     first = max(start - max(map(len, secrets), default=0), 0)
     text, start = text[first:], start - first
-    for begin, end in _covered(text, secrets):
+    for begin, end in _cover(text, secrets):
         if begin < start < end:
             start = end
     return text[start:].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def plain(text: str) -> str:
+def make_plain(text: str) -> str:
     """One line of bounded length that only says something."""
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}…"
@@ -57,24 +64,35 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
+def redact(text: str, secrets: tuple[str, ...], *, is_cut: bool = False) -> str:
+    """A text with a mask in the place of each secret; ``is_cut``: its last one may be cut short."""
+    parts: list[str] = []
+    shown = 0
+    for start, end in _cover(text, secrets):
+        if start > shown or not parts:
+            parts += [text[shown:start], MASK]
+        shown = end
+    rest = text[shown:]
+    return "".join([*parts, _without_start(rest, secrets) if is_cut else rest])
+
+
+def _without_start(text: str, secrets: Iterable[str]) -> str:
+    """A text without the beginning of a secret at its end."""
+    for secret in secrets:
+        at = text.find(secret[:_START]) if len(secret) > _START else -1
+        if at >= 0 and secret.startswith(text[at:]):
+            return f"{text[:at]}{MASK}"
+    return text
+
+
 def _secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
     # Imported where it is used: its patterns take milliseconds, and few servers fail.
-    from mcp_junction.upstream.confidences import secrets_of
+    from mcp_junction.redaction.secrets import secrets_of
 
     return secrets_of(definition)
 
 
-def _without(text: str, secrets: tuple[str, ...]) -> str:
-    parts: list[str] = []
-    shown = 0
-    for start, end in _covered(text, secrets):
-        if start > shown or not parts:
-            parts += [text[shown:start], _HIDDEN]
-        shown = end
-    return "".join([*parts, text[shown:]])
-
-
-def _covered(text: str, secrets: tuple[str, ...]) -> list[tuple[int, int]]:
+def _cover(text: str, secrets: tuple[str, ...]) -> list[tuple[int, int]]:
     """Where secrets are in a text, in order. Those that overlap are one: nothing is left of it."""
     covered: list[tuple[int, int]] = []
     for start, end in sorted(s for secret in _likely(text, secrets) for s in _spans(text, secret)):

@@ -1,8 +1,8 @@
-"""Redaction: what an audit row may hold of parameters and results.
+"""What an audit row may hold of parameters, results and details.
 
 Parameters are kept as a SHA-256 of their redacted, canonical form; results as the redacted
 beginning of their text. What stands under a secret's name goes, in JSON, in JSON inside strings
-and in ``name=value`` text.
+and in ``name=value`` text; and every value that is known to be a secret, whatever it stands under.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.audit.memo import Memo
-from mcp_junction.policy.secrecy import SECRET_WORDS, names_secret
+from mcp_junction.redaction.known import KNOWN, KnownSecrets
+from mcp_junction.redaction.memo import Memo
+from mcp_junction.redaction.names import SECRET_WORDS, names_secret
 
 SUMMARY: Final = 500
 LOOKED_AT: Final = 1_000
@@ -39,7 +40,7 @@ _NAMED: Final = re.compile(
 _HIDDEN: Final = rf"\g<name>{REDACTED}"
 
 
-def params_digest(params: bytes | None) -> str | None:
+def digest_params(params: bytes | None) -> str | None:
     """The hash of redacted parameters: equal for equal ones, however they are written."""
     if params is None:
         return None
@@ -48,7 +49,7 @@ def params_digest(params: bytes | None) -> str | None:
     except msgspec.DecodeError:
         return _digest(params)
     if _has_secret(value):
-        value = redacted(value, texts=False)
+        value = redact_value(value, texts=False)
     return _digest(_encode(value))
 
 
@@ -70,30 +71,34 @@ def _has_secret(value: Any) -> bool:
     return type(value) is list and any(map(_has_secret, value))
 
 
-def redacted(value: Any, *, texts: bool = True) -> Any:
+def redact_value(value: Any, *, texts: bool = True, known: KnownSecrets = KNOWN) -> Any:
     """A JSON value without what stands under a secret's name; in its ``texts``, too."""
     if isinstance(value, dict):
         return {
-            name: REDACTED if _SECRET[name] else redacted(inner, texts=texts)
+            name: REDACTED if _SECRET[name] else redact_value(inner, texts=texts, known=known)
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [redacted(inner, texts=texts) for inner in value]
+        return [redact_value(inner, texts=texts, known=known) for inner in value]
     if texts and isinstance(value, str):
-        return redacted_text(value[:_LONGEST])
+        return redact_named(known.redact(value)[:_LONGEST])
     return value
 
 
-def redacted_text(text: str) -> str:
+def redact_named(text: str) -> str:
     """A text without the values that follow a secret's name in it."""
     return _NAMED.sub(_HIDDEN, text) if names_secret(text) else text
 
 
-def summary(result: bytes | None) -> str | None:
+def summarize(
+    result: bytes | None, server_id: str | None = None, known: KnownSecrets = KNOWN
+) -> str | None:
     """The beginning of a result, redacted and cut."""
     if result is None:
         return None
     text = result[:LOOKED_AT].decode("utf-8", "replace")
+    if known.is_in(text, server_id):
+        text = known.redact(text, server_id, is_cut=len(result) >= LOOKED_AT)
     shown = text[:SUMMARY]
     if names_secret(shown):  # a name comes before its value: what is not shown hides nothing
         shown = _NAMED.sub(_HIDDEN, text)[:SUMMARY]

@@ -1,27 +1,15 @@
-"""Telling: which names call a value a secret, and which values are plainly none.
+"""Which values look like secrets, whatever they are called.
 
-A name tells when a word of it does: ``--api-key`` and ``apiKey``, but not ``--keyspace``. This is
-narrower than ``policy/secrecy.py``, where a name that is hidden in vain costs nothing: here each
-occurrence of its value in a message would be hidden.
-
-A value is ordinary when it is what messages are about: a path, a word or a few, a number, a host,
+A value is *ordinary* when it is what messages are about: a path, a word or a few, a number, a host,
 a region, a url that holds nothing else. What looks random is not, and neither is what is in doubt.
+A *token* is a word that can hardly be anything but a credential: it counts even where packages,
+versions and ids are common, as among a program's arguments.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
-
-from mcp_junction.policy.secrecy import SECRET_WORDS, is_secret
-
-_ENDINGS: Final = ("key", "token", "cookie")
-"""Short enough to begin other words: these count at the end of one."""
-_ANYWHERE: Final = tuple(word for word in SECRET_WORDS if word not in _ENDINGS)
-_WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
-_ALSO_NAMED: Final = re.compile(
-    r"(\b|[-_])(pass|passwd|passphrase|seed[-_]phrase|mnemonic|auth|bearer|pat)$|[-_]pwd$"
-)
 
 _PATH: Final = re.compile(r"[/~]|\.\.?/|[A-Za-z]:[\\/]")
 _PARTS: Final = re.compile(r"[^\s\"'{}\[\],;]+")
@@ -43,27 +31,32 @@ _URL: Final = re.compile(r"[a-z][a-z0-9+.-]{1,20}://([^@]+)")
 _URL_PARTS: Final = re.compile(r"[/?&=#:.,]+")
 _RANDOM: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{8,}|(?=.*[a-z])(?=.*[A-Z]).{12,}|.{25,}")
 
-
-def calls_secret(name: str) -> bool:
-    """Whether a variable, a flag, a header or a parameter of this name holds a secret."""
-    lowered = name.lower()
-    if _ALSO_NAMED.search(lowered):
-        return True
-    if not is_secret(name):  # of nearly all names, and known by heart
-        return False
-    return any(word in lowered for word in _ANYWHERE) or any(
-        word.lower().removesuffix("s").endswith(_ENDINGS) for word in _WORD.findall(name)
-    )
+_TOKEN: Final = re.compile(
+    r"""
+    (?: sk|pk|rk|ak|api|key|tok|token|secret|pat|glpat|gldt|gh[opsur]|github_pat|npm|pypi|hf|dop_v1
+      | xox[abeoprs]|xapp|shp(?:at|ca|pa|ss)|lin_api|figd|ntn|whsec|dckr_pat|sntrys|nvapi|gsk|r8
+      | tvly|fc|ctx7sk|nfp|sbp|sq0[a-z]{3}|EAA[A-Za-z]?|ops|hvs|hvb|atlasv1|PMAK|NRAK|rnd|vercel
+    )[-_][A-Za-z0-9_.+/=-]{6,}
+    | (?:AKIA|ASIA|AROA)[A-Z0-9]{12,} | AIza[A-Za-z0-9_-]{20,} | ya29\.[A-Za-z0-9_-]{10,}
+    | SG\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}
+    | eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)?
+    | [0-9a-fA-F]{32,}
+    | (?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=(?:\D*\d){2})[A-Za-z0-9_+/=-]{20,}
+    """,
+    re.VERBOSE,
+)
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def unusual_parts(value: str) -> list[str]:
     """The words of a value that may be secrets, though nothing says so."""
     if _PATH.match(value):
         return []
-    return [part for part in _PARTS.findall(value) if not _is_ordinary(part)]
+    return [part for part in _PARTS.findall(value) if not is_ordinary(part)]
 
 
-def _is_ordinary(part: str) -> bool:
+def is_ordinary(part: str) -> bool:
+    """Whether a word is what messages are about, and so no secret."""
     if _PATH.match(part):
         return True
     if len(part) > _LONGEST:
@@ -71,3 +64,8 @@ def _is_ordinary(part: str) -> bool:
     if url := _URL.fullmatch(part):
         return not any(_RANDOM.fullmatch(piece) for piece in _URL_PARTS.split(url[1]))
     return _ORDINARY.fullmatch(part) is not None or not any(map(str.isalnum, part))
+
+
+def is_token(word: str) -> bool:
+    """Whether a word can hardly be anything but a credential."""
+    return _TOKEN.fullmatch(word) is not None and _COMMIT.fullmatch(word) is None

@@ -1,30 +1,33 @@
-"""Confidences: what a server is given that nobody else may read, and how that might be spelled.
+"""Which values a server is given that nobody else may read, and how they might be spelled.
 
 What counts, and where the line is:
 
 - What a name calls a secret (of a variable, a flag, a header, a parameter, a member of JSON), what
   follows ``Bearer`` and its like, and what a url holds before its host, from 4 characters on:
   shorter ones are found in every other word, and hiding them would tell more than it hides.
+- An argument that can hardly be anything but a credential (``values.is_token``).
 - Whatever else stands in ``headers``, from 6 characters on; and of ``env``, and of variables that
   came into ``args``, what is not ordinary: paths, words, hosts and numbers stay, and variables
-  that every process has. They are what messages are about. Names and values are ``telling.py``.
+  that every process has. They are what messages are about. A reference to a variable is its name.
 
-A value of many lines is kept line by line as well, and each in the ways that programs quote it.
-What is said of a server, without all this, is ``discretion.py``.
+A value of many lines is kept line by line as well, and each in the ways that programs quote and
+encode it (``_spellings``). Taking them out of a text is ``texts.py``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
+from mcp_junction.config.environment import is_common_variable
+from mcp_junction.config.expand import without_references
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.upstream.child_env import is_common
-from mcp_junction.upstream.discretion import SHORTEST
-from mcp_junction.upstream.telling import calls_secret, unusual_parts
+from mcp_junction.redaction.names import is_credential_name
+from mcp_junction.redaction.texts import SHORTEST
+from mcp_junction.redaction.values import is_token, unusual_parts
 
 _LEAST: Final = 6
 _LONG_USER: Final = 12
@@ -32,6 +35,8 @@ _LONG_USER: Final = 12
 _SCHEMES: Final = frozenset({"apikey", "basic", "bearer", "digest", "negotiate", "token"})
 _PLAIN: Final = _SCHEMES | {"true", "false", "none", "null", "auto", "default"}
 """Values that are no secret, whatever they are called."""
+_SHORT_FLAG: Final = re.compile("-[kptsa]")
+"""Flags that often mean a key, a password or a token: their value counts if it is unusual."""
 _HEADER_FLAGS: Final = ("-h", "--header", "--headers")
 _HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
 _BREAKS: Final = re.compile(r"\r\n?|\n|\\r|\\n")  # also as .env files and JSON write them
@@ -41,6 +46,7 @@ _PAIR_ENDS: Final = re.compile(r"[\s;&,#]+")
 _BEFORE_HOST: Final = re.compile(r"://([^/?#\s]++)")
 _USER: Final = re.compile(r"://[^/?#\s:]*+:")
 _JSON_PAIR: Final = re.compile(r'"([^"\\]++)"\s*+:\s*+"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+_LOWER_HEX: Final = re.compile("%[0-9A-F]{2}")
 _SHELL_WORD: Final = re.compile(r"""(?:"[^"]*+"|'[^']*+'|\S)++""")
 _LOOKED_AT: Final = 65_536
 """Of one value, in characters; a longer one is kept as a whole as well."""
@@ -48,69 +54,93 @@ _NESTED: Final = 4
 """How many secrets may stand in each other, as in ``a=b=c``."""
 
 
-class _Given(NamedTuple):
-    """What of a definition may hold a secret, as something that can be looked up."""
+class Sources(NamedTuple):
+    """What of a server may hold a secret, as something that can be looked up."""
 
-    words: tuple[str, ...]
-    url: str
-    env: tuple[tuple[str, str], ...]
-    headers: tuple[tuple[str, str], ...]
-    variables: tuple[tuple[str, str], ...]
+    words: tuple[str, ...] = ()
+    """Of its command and its arguments."""
+    urls: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
     """What a server is given that it should not repeat, in every spelling; the longest first."""
-    return _secrets(
-        _Given(
-            (*definition.command.split(), *definition.args),
-            definition.url,
-            tuple(definition.env.items()),
-            tuple(definition.headers.items()),
+    missing = frozenset(definition.missing)
+
+    def plain(text: str) -> str:
+        return without_references(text, missing) if missing else text
+
+    return _spelled(
+        Sources(
+            tuple(map(plain, (*definition.command.split(), *definition.args))),
+            (plain(definition.url),),
+            tuple((name, plain(value)) for name, value in definition.env.items()),
+            tuple((name, plain(value)) for name, value in definition.headers.items()),
             tuple(definition.variables.items()),
         )
     )
 
 
 @lru_cache(maxsize=128)
-def _secrets(given: _Given) -> tuple[str, ...]:
-    """The same. It is asked for twice per failure, and servers that fail do so again."""
-    found = {
-        value for value in _named(given) if len(value) >= SHORTEST and value.lower() not in _PLAIN
-    }
-    found |= {value for value in _unnamed(given) if len(value) >= _LEAST}
-    lines = {line.strip() for value in found for line in _BREAKS.split(value)}
-    found |= {line for line in lines if len(line) >= _LEAST}
+def _spelled(sources: Sources) -> tuple[str, ...]:
+    """All of them in every spelling. Asked twice per failure, and servers that fail do so again."""
+    return spelled(find_secrets(sources))
+
+
+def spelled(values: Iterable[str]) -> tuple[str, ...]:
+    """Some secrets and how else they might be written; the longest first."""
+    found = set(values)
     found |= {spelling for value in found for spelling in _spellings(value)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def _named(given: _Given) -> Iterator[str]:
+def find_secrets(sources: Sources) -> set[str]:
+    """The secrets in what a server is given, as they are written there."""
+    found = {
+        value for value in _named(sources) if len(value) >= SHORTEST and value.lower() not in _PLAIN
+    }
+    found |= {value for value in _unnamed(sources) if len(value) >= _LEAST}
+    lines = {line.strip() for value in found for line in _BREAKS.split(value)}
+    return found | {line for line in lines if len(line) >= _LEAST}
+
+
+def secret_parts(name: str, value: str) -> set[str]:
+    """The secrets in one variable of the environment."""
+    return find_secrets(Sources(env=((name, value),)))
+
+
+def _named(given: Sources) -> Iterator[str]:
     """What something calls a secret."""
     for name, value in (*given.env, *given.variables):
-        if calls_secret(name) or value.partition(" ")[0].lower() in _SCHEMES:
+        if is_credential_name(name) or value.partition(" ")[0].lower() in _SCHEMES:
             yield from _credentials(value)
         yield from _told_in(value)
         yield from _told_in_line(value)
     for name, value in given.headers:
-        if calls_secret(name):
+        if is_credential_name(name):
             yield from _words(value)
-    yield from _told_in(given.url)
+    for url in given.urls:
+        yield from _told_in(url)
     for before, word in pairwise(("", *given.words)):
         yield from _told_by(before, word)
         yield from _told_in_line(word)
 
 
-def _unnamed(given: _Given) -> Iterator[str]:
+def _unnamed(given: Sources) -> Iterator[str]:
     """What nothing calls a secret, and may be one."""
     for _, value in given.headers:
         yield from _words(value)
+        yield from _basic(value)
+    yield from filter(is_token, given.words)
     for name, value in (*given.env, *_used(given)):
-        if not is_common(name) and (parts := unusual_parts(value)):
+        if not is_common_variable(name) and (parts := unusual_parts(value)):
             yield value
             yield from parts
 
 
-def _used(given: _Given) -> Iterator[tuple[str, str]]:
+def _used(given: Sources) -> Iterator[tuple[str, str]]:
     """The variables that came into the arguments."""
     for name, value in given.variables:
         if any(value in word for word in given.words):
@@ -122,10 +152,13 @@ def _told_by(before: str, word: str) -> Iterator[str]:
     yield from _told_in(word)
     if word.startswith("-"):
         before, _, word = word.partition("=")
-    elif calls_secret(before) and before.startswith("-") and "=" not in before:
-        yield from _credentials(word)
+    elif before.startswith("-") and "=" not in before:
+        if is_credential_name(before):
+            yield from _credentials(word)
+        elif _SHORT_FLAG.fullmatch(before):
+            yield from unusual_parts(word)
     header = _HEADER.match(word)
-    if header and (calls_secret(header[1]) or before.lower() in _HEADER_FLAGS):
+    if header and (is_credential_name(header[1]) or before.lower() in _HEADER_FLAGS):
         yield from _words(header[2])
 
 
@@ -162,7 +195,7 @@ def _told_in_json(text: str) -> Iterator[str]:
     """What is in JSON under the name of a secret, also where the JSON is in a string of JSON."""
     for written in {text, text.replace('\\"', '"')}:
         for name, value in _JSON_PAIR.findall(written):
-            if calls_secret(name):
+            if is_credential_name(name):
                 yield from _words(value)
                 yield from _words(_unescaped(value))
 
@@ -178,7 +211,7 @@ def _unescaped(value: str) -> str:
 
 def _paired(part: str) -> Iterator[str]:
     """What follows the name of a secret, and "=": to the end of this part of a text."""
-    names = (name for name in _PAIR_NAME.finditer(part) if calls_secret(name[1]))
+    names = (name for name in _PAIR_NAME.finditer(part) if is_credential_name(name[1]))
     for name in islice(names, _NESTED):
         yield from _decoded(part[name.end() :].strip("\"'"))
 
@@ -210,6 +243,18 @@ def _credentials(value: str) -> Iterator[str]:
     yield from words if scheme.lower() in _SCHEMES else unusual_parts(value)
 
 
+def _basic(value: str) -> Iterator[str]:
+    """The password of a Basic credential."""
+    scheme, _, encoded = value.partition(" ")
+    if scheme.lower() == "basic":
+        from base64 import b64decode  # few need it
+
+        try:
+            yield b64decode(encoded, validate=True).decode().partition(":")[2]
+        except ValueError:
+            return
+
+
 def _decoded(value: str) -> Iterator[str]:
     yield value
     if "%" in value:
@@ -219,7 +264,9 @@ def _decoded(value: str) -> Iterator[str]:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """A value as JSON, Python, JavaScript and urls quote it."""
+    """A value as JSON, Python, JavaScript and urls quote it, and as it is encoded."""
+    if len(value) >= _LEAST:
+        yield from _encoded(value)
     if value.isascii() and value.isalnum():
         return
     # Imported where they are used: few servers fail.
@@ -231,6 +278,31 @@ def _spellings(value: str) -> Iterator[str]:
         escaped = escaped.replace(plain, written)
     single = escaped.replace("'", "\\'")
     yield from (escaped, single, escaped.replace('"', '\\"'), single.replace('"', '\\"'))
-    yield from (json.dumps(value)[1:-1], repr(value)[1:-1], ascii(value)[1:-1])
-    yield from (quote(value, errors="surrogateescape"), quote(value, "", errors="surrogateescape"))
-    yield quote_plus(value, errors="surrogateescape")
+    quoted = json.dumps(value)[1:-1]
+    yield from (quoted, repr(value)[1:-1], ascii(value)[1:-1])
+    yield from (json.dumps(quoted)[1:-1], quoted.replace("/", "\\/"))  # in JSON, and by PHP
+    for url in (
+        quote(value, errors="surrogateescape"),
+        quote(value, "", errors="surrogateescape"),
+        quote_plus(value, errors="surrogateescape"),
+    ):
+        yield from (url, _LOWER_HEX.sub(lambda code: code[0].lower(), url))
+
+
+def _encoded(value: str) -> Iterator[str]:
+    """A value in base64 and in hexadecimal digits, also as a part of something longer.
+
+    Where it begins in a longer text decides between three forms in base64; of each only the digits
+    that do not depend on what stands around it are taken.
+    """
+    from base64 import b64encode
+
+    data = value.encode("utf-8", "surrogateescape")
+    yield from (data.hex(), data.hex().upper())
+    for before in range(3):
+        digits = b64encode(b"\0" * before + data).decode().rstrip("=")
+        first = -(-before * 8 // 6)
+        last = (before + len(data)) * 8 // 6
+        if last - first >= _LEAST:
+            core = digits[first:last]
+            yield from (core, core.replace("+", "-").replace("/", "_"))

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.audit.redact import (
+from mcp_junction.redaction.payloads import (
     LOOKED_AT,
     SUMMARY,
-    params_digest,
-    redacted,
-    redacted_text,
-    summary,
+    digest_params,
+    redact_named,
+    redact_value,
+    summarize,
 )
 
 NAMES = ["password", "api_key", "accessToken", "CLIENT_SECRET", "Set-Cookie", "credentials"]
@@ -37,7 +37,7 @@ NAMES = ["password", "api_key", "accessToken", "CLIENT_SECRET", "Set-Cookie", "c
     ],
 )
 def test_a_named_secret_is_not_in_a_summary(name, text):
-    shown = summary(text.replace("NAME", name).encode())
+    shown = summarize(text.replace("NAME", name).encode())
     assert "canary" not in shown
     assert "[REDACTED]" in shown
 
@@ -54,19 +54,19 @@ def test_a_named_secret_is_not_in_a_summary(name, text):
     st.sampled_from(NAMES),
 )
 def test_whatever_stands_around_it_a_secret_goes(value, name):
-    whole = redacted({"a": [value, {name: "canary"}], name: {"deep": ["canary", value]}})
+    whole = redact_value({"a": [value, {name: "canary"}], name: {"deep": ["canary", value]}})
     assert "canary" not in json.dumps(whole)
 
 
 def test_what_is_no_secret_stays():
-    assert redacted({"path": "/x", "n": [1, None]}) == {"path": "/x", "n": [1, None]}
-    assert redacted_text("the token is in the key store") == "the token is in the key store"
-    assert summary(None) is None
+    assert redact_value({"path": "/x", "n": [1, None]}) == {"path": "/x", "n": [1, None]}
+    assert redact_named("the token is in the key store") == "the token is in the key store"
+    assert summarize(None) is None
 
 
 def test_a_summary_is_cut_and_made_from_the_beginning_alone():
-    assert len(summary(b"x" * 10_000_000)) == SUMMARY
-    assert summary(b"\xff" * 10) == "\ufffd" * 10
+    assert len(summarize(b"x" * 10_000_000)) == SUMMARY
+    assert summarize(b"\xff" * 10) == "\ufffd" * 10
 
 
 @given(
@@ -74,17 +74,17 @@ def test_a_summary_is_cut_and_made_from_the_beginning_alone():
 )
 def test_a_summary_is_the_beginning_of_the_whole_redacted(parts):
     text = "".join(parts).encode()[:LOOKED_AT].decode("utf-8", "replace")
-    assert summary(text.encode()) == redacted_text(text)[:SUMMARY]
+    assert summarize(text.encode()) == redact_named(text)[:SUMMARY]
 
 
 def test_a_summary_holds_no_nul():
-    assert summary(b"a\0b") == "a\ufffdb"
+    assert summarize(b"a\0b") == "a\ufffdb"
 
 
 def test_a_digest_is_of_what_is_said_without_its_secrets():
-    one = params_digest(b'{"b": 1, "a": {"token":"x"}}')
-    assert one == params_digest(b'{"a":{"token":"y"},"b":1}') != params_digest(b'{"b":2}')
-    assert params_digest(None) is None
-    assert params_digest(b"not json") == sha256(b"not json").hexdigest()
-    assert params_digest(b' {"b":[1],"a":"x"}') == sha256(b'{"a":"x","b":[1]}').hexdigest()
-    assert params_digest(b'[[{"key":1}]]') == sha256(b'[[{"key":"[REDACTED]"}]]').hexdigest()
+    one = digest_params(b'{"b": 1, "a": {"token":"x"}}')
+    assert one == digest_params(b'{"a":{"token":"y"},"b":1}') != digest_params(b'{"b":2}')
+    assert digest_params(None) is None
+    assert digest_params(b"not json") == sha256(b"not json").hexdigest()
+    assert digest_params(b' {"b":[1],"a":"x"}') == sha256(b'{"a":"x","b":[1]}').hexdigest()
+    assert digest_params(b'[[{"key":1}]]') == sha256(b'[[{"key":"[REDACTED]"}]]').hexdigest()

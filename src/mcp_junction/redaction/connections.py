@@ -1,0 +1,227 @@
+"""A connection as responses show it, and taking a shown one back.
+
+Every value of ``env`` and ``headers`` is masked, so is what stands under a secret's name anywhere
+else, in words, in ``NAME=value``, in a header that is an argument and in urls; and any of these
+values wherever else it occurs. A reference to a variable (``${VAR}``) is shown: it is a name.
+
+Who sends a masked value back where it was shown means "as before". That holds as long as the
+connection leads to the same place: a kept secret is not sent to another origin or program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from mcp_junction.config.expand import without_references
+from mcp_junction.errors import MaskError
+from mcp_junction.redaction.names import is_credential_name, is_secret_name, names_secret
+from mcp_junction.redaction.secrets import Sources, find_secrets, spelled
+from mcp_junction.redaction.texts import MASK, redact
+
+_WHOLE: Final = ("env", "headers")
+_REFERENCE: Final = re.compile(
+    r"(?:(?i:bearer|basic|token)\s+)?\$(?:\{(?:env:)?[A-Za-z_]\w*\}|[A-Z_][A-Z0-9_]*)"
+)
+_PAIR: Final = re.compile(r"(-{0,2}[\w.-]+)=(.+)", re.DOTALL)
+_HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
+_KEEP: Final = "send the value itself instead of the mask"
+
+
+def mask_connection(config: dict[str, Any]) -> dict[str, Any]:
+    """A connection with its secrets masked."""
+    return _mask_members(config, spelled(find_secrets(_sources(config))))
+
+
+def mask_url(url: str) -> str:
+    """A url with its secrets masked."""
+    return str(mask_connection({"url": url})["url"])
+
+
+def restore_masked(sent: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """A connection that was sent, with what is masked in it taken from the one that is kept.
+
+    Raises MaskError for a mask where nothing was kept, and when the connection leads elsewhere.
+    """
+    restored: dict[str, Any] = _restore(sent, mask_connection(kept), kept)
+    if restored != sent and (what := _moved(restored, kept)) is not None:
+        raise MaskError(f"{MASK!r} stands for a kept value, and {what} has changed; {_KEEP}")
+    check_unmasked(restored, kept)
+    return restored
+
+
+def restore_url(sent: str, kept: str | None) -> str:
+    """A url that was sent, with what is masked in it taken from the one that is kept.
+
+    Raises MaskError for a mask in another url.
+    """
+    if kept is not None and sent == mask_url(kept):
+        return kept
+    check_unmasked(sent, kept)
+    return sent
+
+
+def check_unmasked(sent: Any, kept: Any = None) -> None:
+    """Raises MaskError where a mask would be stored as if it were a value."""
+    if isinstance(sent, dict):
+        inner = kept if isinstance(kept, dict) else {}
+        for name, value in sent.items():
+            check_unmasked(value, inner.get(name))
+    elif isinstance(sent, list | tuple):
+        values = kept if isinstance(kept, list | tuple) else ()
+        for value in sent:
+            check_unmasked(value, value if value in values else None)
+    elif isinstance(sent, str) and MASK in sent and sent != kept:
+        raise MaskError(f"{MASK!r} stands for a value that is kept, and there is none; {_KEEP}")
+
+
+# -- masking
+
+
+def _sources(config: dict[str, Any]) -> Sources:
+    def pairs(name: str) -> tuple[tuple[str, str], ...]:
+        found = config.get(name)
+        values = found.items() if isinstance(found, dict) else ()
+        return tuple((k, without_references(v)) for k, v in values if isinstance(v, str))
+
+    args = config.get("args")
+    words = [config.get("command"), *(args if isinstance(args, list | tuple) else ())]
+    urls = [value for value in config.values() if isinstance(value, str) and "://" in value]
+    return Sources(
+        tuple(without_references(word) for word in words if isinstance(word, str)),
+        tuple(map(without_references, urls)),
+        pairs("env"),
+        pairs("headers"),
+    )
+
+
+def _mask_members(config: dict[str, Any], secrets: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        name: _mask_whole(value) if _is_whole(name, value) else _mask_value(value, secrets)
+        for name, value in config.items()
+    }
+
+
+def _is_whole(name: str, value: Any) -> bool:
+    """Whether nothing of a member is shown. Of ``auth`` and the like only what it holds counts."""
+    if name in _WHOLE or names_secret(name):
+        return True
+    return is_secret_name(name) and not isinstance(value, dict)
+
+
+def _mask_whole(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _mask_whole(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mask_whole(inner) for inner in value]
+    if value is None or (isinstance(value, str) and _REFERENCE.fullmatch(value)):
+        return value
+    return MASK
+
+
+def _mask_value(value: Any, secrets: tuple[str, ...]) -> Any:
+    if isinstance(value, dict):
+        return _mask_members(value, secrets)
+    if isinstance(value, list | tuple):
+        return _mask_words(value, secrets)
+    return _mask_text(value, secrets) if isinstance(value, str) else value
+
+
+def _mask_words(words: Sequence[Any], secrets: tuple[str, ...]) -> list[Any]:
+    """Arguments: the word after ``--token`` is a secret, too."""
+    masked = []
+    before = ""
+    for word in words:
+        follows = (
+            isinstance(word, str)
+            and before.startswith("-")
+            and "=" not in before
+            and not word.startswith("-")
+            and is_credential_name(before)
+        )
+        masked.append(_mask_whole(word) if follows else _mask_value(word, secrets))
+        before = word if isinstance(word, str) else ""
+    return masked
+
+
+def _mask_text(text: str, secrets: tuple[str, ...]) -> str:
+    """An argument or a url without what a name in it calls a secret, and without known ones."""
+    for pattern, joint in ((_PAIR, "="), (_HEADER, ": ")):
+        found = pattern.fullmatch(text)
+        if found and is_secret_name(found[1]) and "://" not in found[1]:
+            return f"{found[1]}{joint}{_mask_whole(found[2])}"
+    return redact(_mask_url_parts(text) if "://" in text else text, secrets)
+
+
+def _mask_url_parts(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        given = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError:
+        return text
+    netloc, query = parts.netloc, parts.query
+    if "@" in netloc:
+        netloc = f"{MASK}@{netloc.rpartition('@')[2]}"
+    if any(is_secret_name(name) for name, _ in given):
+        shown = [
+            (name, _mask_whole(value) if is_secret_name(name) else value) for name, value in given
+        ]
+        query = urlencode(shown, safe="*${}:")
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
+
+
+# -- taking back
+
+
+def _restore(sent: Any, shown: Any, kept: Any) -> Any:
+    """What equals the shown form at its place is what was kept there."""
+    if isinstance(sent, dict) and isinstance(kept, dict) and isinstance(shown, dict):
+        return {
+            name: _restore(value, shown[name], kept[name]) if name in kept else value
+            for name, value in sent.items()
+        }
+    if isinstance(sent, list | tuple) and isinstance(kept, list | tuple):
+        return _restore_words(list(sent), list(shown), list(kept))
+    return kept if sent == shown else sent
+
+
+def _restore_words(sent: list[Any], shown: list[Any], kept: list[Any]) -> list[Any]:
+    """Arguments may have come, gone or moved: a mask is what was kept behind the same word."""
+    if sent == shown:
+        return kept
+    before = ["", *shown]
+    restored = []
+    for at, word in enumerate(sent):
+        if not isinstance(word, str) or MASK not in word:
+            restored.append(word)
+            continue
+        flag = sent[at - 1] if at else ""
+        found = {
+            value
+            for place, value in enumerate(kept)
+            if shown[place] == word and (word != MASK or before[place] == flag)
+        }
+        restored.append(found.pop() if len(found) == 1 else word)
+    return restored
+
+
+def _moved(restored: dict[str, Any], kept: dict[str, Any]) -> str | None:
+    """What of a connection leads elsewhere than before; None when nothing does."""
+    if restored.get("command") != kept.get("command"):
+        return "its command"
+    if _origin(restored) != _origin(kept):
+        return "the origin of its url"
+    return None
+
+
+def _origin(config: dict[str, Any]) -> tuple[str, str] | None:
+    """Scheme, host and port that a connection leads to; variables in them as they are written."""
+    url = config.get("url") or config.get("base_url")
+    if not isinstance(url, str):
+        return None
+    scheme, _, rest = url.partition("://")
+    host = re.split(r"[/?#\\]", rest, maxsplit=1)[0].rpartition("@")[2].lower()
+    default = {"https": ":443", "http": ":80"}.get(scheme.lower(), "")
+    return scheme.lower(), host.removesuffix(default) if default else host

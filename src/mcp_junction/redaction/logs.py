@@ -1,0 +1,14 @@
+"""The log without secrets: whoever wrote a record, and whatever its traceback quotes."""
+
+from __future__ import annotations
+
+import logging
+
+from mcp_junction.redaction.known import KNOWN
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats records as usual, then hides every secret that this process knows."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return KNOWN.redact(super().format(record))
