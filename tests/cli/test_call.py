@@ -39,6 +39,17 @@ def test_servers_that_are_not_called_are_not_waited_for(program, config):
     assert (shown.returncode, shown.stdout) == (0, "1\n")
 
 
+@pytest.mark.req("J-LENIENT")
+def test_a_missing_variable_of_another_server_does_not_keep_a_call_away(program, config):
+    unset = {**scripted("count"), "env": {"KEY": "${JUNCTION_TEST_UNSET}"}}
+    path = config({"bad": unset, "one": scripted("count")})
+    shown = program("call", "--config", path, "one:count")
+    assert (shown.returncode, shown.stdout) == (0, "1\n")
+    failed = program("call", "--config", path, "bad:count")
+    assert failed.returncode == 1
+    assert "the environment variable JUNCTION_TEST_UNSET is not set" in failed.stderr
+
+
 @pytest.mark.req("FR-007")
 def test_arguments_reach_the_server_as_they_were_written(call):
     arguments = '{"a": 1.0, "b":1e5,"c":12345678901234567890123, "d": "é"}'

@@ -66,6 +66,21 @@ def test_json_holds_everything_there_is_to_know(program, config):
     assert bad["tools"] == []
 
 
+@pytest.mark.req("J-LENIENT")
+def test_a_server_with_a_missing_variable_is_one_bad_row(program, config):
+    unset = {**scripted("echo"), "env": {"KEY": "${JUNCTION_TEST_UNSET}"}}
+    path = config({"bad": unset, "good": scripted("echo")})
+    shown = program("inspect", "--json", "--config", path)
+    assert shown.returncode == 1
+    bad, good = json.loads(shown.stdout)["servers"]
+    assert (bad["state"], good["state"]) == ("ERROR", "CONNECTED")
+    assert "the environment variable JUNCTION_TEST_UNSET is not set" in bad["diagnostic"]
+    assert "$.mcpServers.bad.env.KEY" in bad["diagnostic"]
+    table = program("inspect", "--config", path, env={"COLUMNS": "200"})
+    assert "JUNCTION_TEST_UNSET is not set" in table.stdout
+    assert "1 tools: good:echo" in table.stdout
+
+
 def test_a_server_that_does_not_answer_in_time_is_told_apart(program, config):
     servers = {"mute": python_server("silent"), "good": scripted("echo")}
     path = config(servers, list_wait_ms=1500)

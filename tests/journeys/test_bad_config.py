@@ -7,7 +7,8 @@ from tests.plugin_journeys import scripted
 
 pytestmark = pytest.mark.preloaded
 
-COMMANDS = [(), ("stdio",), ("inspect",), ("call", "one:echo")]
+SERVING = [(), ("stdio",)]
+COMMANDS = [*SERVING, ("inspect",), ("call", "one:echo")]
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_all_problems_come_in_one_report(complaint):
 
 
 @pytest.mark.req("US1-5", "FR-002", "EDGE-ENV", "SC-004")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", SERVING)
 def test_a_missing_variable_is_named_with_its_place(complaint, command):
     servers = {"db": {"command": "x", "env": {"URL": "${DATABASE_URL}"}}}
     said = complaint(servers, env={"DATABASE_URL": None}, command=command)

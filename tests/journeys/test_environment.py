@@ -127,3 +127,11 @@ async def test_settings_come_from_the_command_line_the_environment_and_the_file_
     greeting = await client.introduce()
     assert greeting["serverInfo"]["name"] == "from the environment"
     assert list(await client.tools()) == ["one#echo"]
+
+
+@pytest.mark.req("J-LENIENT")
+async def test_with_lenient_the_servers_that_have_their_variables_are_started(junction):
+    unset = {**scripted("echo"), "env": {"KEY": "${JUNCTION_TEST_UNSET}"}}
+    client = await junction({"bad": unset, "good": scripted("echo")}, "--lenient")
+    assert list(await client.tools()) == ["good:echo"]
+    await client.complaint("JUNCTION_TEST_UNSET is not set")

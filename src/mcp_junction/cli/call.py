@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
     options.add_argument("--json", action="store_true", help="print the whole result as JSON")
     given = options.parse_args(argv)
     set_up_logging(given)
-    config = read_config(given)
+    config = read_config(given, lenient=True)
     return run_async(_call(config, given.tool, read_arguments(given.arguments), as_json=given.json))
 
 

@@ -33,7 +33,9 @@ def run(argv: list[str]) -> int:
     options.add_argument("--json", action="store_true", help="print one JSON document instead")
     given = options.parse_args(argv)
     set_up_logging(given)
-    return run_async(_inspect(read_config(given), as_json=given.json, quiet=not given.debug))
+    return run_async(
+        _inspect(read_config(given, lenient=True), as_json=given.json, quiet=not given.debug)
+    )
 
 
 async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:

@@ -101,10 +101,21 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
     logs.add_argument("--log-file", metavar="FILE", help="log there as well as on stderr")
 
 
-def read_config(given: argparse.Namespace, *, service: bool = False) -> Config:
+def add_lenient_option(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--lenient",
+        action="store_true",
+        help="start the other servers when the variables or the envFile of one are missing",
+    )
+
+
+def read_config(
+    given: argparse.Namespace, *, service: bool = False, lenient: bool = False
+) -> Config:
     """The config a command was given. Raises ConfigError or UsageError.
 
-    A service needs no file, and begins with the servers that it can begin with.
+    ``lenient``: a server whose variables are missing fails alone, instead of the whole file.
+    A service is always lenient, and needs no file.
     """
     # Imported where they are used: asking for help needs none of it.
     from mcp_junction.config.load import load, without_file
@@ -115,7 +126,7 @@ def read_config(given: argparse.Namespace, *, service: bool = False) -> Config:
         if service:
             return without_file(os.environ, options, _demo_servers() if given.demo else {})
         raise UsageError("--config FILE is needed: the mcpServers file to serve")
-    config = load(given.config, os.environ, options, lenient=service)
+    config = load(given.config, os.environ, options, lenient=lenient or service)
     if in_circle(os.environ, config.identity):
         raise UsageError(
             f"circular reference: {given.config} is already being served by an aggregator above"

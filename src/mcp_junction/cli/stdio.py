@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from mcp_junction import __version__
 from mcp_junction.cli import main as program
-from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
+from mcp_junction.cli.options import (
+    add_config_options,
+    add_lenient_option,
+    parser,
+    read_config,
+    set_up_logging,
+)
 from mcp_junction.cli.streams import was_closed
 from mcp_junction.errors import JunctionError, UsageError
 
@@ -27,6 +33,7 @@ def run(argv: list[str]) -> int:
         _epilog(),
     )
     add_config_options(options)
+    add_lenient_option(options)
     about = options.add_argument_group("what clients see of Junction itself")
     about.add_argument("--name", help="the name given to clients (default: mcp-junction)")
     about.add_argument(
@@ -50,7 +57,7 @@ def run(argv: list[str]) -> int:
     warden = start_warden()
     try:
         set_up_logging(given)
-        config = read_config(given)
+        config = read_config(given, lenient=given.lenient)
     except JunctionError:
         warden.dismiss()
         give_back(stdout)
