@@ -104,7 +104,7 @@ async def run_service(
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
     junction = Junction(config, canonical=PLATFORM, supervised=True, clock=clock)
     await stack.enter_async_context(junction)
-    store = await open_store(default_url(data_dir), Vault([bytes(32)]))
+    store = await open_store(default_url(data_dir), Vault.of({}, data_dir))
     stack.push_async_callback(store.close)
     service = Service(junction, await KeyRing.open(store), "127.0.0.1")
     junction.greet()

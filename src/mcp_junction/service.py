@@ -86,7 +86,7 @@ class Service:
     def principal(self, authorization: bytes) -> Principal | None:
         if authorization:
             return self._keys.principal(authorization)
-        return None if self._needs_key or self._keys.has_agents else LOCAL_OWNER
+        return None if self._needs_key or self._keys.was_issued else LOCAL_OWNER
 
     def endpoint(self, path: str) -> Endpoint | None:
         """What is at a path; servers come and go, and so do their addresses."""
@@ -182,7 +182,7 @@ class Service:
 
     def _is_allowed(self, principal: Principal) -> bool:
         if principal == LOCAL_OWNER:
-            return not (self._needs_key or self._keys.has_agents)
+            return not (self._needs_key or self._keys.was_issued)
         return self._keys.is_in_force(principal)
 
     async def _drain(self, hurried: asyncio.Event) -> None:

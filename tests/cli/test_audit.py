@@ -30,7 +30,8 @@ def lines(text: str) -> list[dict]:
 
 @pytest.fixture
 def key(run) -> dict:
-    return json.loads(run("keys", "create", "--role", "agent", "--agent", "[b]bot", "--json"))
+    said = run("keys", "create", "--role", "agent", "--agent", "[b]bot", "--json")
+    return json.loads(said.splitlines()[0])  # what it closes is said after it
 
 
 @pytest.mark.req("J-CLI")
@@ -63,7 +64,7 @@ def test_following_shows_what_is_done_from_now_on(run, key, tmp_path):
     ) as following:
         first = json.loads(following.stdout.readline())
         assert (first["kind"], first["target"]) == ("outcome", "[b]bot")
-        run("keys", "create", "--agent", "later")
+        run("keys", "create", "--role", "agent", "--agent", "later")
         second = json.loads(following.stdout.readline())
         following.terminate()
     assert (second["kind"], second["seq"]) == ("opened", 1)
@@ -110,7 +111,7 @@ async def test_every_command_takes_the_url_of_a_store(
     run, program, postgres, tmp_path, monkeypatch
 ):
     url = await schema_url(postgres)
-    run("keys", "create", "--store", url)
+    run("keys", "create", "--role", "agent", "--store", url)
     assert len(lines(run("audit", "tail", "--json", "--store", url))) == 3
     assert run("audit", "verify", "--store", url).startswith("3 rows")
     assert "There are no rows yet." in run("audit", "tail")

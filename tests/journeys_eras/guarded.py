@@ -76,7 +76,9 @@ class Guarded:
         return Wire(self.url + path, self.keys[agent].secret)
 
     def add_key(self, agent: str) -> None:
-        made = keys("create", "--json", "--agent", agent, "--data-dir", str(self.data))
+        made = keys(
+            "create", "--json", "--role", "agent", "--agent", agent, "--data-dir", str(self.data)
+        )
         self.keys[agent] = Key(made["id"], made["key"])
 
     def revoke(self, agent: str) -> None:

@@ -34,7 +34,25 @@ def file(tmp_path) -> Path:
 
 
 def made(keys, *words: str) -> dict[str, str]:
-    return json.loads(keys("create", "--json", *words).stdout)
+    role = () if "--role" in words else ("--role", "agent")
+    return json.loads(keys("create", "--json", *role, *words).stdout)
+
+
+def test_without_a_role_and_without_a_terminal_no_key_is_made(keys, file):
+    assert "--role is needed: one of admin, orchestrator, agent, viewer" in (
+        keys("create", "--agent", "bot", status=2).stderr
+    )
+    assert not file.exists()
+
+
+def test_the_first_key_for_anybody_but_an_administrator_says_what_it_closes(keys):
+    assert "needs a key" not in keys("create", "--role", "admin").stderr
+    first = keys("create", "--role", "viewer", "--json")
+    assert "From now on every request to /mcp needs a key" in first.stderr
+    assert "serve --owner-without-key" in first.stderr
+    assert "needs a key" not in keys("create", "--role", "agent").stderr
+    keys("revoke", json.loads(first.stdout)["id"])
+    assert "needs a key" not in keys("create", "--role", "agent").stderr
 
 
 def test_a_key_is_printed_once_and_only_its_hash_is_kept(keys, file):

@@ -56,7 +56,7 @@ def test_without_keys_it_listens_to_this_machine_only(tmp_path, host):
 
 
 async def test_with_a_key_it_listens_everywhere_and_asks_for_it(serve, tmp_path):
-    run("keys", "create", "--data-dir", str(tmp_path / "data"))
+    run("keys", "create", "--role", "agent", "--data-dir", str(tmp_path / "data"))
     program = await serve({}, "--host", "0.0.0.0")
     wire = await program.wire()
     wire.request("POST", "/mcp", b"{}")

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from tests.store.records import server
 
@@ -46,7 +47,8 @@ async def test_a_revoked_key_stays_revoked(store):
     first = await store.keys.revoke("k1", 5.0, "admin")
     assert (first.revoked_at, first.revoked_by) == (5.0, "admin")
     assert await store.keys.revoke("k1", 9.0, "other") == first
-    assert await store.keys.all() == [first, key("k2", created_at=2.0)]
+    kept = [msgspec.structs.replace(one, mac=None) for one in await store.keys.all()]
+    assert kept == [msgspec.structs.replace(first, mac=None), key("k2", created_at=2.0)]
     with pytest.raises(NotFound):
         await store.keys.revoke("k3", 1.0, "admin")
 

@@ -11,11 +11,25 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.cli.options import add_store_options, parser
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import opened
+from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
+from mcp_junction.identity.signing import sign_existing_keys
 from mcp_junction.policy.principal import LOCAL_OWNER, Role
+from mcp_junction.policy.roles import KEYED, Right, has_right, refusal
 from mcp_junction.store.records import KeyRecord
 
-_ROLES = [role.value for role in Role if role is not Role.OWNER]
+_ROLES = [role.value for role in KEYED]
+_MAY = {
+    Role.ADMIN: "may do everything",
+    Role.ORCHESTRATOR: "reads everything; calls only on behalf of an agent that it names",
+    Role.AGENT: "calls tools",
+    Role.VIEWER: "reads, and calls nothing",
+}
+_CLOSED = (
+    "This is the first key for anybody but an administrator. From now on every request to /mcp"
+    " needs a key, yours on this machine too, and revoking this one does not change that."
+    " `mcp-junction serve --owner-without-key` lets you in without one again."
+)
 
 
 def run(argv: list[str]) -> int:
@@ -26,7 +40,7 @@ def run(argv: list[str]) -> int:
     )
     actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print it, once")
-    create.add_argument("--role", choices=_ROLES, default=Role.AGENT.value, help="what it may do")
+    create.add_argument("--role", choices=_ROLES, help="what it may do; asked for if not given")
     create.add_argument("--agent", metavar="ID", help="whom it speaks for (default: the role)")
     listing = actions.add_parser("list", help="show all keys; never the keys themselves")
     revoke = actions.add_parser("revoke", help="end a key; it holds at once")
@@ -35,24 +49,46 @@ def run(argv: list[str]) -> int:
         add_store_options(action)
         action.add_argument("--json", action="store_true", help="print JSON")
     given = options.parse_args(argv)
+    if given.action == "create" and given.role is None:
+        given.role = _ask_role()
     return run_async(_act(given))
 
 
+def _ask_role() -> str:
+    """Ask at the terminal which role a new key shall have. Raises UsageError without one."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"--role is needed: one of {', '.join(_ROLES)}")
+    for role, words in _MAY.items():
+        print(f"  {role:<13} {words}", file=sys.stderr)
+    while True:
+        print("Which role? ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if line.strip() in _ROLES:
+            return line.strip()
+        if not line:
+            raise UsageError(f"no role was chosen: one of {', '.join(_ROLES)}")
+
+
 async def _act(given: argparse.Namespace) -> int:
+    if not has_right(LOCAL_OWNER, Right.CHANGE_KEYS):
+        raise UsageError(refusal(LOCAL_OWNER, Right.CHANGE_KEYS))
     async with opened(given) as storage:
-        ring = await KeyRing.open(storage.store)
-        if given.action == "list":
-            return _list(given, await ring.all())
+        store = storage.store
+        if given.action == "list" and not await store.keys.unsigned():
+            return _list(given, await (await KeyRing.open(store)).all())
         async with storage.audit_log() as log:
-            change = _create if given.action == "create" else _revoke
-            return await change(given, ring, log)
+            await sign_existing_keys(store, log, storage.folder)
+            return await _ACTIONS[given.action](given, await KeyRing.open(store), log)
 
 
 async def _create(given: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
     agent = given.agent or given.role
     me = LOCAL_OWNER
+    is_first = given.role != Role.ADMIN and not ring.was_issued
     async with log.act(me.id, me.role, "key.create", target=agent, detail={"role": given.role}):
         key, text = await ring.create(Role(given.role), agent, me.id)
+    if is_first:
+        print(_CLOSED, file=sys.stderr)
     if given.json:
         print(json.dumps({**_shown(key), "key": text}))
         return 0
@@ -87,6 +123,13 @@ async def _revoke(given: argparse.Namespace, ring: KeyRing, log: AuditLog) -> in
     else:
         print(f"Key {key.id} of {key.agent} is revoked.", file=sys.stderr)
     return 0
+
+
+async def _show(given: argparse.Namespace, ring: KeyRing, _: AuditLog) -> int:
+    return _list(given, await ring.all())
+
+
+_ACTIONS = {"create": _create, "list": _show, "revoke": _revoke}
 
 
 def _shown(key: KeyRecord) -> dict[str, str | None]:

@@ -85,6 +85,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.cli.storage import opened
     from mcp_junction.identity.admin import take_admin_key
     from mcp_junction.identity.keys import KeyRing
+    from mcp_junction.identity.signing import sign_existing_keys
     from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.registry.registry import Registry
     from mcp_junction.service import Service
@@ -109,6 +110,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
             )
         )
         junction.watchers.append(calls.ended)
+        await sign_existing_keys(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
         await take_admin_key(keys, os.environ)
         registry = Registry(junction, storage.store, audit, bus)

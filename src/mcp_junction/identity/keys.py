@@ -1,14 +1,15 @@
 """KeyRing: bearer keys, hashed at rest in the store, checked in memory.
 
 A key is ``jct_<id>_<secret>``, or, for the administrator's, whatever they have given us. Only the
-SHA-256 of the secret is kept, and it is compared in constant time; a header that was found good is
-looked up until the keys change. A revocation holds at once in the process that took it; the others
-``refresh`` and see that the keys' generation has changed. When that has not succeeded for a while,
-for whatever reason, no key is good.
+SHA-256 of the secret is kept, in a signed row, and it is compared in constant time; a header that
+was found good is looked up until the keys change. A revocation holds at once in the process that
+took it; the others ``refresh`` and see that the keys' generation has changed. When that has not
+succeeded for a while, for whatever reason, no key is good.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from typing import Final, NamedTuple
 
 from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
 from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.roles import KEYED
+from mcp_junction.store.keys import KeysRead
 from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.store import Store
 
@@ -28,6 +31,8 @@ _BEARER: Final = b"bearer "
 _PREFIX: Final = PREFIX.encode()
 _NOBODY: Final = bytes(32)
 _SEEN: Final = 1_000
+_SHOWN: Final = 20
+log = logging.getLogger("mcp_junction.identity")
 LEAST: Final = 24
 """Characters that a key of somebody's own making has at least."""
 
@@ -47,6 +52,7 @@ class KeyRing:
         self._now = now
         self._in_force: dict[bytes, _Known] = {}
         self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
+        self._was_issued = True
         self._generation = -1
         self._read_at = now()
         """When the store was last asked what the keys are, and answered."""
@@ -54,6 +60,10 @@ class KeyRing:
     @classmethod
     async def open(cls, store: Store) -> KeyRing:
         ring = cls(store)
+        if await store.keys.unsigned() == []:
+            await store.keys.sign_existing(())  # a new store: none of its rows is from before
+        if await store.keys.sign_anew():
+            log.warning("keys were signed anew with the vault's new key")
         await ring._load()
         return ring
 
@@ -85,9 +95,9 @@ class KeyRing:
         return bool(self._in_force)
 
     @property
-    def has_agents(self) -> bool:
-        """Whether any key is in force that is not an administrator's."""
-        return any(known.principal.role is not Role.ADMIN for known in self._in_force.values())
+    def was_issued(self) -> bool:
+        """Whether a key for anybody but an administrator was ever made in this store."""
+        return self._was_issued
 
     @property
     def has_admin(self) -> bool:
@@ -135,7 +145,7 @@ class KeyRing:
             created_at=time.time(),
             created_by=by,
         )
-        await self._store.keys.add(key)
+        key = await self._store.keys.add(key)
         await self._load()
         return key, f"{PREFIX}_{key.id}_{secret}"
 
@@ -177,11 +187,22 @@ class KeyRing:
         began = self._now()
         generation = (await self._store.generations()).get("keys", 0)
         if generation != self._generation:
-            keys = await self._store.keys.all()
-            self._in_force = {key.id.encode(): _known(key) for key in keys if not key.revoked_at}
-            self._seen.clear()
+            self._take(await self._store.keys.read())
             self._generation = generation
         self._read_at = began
+
+    def _take(self, found: KeysRead) -> None:
+        """Let these be the keys."""
+        if found.rejected:
+            log.error(
+                "%d rows of the table of keys carry no valid signature and are no keys: %s",
+                len(found.rejected),
+                ", ".join(found.rejected[:_SHOWN]),
+            )
+        good = [key for key in found.keys if key.revoked_at is None and key.role in KEYED]
+        self._in_force = {key.id.encode(): _known(key) for key in good}
+        self._was_issued = found.was_issued
+        self._seen.clear()
 
 
 def _known(key: KeyRecord) -> _Known:

@@ -240,6 +240,8 @@ class KeyRecord(msgspec.Struct, frozen=True):
     created_by: str
     revoked_at: float | None = None
     revoked_by: str | None = None
+    mac: bytes | None = None
+    """Proves that whoever wrote the row has the vault's key."""
 
 
 class SettingRecord(msgspec.Struct, frozen=True):

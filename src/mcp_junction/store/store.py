@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError
@@ -13,7 +13,7 @@ from mcp_junction.store.classification import Classification
 from mcp_junction.store.database import Database, Dialect, Query
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.history import History
-from mcp_junction.store.keys import Keys
+from mcp_junction.store.keys import Keys, Signer
 from mcp_junction.store.migrate import migrate
 from mcp_junction.store.offers import Offers
 from mcp_junction.store.servers import Sealer, Servers
@@ -25,18 +25,22 @@ FILE: Final = "junction.db"
 _POSTGRES: Final = ("postgresql", "postgres")
 
 
+class Secrecy(Sealer, Signer, Protocol):
+    """What the shelves need of a vault."""
+
+
 class Store:
     """Everything that is kept. Every method of a shelf may raise StoreUnavailable."""
 
-    def __init__(self, database: Database, sealer: Sealer, kept_events: int = KEPT) -> None:
+    def __init__(self, database: Database, vault: Secrecy, kept_events: int = KEPT) -> None:
         self._database = database
-        self.servers = Servers(database, sealer)
+        self.servers = Servers(database, vault)
         self.tools = Tools(database)
         self.skills = Skills(database)
         self.classification = Classification(database)
         self.offers = Offers(database)
         self.history = History(database)
-        self.keys = Keys(database)
+        self.keys = Keys(database, vault)
         self.settings = RuntimeSettings(database)
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)
@@ -73,7 +77,7 @@ def default_url(data_dir: Path) -> str:
     return f"sqlite:///{data_dir.absolute() / FILE}"
 
 
-async def open_store(url: str, sealer: Sealer, *, kept_events: int = KEPT) -> Store:
+async def open_store(url: str, vault: Secrecy, *, kept_events: int = KEPT) -> Store:
     """``sqlite:///path`` or ``postgresql://…``. Raises UsageError, StoreUnavailable."""
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
@@ -81,12 +85,12 @@ async def open_store(url: str, sealer: Sealer, *, kept_events: int = KEPT) -> St
 
         path = _path(url)
         file = await SqliteDatabase.open(path, migrate(Dialect.SQLITE))
-        return Store(file, sealer, kept_events)
+        return Store(file, vault, kept_events)
     if scheme in _POSTGRES:
         from mcp_junction.store.postgres import PostgresDatabase
 
         served = await PostgresDatabase.open(url, migrate(Dialect.POSTGRES))
-        return Store(served, sealer, kept_events)
+        return Store(served, vault, kept_events)
     raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
 
 

@@ -64,6 +64,21 @@ class Vault:
             raise VaultError(f"{identity} was changed, or moved from another row") from None
         return plain
 
+    # -- MACs: the id of the key, and HMAC-SHA-256 under what is derived from it for the purpose
+
+    def sign(self, message: bytes, purpose: str) -> bytes:
+        """Make a MAC of a message for one purpose, with the first key."""
+        return self._first + _mac(self._keys[self._first], purpose, message)
+
+    def verifies(self, message: bytes, mac: bytes, purpose: str) -> bool:
+        """Whether one of our keys made this MAC of the message for that purpose."""
+        key = self._keys.get(mac[:_ID])
+        return key is not None and hmac.compare_digest(_mac(key, purpose, message), mac[_ID:])
+
+    def is_signed_anew(self, mac: bytes) -> bool:
+        """Whether the first key made a MAC, and not one from before it."""
+        return mac[:_ID] == self._first
+
     @property
     def key_id(self) -> str:
         """Which key seals now."""
@@ -72,8 +87,7 @@ class Vault:
     def derived(self, purpose: str) -> list[bytes]:
         """Keys for something else, one for each of ours; the first is the one to use now."""
         ours = [self._keys[self._first], *self._keys.values()]
-        message = b"mcp-junction/" + purpose.encode()
-        return list(dict.fromkeys(hmac.digest(key, message, "sha256") for key in ours))
+        return list(dict.fromkeys(_derive(key, purpose) for key in ours))
 
     @cached_property
     def _ciphers(self) -> dict[bytes, Any]:
@@ -84,3 +98,11 @@ class Vault:
 
 def _key_id(key: bytes) -> bytes:
     return sha256(b"mcp-junction/key-id" + key).digest()[:_ID]
+
+
+def _derive(key: bytes, purpose: str) -> bytes:
+    return hmac.digest(key, b"mcp-junction/" + purpose.encode(), "sha256")
+
+
+def _mac(key: bytes, purpose: str, message: bytes) -> bytes:
+    return hmac.digest(_derive(key, f"mac/{purpose}"), message, "sha256")
