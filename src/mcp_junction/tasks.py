@@ -269,6 +269,8 @@ async def unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
         stop.cancel()
         waited.cancel()
         waited.add_done_callback(_unheard)
+        # What it failed with has this frame in its traceback, which must not lead back to it.
+        del stop, waited
 
 
 def _unheard(task: asyncio.Future[object]) -> None:

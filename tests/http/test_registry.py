@@ -7,6 +7,7 @@ import pytest
 
 from mcp_junction.catalog.endpoints import EVERYTHING, one_server
 from mcp_junction.listener.http.registry import KEPT_STREAMS, SWEEP_EVERY, SessionRegistry
+from mcp_junction.listener.http.streams import KEPT_BYTES
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.sessions.session import Session
@@ -200,3 +201,53 @@ async def test_a_whole_gateway_has_a_limit_on_sessions(serving):
     response = await wire.response()
     assert (response.status, response.headers["retry-after"]) == (503, "10")
     assert len(gateway.junction.sessions) == 2
+
+
+async def deliver(desk: Desk, found, size: int, *, reads: bool = True) -> int:
+    """Send one event of a call's stream to a client, and end it; the number of the stream."""
+    written: list[dict] = []
+
+    async def send(message: dict) -> None:
+        written.append(message)
+
+    stream = found.new_stream(desk.tasks)
+    attached = await stream.attach(send, after=0, prime=False)
+    if not reads:
+        stream.left(attached)
+    stream.send(b"x" * size)
+    stream.end()
+    if reads:
+        await asyncio.wait_for(attached, 5)
+        assert sum(len(message.get("body", b"")) for message in written) >= size
+    return stream.number
+
+
+@pytest.mark.req("R-MEMORY")
+async def test_an_answer_that_was_delivered_is_kept_for_a_sweep_and_then_no_longer():
+    desk = Desk()
+    found = desk.open()
+    number = await deliver(desk, found, 1000)
+    desk.registry.sweep()
+    assert found.find_stream(b"%d_0" % number) is not None
+    desk.registry.sweep()
+    assert found.find_stream(b"%d_0" % number) is None
+
+
+@pytest.mark.req("R-MEMORY")
+async def test_an_answer_that_nobody_has_read_waits_for_its_client():
+    desk = Desk()
+    found = desk.open()
+    number = await deliver(desk, found, 1000, reads=False)
+    for _ in range(3):
+        desk.registry.sweep()
+    assert found.find_stream(b"%d_0" % number) is not None
+
+
+@pytest.mark.req("R-MEMORY")
+async def test_what_is_kept_of_delivered_answers_is_bounded_for_each_session():
+    desk = Desk()
+    found = desk.open()
+    numbers = [await deliver(desk, found, KEPT_BYTES // 2) for _ in range(6)]
+    found.new_stream(desk.tasks)
+    kept = [number for number in numbers if found.find_stream(b"%d_0" % number) is not None]
+    assert kept == numbers[-2:]

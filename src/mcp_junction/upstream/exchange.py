@@ -117,6 +117,8 @@ class Exchange:
         for flight in flights.values():
             flight.end(outcomes.link_lost(self._server, flight.delivery, why))
         await self._questions.close()
+        self._open.clear()
+        self._write = _discard  # a method of the link, which holds us: a cycle for the collector
 
     # -- incoming
 
@@ -323,3 +325,7 @@ class Exchange:
         if waiting and (found is None or any(w.principal != found.principal for w in waiting)):
             return None, False
         return found, True
+
+
+def _discard(frame: bytes) -> None:
+    """Write to a link that is gone."""

@@ -101,7 +101,8 @@ class Flight(msgspec.Struct, eq=False):
     def end(self, outcome: Outcome) -> None:
         """Land; only the first ending counts."""
         self.state = DONE
-        self.passenger = None  # who holds us: a circle would keep large calls until the next sweep
+        # Both hold us: a cycle would keep a large call, or its answer, until the next collection.
+        self.passenger = self.carrier = None
         if not self.future.done():
             self.future.set_result(outcome)
 

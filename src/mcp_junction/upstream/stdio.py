@@ -120,6 +120,7 @@ class StdioLink:
         self._pipes = []
         self._stdin = None
         self._stdout_end()  # an answer that has come is still an answer
+        self._stdout = None  # it holds methods of ours: a cycle for the collector
         await self.exchange.close(why)
 
     async def last_words(self) -> LastWords:

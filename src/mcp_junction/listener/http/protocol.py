@@ -137,7 +137,8 @@ class HttpProtocol(asyncio.Protocol):
         self._state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._transport = None
+        self._transport = self._known = None
+        del self._parser  # it holds methods of ours: a cycle for the collector
         self.resume_writing()
         for exchange in (self._current, *(self._queue or ())):
             if exchange is not None:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
+from mcp_junction.listener.http.streams import KEPT_BYTES, EventStream, Send, accepts_stream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.sessions.session import Session
@@ -29,7 +29,9 @@ _STANDING: Final = 0
 class HttpSession:
     """What the listener keeps about a session, beside the session itself."""
 
-    __slots__ = ("_next_stream", "endpoint", "id", "last_used", "session", "streams")
+    __slots__ = (
+        "_delivered", "_next_stream", "endpoint", "id", "last_used", "session", "streams",
+    )  # fmt: skip
 
     def __init__(self, session_id: str, session: Session, endpoint: Endpoint, now: float) -> None:
         self.id = session_id
@@ -38,10 +40,12 @@ class HttpSession:
         self.last_used = now
         self.streams: dict[int, EventStream] | None = None
         self._next_stream = _STANDING + 1
+        self._delivered: set[int] = set()  # the streams that were delivered at the last look
 
     def new_stream(self, tasks: TaskScope) -> EventStream:
         """A stream for one call; old ones that have ended make room."""
         streams = self._streams()
+        self._bound_delivered(streams)
         while len(streams) > KEPT_STREAMS:
             ended = next((n for n, s in streams.items() if s.ended and n != _STANDING), None)
             if ended is None:
@@ -50,6 +54,26 @@ class HttpSession:
         stream = streams[self._next_stream] = EventStream(self._next_stream, tasks)
         self._next_stream += 1
         return stream
+
+    @staticmethod
+    def _bound_delivered(streams: dict[int, EventStream]) -> None:
+        """Drop the oldest delivered streams until what is kept of the others is within bounds."""
+        delivered = [number for number, stream in streams.items() if stream.is_delivered]
+        kept = sum(streams[number].kept_bytes for number in delivered)
+        for number in delivered:
+            if kept <= KEPT_BYTES:
+                break
+            kept -= streams.pop(number).kept_bytes
+
+    def forget_delivered(self) -> None:
+        """Drop the streams that had been delivered when this was called before.
+
+        A client that has lost the end of its answer on the way comes back within seconds.
+        """
+        if self.streams:
+            for number in self._delivered:
+                self.streams.pop(number, None)
+            self._delivered = {n for n, stream in self.streams.items() if stream.is_delivered}
 
     def standing(self, tasks: TaskScope) -> EventStream:
         """The stream for what belongs to no call."""
@@ -188,9 +212,10 @@ class SessionRegistry:
         return False
 
     def sweep(self) -> None:
-        """End what has been idle for too long."""
+        """End what has been idle for too long, and drop what nobody will ask for again."""
         oldest = self._clock.now() - self._idle_seconds
         for found in list(self._sessions.values()):
+            found.forget_delivered()
             if found.last_used < oldest and found.is_idle:
                 self.remove(found, "the session has expired")
 

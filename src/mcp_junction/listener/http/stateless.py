@@ -138,6 +138,8 @@ class Flow(msgspec.Struct, eq=False):
             stream.send(reply.frame)
         stream.end()
         await (await self._attaching)
+        if self._exchange is not None:
+            self._exchange.when_gone = None  # it holds the flow, which holds it
 
 
 def _refused_early(

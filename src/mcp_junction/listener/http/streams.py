@@ -41,13 +41,15 @@ class EventStream:
 
     __slots__ = (
         "_draining", "_handed", "_kept", "_kept_bytes", "_next", "_pending", "_pending_bytes",
-        "_resumable", "_send", "_tasks", "detached", "ended", "number",
+        "_resumable", "_send", "_tasks", "detached", "ended", "is_delivered", "number",
     )  # fmt: skip
 
     def __init__(self, number: int, tasks: TaskScope, *, resumable: bool = True) -> None:
         self.number = number
         self._resumable = resumable
         self.ended = False
+        self.is_delivered = False
+        """Whether a reader has been written all of it, to the end."""
         self.detached: asyncio.Future[None] | None = None
         self._tasks = tasks
         self._next = 1
@@ -62,6 +64,11 @@ class EventStream:
     @property
     def is_attached(self) -> bool:
         return self._send is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much is kept for a client that comes back."""
+        return self._kept_bytes
 
     # -- writing
 
@@ -114,6 +121,7 @@ class EventStream:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             if self.ended and self._send is send:
                 await send({"type": "http.response.body", "body": b""})
+                self.is_delivered = self._send is send
                 self.detach()
         finally:
             if self._draining is send:

@@ -111,6 +111,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
         self._closed(self)
+        del self._parser  # it holds methods of ours: a cycle for the collector
+        self._transport = None
         if exchange is None:
             return
         if exc is None and self._until_close:

@@ -122,6 +122,7 @@ class HttpLink:
         self.pool.close()
         await self.exchange.close(why)
         await self.tasks.close()
+        self._standing = None  # it holds us: a cycle for the collector
 
     async def last_words(self) -> LastWords:
         return LastWords(self.why or "the connection was closed")

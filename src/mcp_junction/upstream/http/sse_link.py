@@ -52,7 +52,7 @@ class SseLink:
         self._pool = Pool(target(definition.url), self._tasks, dialer)
         self._limits = definition.limits
         self._posts = Pool(target(definition.url), self._tasks, dialer, self._limits)
-        self._stream = _Stream(self, limit)
+        self._limit = limit
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.why = ""
         self.refuses_credentials = False
@@ -62,8 +62,7 @@ class SseLink:
     async def start(self) -> None:
         """Open the stream and learn where to post. Raises ServerError."""
         head = target(self._url).head("GET", {"accept": "text/event-stream", **self._headers})
-        self._stream.payload = head + b"\r\n"
-        self._pool.send(self._stream)
+        self._pool.send(_Stream(self, head + b"\r\n", self._limit))
         either: set[asyncio.Future[Any]] = {self._endpoint, self.closed}
         try:
             await asyncio.wait(either, timeout=_OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -189,8 +188,8 @@ class _Stream:
 
     is_over = False
 
-    def __init__(self, link: SseLink, limit: int) -> None:
-        self.payload = b""
+    def __init__(self, link: SseLink, payload: bytes, limit: int) -> None:
+        self.payload = payload
         self._link = link
         self._events = EventReader(limit)
 
