@@ -332,3 +332,35 @@ async def test_one_supervision_tells_of_all_it_includes_and_what_is_not_vital_ap
     await two.close()
     assert both.down_by_name == {}
     assert both.failures == {"audit": 1, "checks": 2}
+
+
+@pytest.mark.req("R-MEMORY")
+async def test_tasks_that_are_sent_home_or_cancelled_leave_no_garbage():
+    scope = TaskScope("test")
+    at_work = asyncio.Event()
+
+    async def work():
+        at_work.set()
+        await asyncio.sleep(0)
+
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        scope.hand(work())
+        await asyncio.wait_for(at_work.wait(), 5)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        scope._send_home()
+        scope.hand(asyncio.sleep(60))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await scope.close()
+        await asyncio.sleep(0)
+        gc.collect()
+        left = [type(found) for found in gc.garbage]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert left == []

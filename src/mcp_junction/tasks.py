@@ -114,11 +114,10 @@ class _Supervised:
 
     async def _failure(self) -> BaseException | None:
         """Run it once; what it failed with, None when it has returned."""
-        task = asyncio.current_task()
         try:
             await self._run()
         except asyncio.CancelledError as error:
-            if task is not None and task.cancelling():
+            if _is_being_cancelled():
                 raise
             return error  # something that it waited for was cancelled, not the task itself
         except Exception as error:  # noqa: BLE001 - whatever it is, the task is run again
@@ -195,19 +194,18 @@ class TaskScope:
 
     async def _work(self, coro: Coroutine[Any, Any, Any] | None) -> None:
         """Do one thing after another, and rest in between."""
-        task, loop = asyncio.current_task(), self._loop
-        assert task is not None
+        loop = self._loop
         assert loop is not None
         while coro is not None:
             try:
                 await coro
             except asyncio.CancelledError:
-                if task.cancelling():
+                if _is_being_cancelled():
                     raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the next one has its turn
                 self._report(error)
             coro = None
-            if not (self._ending or task.cancelling() or len(self._resting) >= MOST_RESTING):
+            if not self._ending and len(self._resting) < MOST_RESTING:
                 rest: asyncio.Future[Coroutine[Any, Any, Any]] = loop.create_future()
                 self._resting.append(rest)
                 if self._evening is None:
@@ -217,7 +215,8 @@ class TaskScope:
                 except asyncio.CancelledError:
                     if not rest.cancelled():
                         rest.result().close()  # it came too late
-                    raise
+                    if _is_being_cancelled():
+                        raise
                 del rest
 
     def _done(self, task: asyncio.Task[Any]) -> None:
@@ -277,3 +276,12 @@ def _unheard(task: asyncio.Future[object]) -> None:
     """Nobody waits for it any more, so its failure is not news, either."""
     if not task.cancelled():
         task.exception()
+
+
+def _is_being_cancelled() -> bool:
+    """Whether the current task itself is to end.
+
+    A frame that held the task would lead back to it from the traceback of what the task ended with.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
