@@ -35,19 +35,19 @@ from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
 from mcp_junction.listener.capabilities import stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
-from mcp_junction.protocol import encode, frames, levels, names
+from mcp_junction.protocol import names
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import LOG_LEVELS, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import LOG_LEVELS, LOG_MESSAGE
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.sessions.listen import Listen, is_told_by, subscribed
+from mcp_junction.sessions.server_messages import ServerMessages
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.visitor import Visitor
 from mcp_junction.subscriptions.coalescer import Coalescer
 from mcp_junction.subscriptions.resources import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.events import ServerChanged, Sink, fan_out
-from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
 from mcp_junction.upstream.opening import Opening
@@ -93,6 +93,7 @@ class Junction:
         self._terms = supervised or self.settings.restart, attempts, self.tasks.supervision
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
+        self.messages = ServerMessages(self.sessions, self._subscriptions)
         parked = self.settings.parked_ms / 1000
         self.lot = Lot(self.clock, Seal(state_key), parked, self.settings.max_parked)
         crossing = Crossing(self.lot, self.settings.name, self.settings.version)
@@ -325,7 +326,14 @@ class Junction:
             return  # nobody subscribes there
         asked = self._subscriptions.of(upstream.key, upstream.session)
         every = {uri: self._subscriptions.names(upstream.key, uri) for uri in asked}
-        wanted = [uri for uri, who in every.items() if any(is_told_by(upstream, w) for w in who)]
+        wanted: list[str] = []
+        for uri, subscribers in every.items():
+            told = [one for one in subscribers if is_told_by(upstream, one)]
+            wanted += [uri] if told else []
+            for one in told:
+                assert isinstance(one, Session | Listen)
+                if upstream.current is not None:
+                    upstream.current.users.note(one.principal)
         if upstream.is_stateless:  # all together are one request
             await asyncio.gather(*map(upstream.subscribe, wanted))
             return
@@ -337,41 +345,16 @@ class Junction:
             return  # it is being removed
         if frame.method in _CHANGES:
             self.keeper.announce(self.servers[upstream.key], frame.method)
-        elif frame.method == "notifications/message":
-            self._log(upstream, frame)
+        elif frame.method == LOG_MESSAGE:
+            self.messages.log(upstream, frame)
         elif frame.method == "notifications/resources/updated":
-            self._updated(upstream, frame)
-
-    def _updated(self, upstream: Upstream, frame: Frame) -> None:
-        """A resource is another: tell those who wanted to know, by the address they know it by."""
-        params = frames.members(frame.params)
-        uri = frames.text(params.get("uri")) or ""
-        for session, name in self._subscriptions.names(upstream.key, uri).items():
-            assert isinstance(session, Session | Listen)
-            if is_told_by(upstream, session):
-                renamed = {**params, "uri": Raw(encode.dumps(name))}
-                session.notify(frame.method, frame.params if name == uri else encode.dumps(renamed))
-
-    def _log(self, upstream: Upstream, frame: Frame) -> None:
-        """A log message that names no call: everyone's, as long as everyone is the same."""
-        if upstream.session is not None:
-            _session(upstream).log(frame.params)
-            return
-        first = next(iter(self.sessions)).principal if self.sessions else None
-        if all(session.principal == first for session in self.sessions):
-            rank = levels.rank(frame.params)
-            message = encode.notification(frame.method, frame.params)
-            for session in self.sessions:
-                session.overhear(rank, message)
+            self.messages.tell_updated(upstream, frame)
 
     async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
-        """A question that names no call can be put only when there is one client to put it to."""
-        sessions = [session for session in self.sessions if session.is_open]
-        if upstream.session is not None:
-            sessions = [_session(upstream)]
-        if len(sessions) != 1:
-            return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
-        return await sessions[0].ask(frame.method, frame.params)
+        return await self.messages.ask(upstream, frame)
+
+    def unattributed(self, upstream: Upstream, method: str) -> None:
+        self.messages.count_unattributed(method)
 
     # -- changes
 

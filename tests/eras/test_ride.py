@@ -5,6 +5,7 @@ import json
 
 import pytest
 from msgspec import Raw
+from tests.upstream.dialogue import Listening
 
 from mcp_junction.eras.ride import MAX_QUESTIONS, Ride
 from mcp_junction.policy.principal import Principal, Role
@@ -159,7 +160,7 @@ async def test_an_abandoned_ride_is_ended_at_the_server():
 
 async def test_all_that_the_only_call_on_a_pipe_asks_at_once_is_its_own():
     journey, wire = Journey(ELICIT, SAMPLE), []
-    exchange = Exchange("files", wire.append, None)
+    exchange = Exchange("files", wire.append, Listening())
     exchange.register(journey.flight)
     for method in (ELICIT, SAMPLE):
         exchange.receive(b'{"jsonrpc":"2.0","id":"%b","method":"%b"}' % ((method.encode(),) * 2))
@@ -171,10 +172,10 @@ async def test_all_that_the_only_call_on_a_pipe_asks_at_once_is_its_own():
 async def test_a_question_is_not_guessed_to_be_one_of_two_that_wait(is_over):
     """A server may go on with a call that was given up, and ask what is for its caller alone."""
     wire: list[bytes] = []
-    exchange = Exchange("files", wire.append, None)
+    exchange = Exchange("files", wire.append, Listening())
     for journey in (Journey(by=Principal("bob", Role.AGENT)), Journey()):
         exchange.register(journey.flight)
-        if is_over and journey.ride.principal[0] == "bob":
+        if is_over and journey.ride.principal.id == "bob":
             exchange.cancel(journey.flight, "he left")
             wire.clear()
         else:
@@ -189,7 +190,7 @@ async def test_no_question_is_left_open_when_the_ride_is_over():
     """A server that does not heed a cancellation would wait for ever, and we would remember."""
     for end in ("abandoned", "landed"):
         journey, wire = Journey(), []
-        exchange = Exchange("files", wire.append, None)
+        exchange = Exchange("files", wire.append, Listening())
         exchange.register(journey.flight)
         exchange.receive(b'{"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{}}')
         assert journey.ride.is_asked

@@ -10,6 +10,7 @@ from tests.http.origin import BOUND, Handler, Origin, Visit
 
 from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.resilience.clock import Clock, SystemClock
@@ -30,6 +31,7 @@ class Ears:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.renewals = 0
+        self.dropped: list[str] = []
         self._news = asyncio.Event()
 
     def heard(self, frame: Frame) -> None:
@@ -38,6 +40,9 @@ class Ears:
 
     async def asked(self, frame: Frame) -> Outcome:
         return outcomes.result(b'{"from":"nobody"}')
+
+    def unattributed(self, method: str) -> None:
+        self.dropped.append(method)
 
     def renewed(self) -> None:
         self.renewals += 1
@@ -66,7 +71,7 @@ class Rider:
 
     def __init__(self) -> None:
         self.session = self
-        self.principal = "ann"
+        self.principal = Principal("ann", Role.AGENT)
         self.steps: list[Any] = []
         self.logs: list[Any] = []
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -15,8 +16,12 @@ from mcp_junction.upstream.outcome import Outcome
 class Listening:
     """An Ear, and a Passenger: keeps what it hears, answers what it is asked."""
 
-    def __init__(self, name: str = "ear", session: object = None) -> None:
+    def __init__(
+        self, name: str = "ear", session: object = None, principal: Principal = LOCAL_OWNER
+    ) -> None:
         self.name = name
+        self.principal = principal
+        self.unattributed_methods: list[str] = []
         self.session = self if session is None else session
         self.heard_frames: list[Frame] = []
         self.reports: list[dict[str, Any]] = []
@@ -28,6 +33,9 @@ class Listening:
 
     async def asked(self, frame: Frame) -> Outcome:
         return await self.ask(frame.method, frame.params)
+
+    def unattributed(self, method: str) -> None:
+        self.unattributed_methods.append(method)
 
     def progress(self, params: dict[str, Raw]) -> None:
         self.reports.append({key: json.loads(bytes(raw)) for key, raw in params.items()})

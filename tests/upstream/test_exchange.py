@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.upstream.dialogue import Dialogue, Listening, failure
 
+from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.lines import LineReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR, LINK_LOST
 from mcp_junction.upstream import outcome as outcomes
@@ -322,6 +323,7 @@ async def test_progress_after_the_answer_is_dropped(talk):
 
 
 async def test_every_other_notification_goes_to_the_ear(talk):
+    talk.exchange.users.note(LOCAL_OWNER)
     talk.hear(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
     talk.hear(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}')
     assert [frame.method for frame in talk.ear.heard_frames] == [

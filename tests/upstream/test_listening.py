@@ -249,7 +249,7 @@ async def test_what_is_no_longer_wanted_while_the_server_is_down_is_not_asked_fo
         await server.upstream.subscribe("a:1")
         await server.upstream.subscribe("a:2")
         server.upstream.wire.lose()
-        while server.upstream.is_open:
+        while server.upstream.current is not None:
             await turns()
         await server.upstream.unsubscribe("a:1")
         await server.listened(4)

@@ -7,6 +7,7 @@ import pytest
 from msgspec import Raw
 from tests.upstream.dialogue import Dialogue, Listening
 
+from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
@@ -105,7 +106,8 @@ async def test_on_a_stream_of_its_own_a_question_is_that_calls_whoever_else_flie
     assert talk.written() == [{"jsonrpc": "2.0", "id": 1, "result": {"answered by": "mine"}}]
 
 
-async def test_else_the_ear_is_asked(talk):
+async def test_when_no_call_is_in_the_air_the_ear_is_asked(talk):
+    talk.exchange.users.note(LOCAL_OWNER)
     talk.hear(QUESTION % b'"q"')
     await turns()
     assert talk.written() == [{"jsonrpc": "2.0", "id": "q", "result": {"answered by": "ear"}}]
@@ -121,10 +123,12 @@ async def test_a_log_message_goes_to_the_one_session_it_can_be_for_else_to_the_e
     )
     told = [passenger.logs for passenger in aboard]
     assert told == ([[{"level": "info", "data": 1}]] if sessions == 1 else [[]] * sessions)
-    assert len(talk.ear.heard_frames) == (sessions != 1)
+    assert len(talk.ear.heard_frames) == (sessions == 2)
+    assert talk.ear.unattributed_methods == ([] if sessions else ["notifications/message"])
 
 
 async def test_during_a_request_of_our_own_the_ear_is_asked(talk):
+    talk.exchange.users.note(LOCAL_OWNER)
     talk.fly("tools/list")
     talk.written()
     talk.hear(QUESTION % b"1")

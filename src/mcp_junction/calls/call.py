@@ -17,7 +17,7 @@ from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import SERVER_UNAVAILABLE, Era
+from mcp_junction.protocol.versions import LOG_MESSAGE, SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
@@ -90,8 +90,8 @@ class Call(msgspec.Struct, eq=False):
         return self.caller
 
     @property
-    def principal(self) -> object:
-        return self.caller.principal.id, self.caller.principal.role.value
+    def principal(self) -> Principal:
+        return self.caller.principal
 
     # -- downward: ending it from our side
 
@@ -146,7 +146,7 @@ class Call(msgspec.Struct, eq=False):
 
     def log(self, params: Raw) -> None:
         if self.ended_by is None and self.wants_log(params):
-            self._tell("notifications/message", params)
+            self._tell(LOG_MESSAGE, params)
 
     def wants_log(self, params: Raw) -> bool:
         return self.caller.wants_log(params)

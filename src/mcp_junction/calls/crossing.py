@@ -319,8 +319,10 @@ def _of_task(call: Call, outcome: Outcome) -> Outcome:
 async def _subscribed(call: Call, route: Route) -> Outcome:
     """Subscriptions are the server's own link's, whoever wants them."""
     upstream = route.upstream
-    if await upstream.link_in_time(route.timeout) is None:
+    link = await upstream.link_in_time(route.timeout)
+    if link is None:
         return call.ended_by or upstream.unavailable()
+    link.users.note(call.caller.principal)
     change = upstream.subscribe if call.method == "resources/subscribe" else upstream.unsubscribe
     return await change(route.pair.name)
 

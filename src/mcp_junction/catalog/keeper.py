@@ -59,7 +59,8 @@ class Keeper:
         upstream.show_condition()
         if self.review is not None:
             offering = await self.review(offering)
-        if upstream.is_open and upstream.key in self._order:  # else it went away meanwhile
+        is_there = upstream.current is not None  # else it went away meanwhile
+        if is_there and upstream.key in self._order:
             self._put(offering)
 
     def announce(self, upstream: Upstream, method: str | None = None) -> None:
@@ -141,7 +142,7 @@ class Keeper:
         try:
             listing = await discover(upstream, kind, self._timeout)
         except ServerError as error:
-            if kind is TOOLS or not upstream.is_open:
+            if kind is TOOLS or upstream.current is None:
                 raise
             remark(upstream, "%s; the rest of it serves", str(error))
             return Listing()

@@ -74,8 +74,8 @@ class Ride(msgspec.Struct, eq=False):
         return self  # there is no conversation that two calls could both belong to
 
     @property
-    def principal(self) -> object:
-        return self._principal.id, self._principal.role.value
+    def principal(self) -> Principal:
+        return self._principal
 
     @property
     def digest(self) -> str:

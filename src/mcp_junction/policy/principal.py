@@ -24,6 +24,10 @@ class Principal(msgspec.Struct, frozen=True):
     key: str = ""
     """The id of the key that was shown: what was opened with one key ends with it."""
 
+    def is_same(self, other: Principal) -> bool:
+        """Whether both are one principal, whichever keys were shown."""
+        return self is other or (self.id == other.id and self.role is other.role)
+
 
 LOCAL_OWNER: Final = Principal("local-owner", Role.OWNER)
 """The person who started the process: everything it can reach is theirs already."""

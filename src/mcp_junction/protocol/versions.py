@@ -61,6 +61,8 @@ LINK_LOST: Final = -32005
 # What servers of the handshake era say of an address they do not know.
 RESOURCE_NOT_FOUND: Final = -32002
 
+LOG_MESSAGE: Final = "notifications/message"
+
 LOG_LEVELS: Final = (
     "debug",
     "info",

@@ -26,9 +26,8 @@ _CHECK: Final = f"{_PREFIX}health_check_"
 
 def metrics_of(ground: Ground, facts_of: Callable[[Member], Facts]) -> bytes:
     """All there is to export, at this moment."""
-    return exposition(
-        [*_fleet(ground), *_health(ground, facts_of), *_audit(ground), *_tasks(ground)]
-    )
+    families = [*_fleet(ground), *_health(ground, facts_of), *_audit(ground), *_tasks(ground)]
+    return exposition([*families, _unattributed(ground)])
 
 
 def _fleet(ground: Ground) -> list[Family]:
@@ -120,3 +119,13 @@ def _tasks(ground: Ground) -> list[Family]:
             kind=MetricKind.COUNTER,
         ),
     ]
+
+
+def _unattributed(ground: Ground) -> Family:
+    return Family(
+        f"{_PREFIX}unattributed_messages_total",
+        "Messages of servers dropped (log) or refused (question): whose they are is unknown.",
+        ground.junction.messages.unattributed,
+        "kind",
+        kind=MetricKind.COUNTER,
+    )

@@ -16,7 +16,13 @@ from mcp_junction.policy.roles import CALLERS
 from mcp_junction.protocol import encode, envelope, frames, levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import LATEST_HANDSHAKE, LOG_LEVELS, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.versions import (
+    LATEST_HANDSHAKE,
+    LOG_LEVELS,
+    LOG_MESSAGE,
+    METHOD_NOT_FOUND,
+    Era,
+)
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
@@ -93,6 +99,7 @@ class Session:
             capabilities=msgspec.json.encode(relayed),
             client=bytes(self.client_info),
             prefers=Era.HANDSHAKE,
+            user=self.principal,
         )
 
     @property
@@ -137,7 +144,7 @@ class Session:
     def log(self, params: Raw) -> None:
         """Pass on a server's log message, if the client wants it."""
         if self.wants_log(params):
-            self.notify("notifications/message", params)
+            self.notify(LOG_MESSAGE, params)
 
     def overhear(self, rank: int, message: bytes) -> None:
         """The same for what is everyone's: its level was read and it was encoded once for all."""

@@ -47,6 +47,7 @@ class Visitor:
             protocol_version=LATEST_HANDSHAKE,
             capabilities=msgspec.json.encode(relayed),
             client=bytes(client_info or b"{}"),
+            user=principal,
         )
 
     def hello(self) -> Hello:

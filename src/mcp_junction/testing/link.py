@@ -38,6 +38,7 @@ from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.terms import Terms
+from mcp_junction.upstream.users import LinkUsers
 
 Script = Callable[[Flight], Outcome | None]
 """What a server makes of a flight: how it ends, or None when it does not answer by itself."""
@@ -105,6 +106,7 @@ class FakeLink:
         self.notified: list[tuple[str, bytes]] = []
         self.stderr_tail = self.stray = ""
         self.refuses_credentials = False
+        self.users = LinkUsers()
         self.code: int | None = None
 
     # -- the Link protocol
@@ -115,6 +117,8 @@ class FakeLink:
             return
         flight.link = self
         flight.state = FlightState.WRITTEN
+        if flight.passenger is not None:
+            self.users.note(flight.passenger.principal)
         self.flights.append(flight)
         answer = self.script(flight)
         if answer is not None:
@@ -265,6 +269,9 @@ class DeafObserver:
 
     async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
         return outcomes.failed(METHOD_NOT_FOUND, "nobody to ask")
+
+    def unattributed(self, upstream: Upstream, method: str) -> None:
+        return None
 
 
 def crossing(clock: Clock, seconds: float = 600.0) -> Crossing:

@@ -85,6 +85,8 @@ class Attempts:
     async def _begin(self, link: OwnedLink, hello: Hello) -> None:
         """Greet it and find out what it offers."""
         of = self._of
+        if hello.user is not None:
+            link.users.note(hello.user)
         greeting = of.greeting = await self._greet(link, hello)
         try:
             if link.era is Era.STATELESS:

@@ -15,12 +15,20 @@ from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import BOM, Overlong
-from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, STATELESS, Era
+from mcp_junction.protocol.versions import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    LOG_MESSAGE,
+    METHOD_NOT_FOUND,
+    STATELESS,
+    Era,
+)
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import WRITTEN, Flight, Parker, Passenger, Withdrawable
 from mcp_junction.upstream.link import Ear
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
+from mcp_junction.upstream.users import LinkUsers
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -33,13 +41,16 @@ _MARK = b'{"jsonrpc"'
 _OPENINGS = frozenset(("initialize", "server/discover"))
 _LARGE = 64 * 1024
 _PEEKED = 64
+_UNCLEAR = (
+    "several clients use this connection, and which of them this is for is unknown; "
+    'set "isolation" to "per-session" for a server that asks'
+)
 
 
 class Exchange:
     """The table of flights of one link."""
 
     __slots__ = (
-        "_cancelled",
         "_ear",
         "_is_mixed",
         "_open",
@@ -50,6 +61,7 @@ class Exchange:
         "flights",
         "noise",
         "stray",
+        "users",
     )
 
     def __init__(self, server: str, write: Callable[[bytes], None], ear: Ear) -> None:
@@ -59,7 +71,7 @@ class Exchange:
         self.flights: dict[bytes, Flight] = {}
         self._questions = TaskScope(f"questions of {server}")
         self._open: dict[bytes, Withdrawable] = {}
-        self._cancelled: set[object] = set()  # whose calls were; the server may go on with them
+        self.users = LinkUsers()
         self.era = Era.HANDSHAKE
         self.noise = 0
         self._is_mixed = False  # whether a frame was seen behind other text
@@ -78,6 +90,9 @@ class Exchange:
 
     def register(self, flight: Flight) -> None:
         """Expect an answer; writing the request is someone else's part."""
+        passenger = flight.passenger
+        if passenger is not None and passenger.principal is not self.users.only:
+            self.users.note(passenger.principal)
         self.flights[flight.wire_id] = flight
 
     def forget(self, flight: Flight) -> None:
@@ -94,6 +109,9 @@ class Exchange:
 
     def taken(self, flight: Flight) -> bytes:
         """Expect an answer to what the caller is about to write."""
+        passenger = flight.passenger
+        if passenger is not None and passenger.principal is not self.users.only:
+            self.users.note(passenger.principal)
         self.flights[flight.wire_id] = flight
         flight.state = WRITTEN
         frame = encode.request(flight.wire_id, flight.method, flight.params)
@@ -103,8 +121,6 @@ class Exchange:
     def cancel(self, flight: Flight, reason: str) -> None:
         known = self.flights.pop(flight.wire_id, None) is not None
         if known and flight.state is WRITTEN:  # else the server has not heard of it
-            if flight.passenger is not None:
-                self._cancelled.add(flight.passenger.principal)
             params = b'{"requestId":%b,"reason":%b}' % (flight.wire_id, encode.dumps(reason))
             self._write(encode.notification("notifications/cancelled", params))
 
@@ -226,7 +242,7 @@ class Exchange:
             self._progressed(frame)
         elif frame.method == "notifications/cancelled":
             self._withdrawn(frame)
-        elif frame.method == "notifications/message":
+        elif frame.method == LOG_MESSAGE:
             self._logged(frame, on)
         else:
             self._ear.heard(frame)
@@ -235,6 +251,8 @@ class Exchange:
         passenger, _ = self._whose(on)
         if passenger is not None:
             passenger.log(frame.params)
+        elif self.users.only is None:
+            self._ear.unattributed(frame.method)
         else:
             self._ear.heard(frame)
 
@@ -287,9 +305,15 @@ class Exchange:
         elif is_clear:
             answer = await self._ear.asked(frame)
         else:
-            why = "several clients have calls here, and which of them this is for is unknown"
-            answer = outcomes.failed(INVALID_REQUEST, why)
+            self._ear.unattributed(frame.method)
+            answer = self._unclear(frame.method)
         self._write(answer.frame(frame_id))
+
+    def _unclear(self, method: str) -> Outcome:
+        """The answer to a question that nobody can be asked."""
+        if self.users.only is None and not self.users.are_several:
+            return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {method}")
+        return outcomes.failed(INVALID_REQUEST, _UNCLEAR)
 
     def _withdrawn(self, frame: Frame) -> None:
         """The server no longer wants an answer to a question of its own."""
@@ -301,13 +325,16 @@ class Exchange:
     def _whose(self, on: Flight | None) -> tuple[Passenger | None, bool]:
         """Whom a message is for, and whether that is clear.
 
-        On a stream of its own it is the flight's. On a shared one it can be told only when every
-        call under way is one session's; otherwise we do not guess. A call that has been asked and
-        not yet answered waits for that, so the next question is another's of the same principal,
-        unless there is no other, nor was one given up: a call may ask several things at once.
+        On a stream of its own it is the flight's. On a shared one it may be about any call that was
+        ever made there: it is clear only while one principal alone has used the link. Then it is
+        for the session that has calls under way, if it is one; nobody, when there are none. A call
+        that has been asked and not yet answered waits for that, so the next question is another's,
+        unless there is no other: a call may ask several things at once.
         """
-        if on is not None:
+        if on is not None and on.passenger is not None:
             return on.passenger, True
+        if self.users.only is None:
+            return None, False
         found: Passenger | None = None
         waiting: list[Passenger] = []
         for flight in self.flights.values():
@@ -320,10 +347,8 @@ class Exchange:
                 return None, False
             else:
                 found = passenger
-        if found is None and len(waiting) == 1 and self._cancelled <= {waiting[0].principal}:
-            return waiting[0], True
-        if waiting and (found is None or any(w.principal != found.principal for w in waiting)):
-            return None, False
+        if found is None and waiting:
+            return (waiting[0], True) if len(waiting) == 1 else (None, False)
         return found, True
 
 

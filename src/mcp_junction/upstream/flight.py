@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.policy.principal import Principal
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Passenger(Protocol):
         ...
 
     @property
-    def principal(self) -> object:
+    def principal(self) -> Principal:
         """On whose behalf it is."""
         ...
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.versions import (
     LATEST_HANDSHAKE,
@@ -27,6 +28,8 @@ class Hello(msgspec.Struct, frozen=True):
     prefers: Era = Era.STATELESS
     only: bool = False
     """Whether no other era will do."""
+    user: Principal | None = None
+    """The one principal that the link is made for, where it is made for one."""
 
     def params(self, name: str, version: str) -> bytes:
         """The params of ``initialize``, under our own name."""

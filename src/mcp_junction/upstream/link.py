@@ -13,6 +13,7 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.users import LinkUsers
 
 
 class Link(Protocol):
@@ -46,6 +47,8 @@ class OwnedLink(Link, Protocol):
 
     server: str
     closed: asyncio.Future[None]
+    users: LinkUsers
+    """Which principals have used it."""
     refuses_credentials: bool
     """Whether it refused our last request of our own with HTTP 401 or 403."""
 
@@ -105,7 +108,11 @@ class Ear(Protocol):
         ...
 
     def asked(self, frame: Frame) -> Awaitable[Outcome]:
-        """A request of the server's that names no call."""
+        """A request of the server's that names no call, on a link that one principal uses."""
+        ...
+
+    def unattributed(self, method: str) -> None:
+        """A log message was dropped, or a request refused: whose it is cannot be known."""
         ...
 
     def renewed(self) -> None:

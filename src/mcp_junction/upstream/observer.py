@@ -30,6 +30,10 @@ class Observer(Protocol):
         """A request of the server's that belongs to no one call."""
         ...
 
+    def unattributed(self, upstream: Upstream, method: str) -> None:
+        """A log message was dropped, or a request refused: whose it is cannot be known."""
+        ...
+
     def renewed(self, upstream: Upstream) -> None:
         """It had forgotten us, and knows us again: nothing it was told before holds."""
         ...

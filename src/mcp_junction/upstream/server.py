@@ -22,7 +22,7 @@ from mcp_junction.errors import EraError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.levels import is_enough
-from mcp_junction.protocol.versions import METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND, Era
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
@@ -111,11 +111,6 @@ class Upstream:
         return self.greeting is not None and capability in self.greeting.capabilities
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is a link at all, greeted or not."""
-        return self.current is not None
-
-    @property
     def is_shut(self) -> bool:
         """Whether the operator wants no calls to get there."""
         return self._stop.is_set() or self._gate.is_held
@@ -169,9 +164,6 @@ class Upstream:
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
         """This server as one session sees it: itself, or a twin with a link of its own."""
         return self._twins.for_session(session, hello) if self.is_isolated else self
-
-    def twin_of(self, session: object) -> Upstream | None:
-        return self._twins.of_session(session)
 
     @property
     def twins(self) -> list[Upstream]:
@@ -366,16 +358,22 @@ class Upstream:
     # -- the Ear of its link
 
     def heard(self, frame: Frame) -> None:
-        if self.is_pooled:
-            return  # nobody in particular is behind it, and the server's own link hears it too
+        if self.is_pooled:  # its callers have no session, and the server's own link hears the rest
+            if frame.method == LOG_MESSAGE:
+                self.unattributed(frame.method)
+            return
         heard = self._listening.sort(frame) if self.is_stateless else frame
         if heard is not None:
             self._observer.heard(self, heard)
 
     async def asked(self, frame: Frame) -> Outcome:
         if self.is_pooled:
+            self.unattributed(frame.method)
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
         return await self._observer.asked(self, frame)
+
+    def unattributed(self, method: str) -> None:
+        self._observer.unattributed(self, method)
 
     def renewed(self) -> None:
         self.level = None

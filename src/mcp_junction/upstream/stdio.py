@@ -54,6 +54,7 @@ class StdioLink:
         self.era = Era.HANDSHAKE
         self.refuses_credentials = False
         self.exchange = Exchange(server, self._write, ear)
+        self.users = self.exchange.users
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = LineReader(line_limit)
         self._stderr = deque[bytes]()

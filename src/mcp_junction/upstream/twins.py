@@ -88,13 +88,6 @@ class Twins:
 
     # -- for one session
 
-    def of_session(self, session: object) -> Upstream | None:
-        found = self._by_session.get(session)
-        if found is not None:
-            return found
-        theirs = (twin.twin_of(session) for twin in self._by_era.values())
-        return next((twin for twin in theirs if twin is not None), None)
-
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
         twin = self._by_session.get(session)
         if twin is None:

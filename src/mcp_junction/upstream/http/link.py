@@ -53,6 +53,7 @@ class HttpLink:
         self.limit = limit
         self.clock = clock or SystemClock()
         self.exchange = Exchange(definition.key, self._say, ear)
+        self.users = self.exchange.users
         self._ear = ear
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = TaskScope(f"link to {definition.key}")

@@ -44,6 +44,7 @@ class SseLink:
         self.server = definition.key
         self.era = Era.HANDSHAKE
         self.exchange = Exchange(definition.key, self._write, ear)
+        self.users = self.exchange.users
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskScope(f"link to {definition.key}")
         self._url = definition.url
