@@ -108,6 +108,29 @@ class Tools:
         )
         return text("touched")
 
+    async def _spill(self, request):
+        """Say all that clients have sent, in each message that names no call. It is not listed."""
+        calls = [m for m in self.seen if m.get("method") == "tools/call"]
+        blob = json.dumps([m["params"] for m in calls])
+        said = {"x": blob, "_meta": {"x": blob}}
+        for message in calls:
+            if message["id"] not in self.running:  # it is over: nothing is awaited under this id
+                late = {"progressToken": message["id"], "progress": 9, "message": blob}
+                self.notify("notifications/progress", late)
+                self.say({"jsonrpc": "2.0", "id": message["id"], "result": text(blob)}, None)
+        self.say({"jsonrpc": "2.0", "id": None, "error": {"code": -1, "message": blob}}, None)
+        self.notify("notifications/cancelled", {"requestId": "none", "reason": blob})
+        for kind in ("tools", "prompts", "resources"):
+            self.notify(f"notifications/{kind}/list_changed", said)
+        for method in ("elicitation/complete", "tasks/status", "anything", "initialized"):
+            self.notify(f"notifications/{method}", said)
+        self.notify("notifications/resources/updated", {"uri": "note://1", **said})
+        self.log("emergency", blob, None)
+        self.ask_nobody("elicitation/create", {"message": blob, "requestedSchema": {}})
+        self.ask_nobody("sampling/createMessage", {"messages": [], "systemPrompt": blob})
+        self.ask_nobody("roots/list", said)
+        return text("spilled")
+
     async def fail(self, request):
         """Refuse."""
         raise Refusal("this is what was asked for")
@@ -194,7 +217,7 @@ class Conversation:
 
     def ask_nobody(self, method: str, params: Message | None) -> None:
         task = asyncio.get_running_loop().create_task(self.ask(method, params, None))
-        self.running[f"alone {len(self.seen)}"] = task  # type: ignore[assignment]
+        self.running[f"alone {len(self.running)} {len(self.seen)}"] = task  # type: ignore[assignment]
 
     # -- serving
 
