@@ -13,6 +13,7 @@
     │   ├── NotFound           there is no such record
     │   ├── AlreadyExists      a record of that name is there already
     │   └── VersionConflict    someone else changed the record first
+    │       └── DefinitionChanged  a tool is not what it was when it was looked at
     ├── InvalidChange      what is wanted of a server makes no sense; carries every Problem found
     ├── FileOwned          the server is the config file's: it is changed there
     ├── ModelUnavailable   the model of skills cannot compute now; what needs it is tried again
@@ -171,6 +172,16 @@ class VersionConflict(StoreError):
     def __init__(self, what: str, found: int) -> None:
         self.found = found
         super().__init__(f"{what} was changed in the meantime; read it again")
+
+
+class DefinitionChanged(VersionConflict):
+    """A tool's definition is no longer the one that was looked at."""
+
+    def __init__(self, current: str) -> None:
+        self.current = current
+        """The hash of the definition that it has now."""
+        super().__init__("the tool", 0)
+        self.args = ("the tool's definition has changed again; look at its changes anew",)
 
 
 class InvalidChange(JunctionError):

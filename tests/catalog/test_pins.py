@@ -1,4 +1,4 @@
-"""Pinned definitions: the same, changed, quarantined; and what the change was."""
+"""Pinned definitions: the same, or changed; and what the change was."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from mcp_junction.catalog import pins
-from mcp_junction.catalog.pins import Pin, Verdict, define, diff, judge
+from mcp_junction.catalog.pins import define, diff
 from mcp_junction.catalog.suspicion import Tool, examine
 from mcp_junction.protocol.names import Pair
 
@@ -80,10 +80,6 @@ def test_a_change_in_any_one_field_is_a_change(field):
     for other in (changed, removed):
         assert other.hash != defined().hash
         assert {change.path.split("/")[1] for change in diff(defined().text, other.text)} == {field}
-        pin = Pin(defined().hash, approved=True)
-        assert judge("strict", pin, other.hash) is Verdict.QUARANTINED
-        assert judge("warn", pin, other.hash) is Verdict.CHANGED
-        assert judge("off", pin, other.hash) is Verdict.SAME
 
 
 def test_what_is_no_part_of_the_definition_does_not_count():
@@ -173,21 +169,6 @@ def applied(before: object, changes: tuple[pins.Change, ...]) -> object:
 def test_the_differences_lead_from_one_to_the_other(before, after):
     changes = diff(json.dumps(before).encode(), json.dumps(after).encode())
     assert json.dumps(applied(before, changes), sort_keys=True) == json.dumps(after, sort_keys=True)
-
-
-def test_first_sight_is_trusted_and_a_person_may_approve():
-    assert judge("strict", None, "h") is Verdict.NEW
-    assert judge("warn", None, "h") is Verdict.NEW
-    assert judge("off", None, "h") is Verdict.NEW
-    assert judge("strict", Pin("h"), "h") is Verdict.SAME
-    assert judge("warn", Pin("h"), "h") is Verdict.SAME
-
-
-def test_what_is_suspect_needs_a_person_under_strict_pinning():
-    assert judge("strict", None, "h", suspect=True) is Verdict.QUARANTINED
-    assert judge("strict", Pin("h"), "h", suspect=True) is Verdict.QUARANTINED
-    assert judge("strict", Pin("h", approved=True), "h", suspect=True) is Verdict.SAME
-    assert judge("warn", None, "h", suspect=True) is Verdict.NEW
 
 
 @pytest.mark.bulk

@@ -26,7 +26,7 @@ async def test_every_administrative_act_is_there_with_who_did_it_and_how_it_ende
     await run.registry.change("box", {"description": "x"}, ADMIN)
     tool = await run.registry.tool("box", "echo")
     await run.registry.change_tool("box", "echo", {"risk": "high"}, ADMIN)
-    await run.registry.approve_tool("box", "echo", tool.hash, ADMIN)
+    await run.registry.reviews.approve("box", "echo", tool.hash, ADMIN)
     await run.registry.disconnect("box", ADMIN)
     await run.registry.connect("box", ADMIN)
     await run.registry.remove("box", ADMIN)

@@ -73,5 +73,5 @@ async def test_a_quarantined_tool_is_not_found_until_it_is_approved(platform, to
     await run.registry.refresh("box", ADMIN)
     assert await found(run, "penguin") == []
     record = await run.registry.tool("box", "one")
-    await run.registry.approve_tool("box", "one", record.hash, ADMIN)
+    await run.registry.reviews.approve("box", "one", record.hash, ADMIN)
     assert await found(run, "penguin") == ["box.one"]

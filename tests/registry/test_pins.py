@@ -38,8 +38,8 @@ async def test_a_rug_pull_is_quarantined_within_one_refresh_until_it_is_approved
     assert record.quarantined
     assert record.pinned_hash != record.hash
     with pytest.raises(VersionConflict):
-        await run.registry.approve_tool("box", "echo", record.pinned_hash, ADMIN)
-    await run.registry.approve_tool("box", "echo", record.hash, ADMIN)
+        await run.registry.reviews.approve("box", "echo", record.pinned_hash, ADMIN)
+    await run.registry.reviews.approve("box", "echo", record.hash, ADMIN)
     assert run.listed() == ["box.echo", "box.quiet"]
     assert (await run.call("box.echo")).kind is Kind.RESULT
 
@@ -107,7 +107,7 @@ async def test_under_strict_what_imitates_or_hides_is_never_shown(single, toolbo
     assert run.listed() == ["mail.send_mail", "evil.plain"]
     record = await run.registry.tool("evil", "safe")
     assert record.quarantined
-    await run.registry.approve_tool("evil", "safe", record.hash, ADMIN)
+    await run.registry.reviews.approve("evil", "safe", record.hash, ADMIN)
     await looked(run)
     assert run.listed() == ["mail.send_mail", "evil.safe", "evil.plain"]
 
@@ -147,3 +147,68 @@ async def test_flags_follow_when_the_other_server_is_renamed_or_removed(single, 
     await run.registry.remove("post", ADMIN)
     await looked(run)
     assert (await run.registry.tool("evil", "send_mail")).flags == []
+
+
+@pytest.mark.req("S-08")
+async def test_a_tool_that_returns_to_its_approved_form_is_offered_again(platform, toolbox):
+    run = await platform()
+    server = await toolbox([tool("echo")])
+    await run.add("box", server, pin="strict")
+    await run.registry.refresh("box", ADMIN)
+    server.tools = [tool("echo", "another one")]
+    await run.registry.refresh("box", ADMIN)
+    assert run.listed() == []
+    server.tools = [tool("echo")]
+    await run.registry.refresh("box", ADMIN)
+    assert run.listed() == ["box.echo"]
+    assert (await run.call("box.echo")).kind is Kind.RESULT
+    await looked(run)
+    record = await run.registry.tool("box", "echo")
+    assert (record.quarantined, record.flags) == (False, [])
+    assert run.listed() == ["box.echo"]
+    assert (await run.events("tools.changed"))[-1].data["released"] == ["echo"]
+
+
+@pytest.mark.req("S-08")
+async def test_a_suspect_form_that_nobody_approved_is_not_let_out_by_returning(platform, toolbox):
+    run = await platform()
+    sly = [tool("safe", "fine\u200b")]
+    server = await toolbox(sly)
+    await run.add("box", server, pin="strict")
+    assert run.listed() == []
+    for tools in ([tool("safe", "other")], sly):
+        server.tools = tools
+        await run.registry.refresh("box", ADMIN)
+        await looked(run)
+        assert run.listed() == []
+        assert (await run.registry.tool("box", "safe")).quarantined
+    approved = await run.registry.tool("box", "safe")
+    await run.registry.reviews.approve("box", "safe", approved.hash, ADMIN)
+    for tools, listed in (([tool("safe", "other")], []), (sly, ["box.safe"])):
+        server.tools = tools
+        await run.registry.refresh("box", ADMIN)
+        await looked(run)
+        assert run.listed() == listed
+
+
+@pytest.mark.req("S-08")
+async def test_an_approval_of_what_is_stored_opens_nothing_newer(single, toolbox, monkeypatch):
+    run = await single()
+    server = await toolbox([tool("echo")])
+    await run.add("box", server, pin="strict")
+    await run.registry.refresh("box", ADMIN)
+    server.tools = [tool("echo", "second")]
+    await run.registry.refresh("box", ADMIN)
+    seen = (await run.registry.tool("box", "echo")).hash
+    approve = run.store.tools.approve
+
+    async def overtaken(*given):
+        record = await approve(*given)
+        server.tools = [tool("echo", "third")]
+        await run.junction.keeper.reread(run.junction.servers["box"])
+        return record
+
+    monkeypatch.setattr(run.store.tools, "approve", overtaken)
+    await run.registry.reviews.approve("box", "echo", seen, ADMIN)
+    assert run.listed() == [], "the third was never looked at"
+    assert (await run.call("box.echo")).kind is Kind.ERROR

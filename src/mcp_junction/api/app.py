@@ -14,7 +14,18 @@ from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 
-from mcp_junction.api import calls, docs, events, lifecycle, search, servers, skills, state, tools
+from mcp_junction.api import (
+    calls,
+    docs,
+    events,
+    lifecycle,
+    search,
+    servers,
+    skills,
+    state,
+    tool_changes,
+    tools,
+)
 from mcp_junction.api.access import PRINCIPAL, check
 from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.errors import answer_to
@@ -25,6 +36,7 @@ ROUTERS = (
     servers.ROUTES,
     lifecycle.ROUTES,
     tools.ROUTES,
+    tool_changes.ROUTES,
     calls.ROUTES,
     search.ROUTES,
     skills.ROUTES,

@@ -29,6 +29,7 @@ STATUS: Final = {
     "SERVER_ALREADY_EXISTS": 409,
     "SERVER_OWNED_BY_FILE": 409,
     "SKILL_ALREADY_EXISTS": 409,
+    "TOOL_CHANGED": 409,
     "VERSION_CONFLICT": 412,
     "PAYLOAD_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
@@ -48,6 +49,7 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.NotFound, "SERVER_NOT_FOUND"),
     (errors.AlreadyExists, "SERVER_ALREADY_EXISTS"),
     (errors.FileOwned, "SERVER_OWNED_BY_FILE"),
+    (errors.DefinitionChanged, "TOOL_CHANGED"),
     (errors.VersionConflict, "VERSION_CONFLICT"),
     (errors.StoreUnavailable, "STORE_UNAVAILABLE"),
     (errors.CursorError, "VALIDATION_ERROR"),
@@ -128,6 +130,8 @@ def wrong(path: str, message: str) -> RequestError:
 
 
 def _context(error: Exception) -> dict[str, Any]:
+    if isinstance(error, errors.DefinitionChanged):
+        return {"current_hash": error.current}
     if isinstance(error, errors.VersionConflict):
         return {"current_version": error.found}
     if isinstance(error, errors.RefusedError | errors.VaultError):

@@ -93,6 +93,19 @@ class Search(msgspec.Struct, forbid_unknown_fields=True):
     include_schemas: bool = False
 
 
+class DefinitionHash(msgspec.Struct, forbid_unknown_fields=True):
+    """The definition of a tool that is decided about: the ``hash`` that it was shown with."""
+
+    hash: Annotated[
+        str,
+        Meta(
+            pattern="^[0-9a-f]{64}$",
+            description="SHA-256 of the definition, from `GET …/changes`.",
+            examples=["5df1f1b0c8e9a7d64b3e2f1a0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d"],
+        ),
+    ]
+
+
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
 SkillName = Annotated[str, Meta(min_length=1, max_length=100)]
 

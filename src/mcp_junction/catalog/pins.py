@@ -1,15 +1,12 @@
-"""Pins: what a tool's definition was when it was approved, and what to do when it is another.
-
-    off      nothing is compared
-    warn     a change is recorded and shown; the tool goes on being offered
-    strict   a changed tool, and one with a warning on it, is quarantined until a person approves
+"""Pins: the canonical form of a tool's definition, its hash, and how two of them differ.
 
 A definition is what a client acts on: name, title, description, schemas, annotations. Two of them
 are the same when they mean the same: the order of members, white space, escapes and the spelling of
 numbers (1, 1.0, 1e0) make no difference. What cannot be read in one way only (a key given twice,
 bad UTF-8) is hashed as the bytes it is, and flagged.
 
-All pure. What hides in a definition and whom it imitates is in ``suspicion.py``.
+All pure. What becomes of a tool whose hash is not the pinned one is in ``policy/pinning.py``; what
+hides in a definition and whom it imitates in ``suspicion.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -58,22 +54,6 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"~ {self.path}: {_shown(self.before)} -> {_shown(self.after)}"
 
 
-class Pin(msgspec.Struct, frozen=True):
-    """What is remembered of a tool: its hash, and whether a person has approved that."""
-
-    hash: str
-    approved: bool = False
-
-
-class Verdict(StrEnum):
-    """What becomes of a tool at a discovery."""
-
-    NEW = "new"  # not seen before: pin it as it is
-    SAME = "same"
-    CHANGED = "changed"  # record and show it, then pin what it is now
-    QUARANTINED = "quarantined"  # do not list or call it; keep the old pin until a person decides
-
-
 def define(members: Mapping[str, Raw | bytes]) -> Definition:
     """The canonical form of a tool, from its members as its server wrote them."""
     pinned = {name: members[name] for name in PINNED if name in members}
@@ -89,23 +69,6 @@ def define(members: Mapping[str, Raw | bytes]) -> Definition:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         text = _encoder.encode(joined.decode("utf-8", "replace"))
     return Definition(hashlib.sha256(b"raw:" + joined).hexdigest(), text, is_plain=False)
-
-
-def judge(mode: str, pin: Pin | None, current: str, *, suspect: bool = False) -> Verdict:
-    """What becomes of a tool whose hash is ``current``.
-
-    ``suspect`` says that something was flagged about it: in strict mode that needs a person, too.
-    """
-    same = pin is not None and pin.hash == current
-    if mode == "off":
-        return Verdict.NEW if pin is None else Verdict.SAME
-    if mode == "strict":
-        if (pin is not None and not same) or (suspect and not (same and pin and pin.approved)):
-            return Verdict.QUARANTINED
-        return Verdict.SAME if same else Verdict.NEW
-    if pin is None:
-        return Verdict.NEW
-    return Verdict.SAME if same else Verdict.CHANGED
 
 
 def diff(before: bytes, after: bytes) -> tuple[Change, ...]:

@@ -14,6 +14,10 @@ COLOURS: Final = {
     "ERROR": "red",
     "DISCONNECTED": "dim",
     "ABSENT": "dim",
+    "quarantined": "red",
+    "blocked": "red",
+    "changed": "yellow",
+    "flagged": "yellow",
 }
 
 

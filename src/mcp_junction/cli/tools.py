@@ -1,4 +1,4 @@
-"""``mcp-junction tools list|search|call``: the tools of a running service."""
+"""``mcp-junction tools list|search|call|changes|approve|block``: a running service's tools."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from mcp_junction.cli.call import read_arguments, readable
 from mcp_junction.cli.options import parser
 from mcp_junction.cli.printing import print_json, print_table
 from mcp_junction.cli.remote import Remote, add_remote_options
+from mcp_junction.cli.review import REVIEW_ACTIONS, add_review_actions
 
 
 def run(argv: list[str]) -> int:
     options = parser(
         "mcp-junction tools",
-        "List, find and call the tools of a running `mcp-junction serve`.",
+        "List, find, call, approve and block the tools of a running `mcp-junction serve`.",
         "examples:\n  mcp-junction tools list --server clock\n"
         "  mcp-junction tools search 'what time is it in Tokyo'\n"
-        '  mcp-junction tools call arithmetic.evaluate \'{"expression": "6 * 7"}\'\n',
+        '  mcp-junction tools call arithmetic.evaluate \'{"expression": "6 * 7"}\'\n'
+        "  mcp-junction tools changes                  # what waits for a decision\n"
+        "  mcp-junction tools changes git.commit       # old and new, field by field\n"
+        "  mcp-junction tools approve git.commit       # shows it, and asks\n",
     )
     actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show all tools, by server")
@@ -39,9 +43,11 @@ def run(argv: list[str]) -> int:
     for action in (listing, search, call):
         action.add_argument("--server", metavar="NAME", help="only this server's; its name or id")
         add_remote_options(action)
+    for review in add_review_actions(actions):
+        add_remote_options(review)
     given = options.parse_args(argv)
-    act = {"list": _list, "search": _search, "call": _call}[given.action]
-    return act(given, Remote.of(given))
+    acts = {"list": _list, "search": _search, "call": _call, **REVIEW_ACTIONS}
+    return acts[given.action](given, Remote.of(given))
 
 
 def _list(given: argparse.Namespace, remote: Remote) -> int:

@@ -19,6 +19,7 @@ class Right(StrEnum):
     CALL = "call tools, get prompts, read resources or have them completed"
     READ_SERVERS = "read servers"
     CHANGE_SERVERS = "register, change, connect and remove servers"
+    APPROVE_TOOLS = "approve and block tools"
     REFRESH_TOOLS = "have tools discovered and classified again"
     CHANGE_SKILLS = "make, change and remove skills"
     CHANGE_KEYS = "make, list and revoke keys"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from mcp_junction.catalog.catalog import Offering
-from mcp_junction.errors import NotFound, Phase, ServerError
+from mcp_junction.errors import DefinitionChanged, NotFound, Phase, ServerError
+from mcp_junction.policy.pinning import STRICT, is_quarantined
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.ground import Ground
@@ -54,7 +55,7 @@ class ToolDesk:
     async def all(self, member: Member | None = None) -> list[ToolRecord]:
         """The tools of one server or of all, in the order their servers list them."""
         if member is not None:
-            await self._shelving.settled(member, _WRITTEN)  # what was just found is among them
+            await self.stored(member)  # what was just found is among them
             return await self._ground.store.tools.all(member.id)
         roster = self._ground.roster
         return [tool for tool in await self._ground.store.tools.all() if tool.server_id in roster]
@@ -67,17 +68,21 @@ class ToolDesk:
         found = await self._ground.store.tools.some(ids)
         if len(found) < len(ids):  # what was just discovered is being written
             for member in members.values():
-                await self._shelving.settled(member, _WRITTEN)
+                await self.stored(member)
             found = await self._ground.store.tools.some(ids)
         return {Pair(members[tool.server_id].name, tool.name): tool for tool in found}
 
     async def get(self, member: Member, name: str) -> ToolRecord:
         """Raises NotFound."""
-        await self._shelving.settled(member, _WRITTEN)  # what was just found is in it
+        await self.stored(member)
         found = await self._ground.store.tools.get(member.id, name)
         if found.gone_at is not None:
             raise NotFound(f"there is no tool {name!r}")
         return found
+
+    async def stored(self, member: Member) -> None:
+        """Wait until what was just found at a server is stored, but not for long."""
+        await self._shelving.settled(member, _WRITTEN)
 
     # -- changing
 
@@ -100,40 +105,70 @@ class ToolDesk:
         self, member: Member, name: str, changes: Mapping[str, Any], actor: Principal
     ) -> ToolRecord:
         """Change what was decided about a tool. Raises NotFound, ValueError."""
-        target = f"{member.name}.{name}"
-        detail = {"changes": dict(changes)}
-        async with self._ground.act(
-            actor, "tool.change", member.record, target=target, detail=detail
-        ):
+        given = {"target": f"{member.name}.{name}", "detail": {"changes": dict(changes)}}
+        async with self._ground.act(actor, "tool.change", member.record, **given), member.deciding:
             record = await self._ground.store.tools.change(member.id, name, changes)
-        self._decided(member, record)
+            self._decided(member, record)
         self._ground.tell("tools.changed", member.record, decided=[name])
         return record
 
     async def approve(self, member: Member, name: str, digest: str, actor: Principal) -> ToolRecord:
-        """Pin the definition that was looked at. Raises NotFound, VersionConflict."""
-        target = f"{member.name}.{name}"
-        async with self._ground.act(
-            actor, "tool.approve", member.record, target=target, detail={"hash": digest}
-        ):
-            record = await self._ground.store.tools.approve(member.id, name, digest)
-        self._decided(member, record)
+        """Pin the definition that was looked at. Raises NotFound, DefinitionChanged."""
+        write = self._ground.store.tools.approve
+        record = await self._decide(member, name, digest, actor, "tool.approve", write)
         self._ground.tell("tools.changed", member.record, approved=[name])
+        return record
+
+    async def block(self, member: Member, name: str, digest: str, actor: Principal) -> ToolRecord:
+        """Keep a tool out until it is approved. Raises NotFound, DefinitionChanged."""
+        write = self._ground.store.tools.block
+        record = await self._decide(member, name, digest, actor, "tool.block", write)
+        self._ground.tell("tools.changed", member.record, blocked=[name])
+        return record
+
+    async def _decide(
+        self,
+        member: Member,
+        name: str,
+        digest: str,
+        actor: Principal,
+        action: str,
+        write: Callable[[str, str, str], Awaitable[ToolRecord]],
+    ) -> ToolRecord:
+        """Write a decision about the definition with this hash, and make it hold."""
+        given = {"target": f"{member.name}.{name}", "detail": {"hash": digest}}
+        async with self._ground.act(actor, action, member.record, **given):
+            await self.stored(member)
+            await self.inspection.settled(_WRITTEN)  # what is approved is approved with its flags
+            async with member.deciding:
+                known = member.decisions.get(name)
+                if known is not None and member.offering is not None and known.hash != digest:
+                    await self.get(member, name)  # it may have left
+                    raise DefinitionChanged(known.hash)
+                record = await write(member.id, name, digest)
+                self._decided(member, record)
         self.inspection.look()
         return record
 
     async def strict_from_now(self, member: Member) -> None:
         """Its pin has become strict: what was only flagged until now is kept back."""
-        names = [name for name, known in member.decisions.items() if known.flags and known.is_open]
-        for name in names:
-            member.decisions[name].quarantined = True
-        marks = {name: (member.decisions[name].flags, True) for name in names}
-        if marks:
-            await self._ground.store.tools.mark(member.id, marks)
-            self.show(member)
+        async with member.deciding:
+            names = [name for name, known in member.decisions.items() if _is_doubtful(known)]
+            for name in names:
+                member.decisions[name].quarantined = True
+            marks = {name: (member.decisions[name].flags, True) for name in names}
+            if marks:
+                await self._ground.store.tools.mark(member.id, marks)
+                self.show(member)
 
     def _decided(self, member: Member, record: ToolRecord) -> None:
-        member.decisions[record.name] = decision_of(record)
+        """Make what is stored of a tool hold; of a newer definition only what the rule says."""
+        known, decided = member.decisions.get(record.name), decision_of(record)
+        if known is not None and known.hash != record.hash:
+            strict = member.record.pin == STRICT
+            decided.quarantined = is_quarantined(decided.state, known.hash, strict=strict)
+            decided.hash = known.hash
+        member.decisions[record.name] = decided
         self.show(member)
 
     def show(self, member: Member) -> None:
@@ -153,11 +188,23 @@ class ToolDesk:
         self._told()
         for record in changes.added:
             member.decisions.setdefault(record.name, decision_of(record))
+        self._agree(member, [new for _, new in changes.changed])
         added = [record.name for record in changes.added]
         for start in range(0, len(added), _NAMES):
             names = added[start : start + _NAMES]
             self._ground.tell("tool.registered", member.record, tools=names)
         self._ground.tasks.spawn(self._tell_changes(member, changes))
+
+    def _agree(self, member: Member, stored: list[ToolRecord]) -> None:
+        """Keep back what the store does: it may know a pin that this process had not read."""
+        strayed = False
+        for record in stored:
+            known = member.decisions.get(record.name)
+            if known is not None and known.hash == record.hash and record.quarantined:
+                strayed |= not known.quarantined
+                member.decisions[record.name] = decision_of(record)
+        if strayed:
+            self.show(member)
 
     async def _tell_changes(self, member: Member, changes: ToolChanges) -> None:
         differing = [(old, new) for old, new in changes.changed if old.hash != new.hash]
@@ -171,6 +218,9 @@ class ToolDesk:
             counts=[len(changes.added), len(changes.changed), len(changes.removed)],
             diffs=diffs,
             quarantined=[new.name for _, new in differing if new.quarantined][:_NAMES],
+            released=[
+                new.name for old, new in differing if old.quarantined and not new.quarantined
+            ][:_NAMES],
         )
         audit = self._ground.audit
         for name, lines in diffs.items():
@@ -194,6 +244,13 @@ class ToolDesk:
             self._ground.tell("tools.flagged", member.record, flags=told, quarantined=held)
 
 
+def _is_doubtful(known: Decision) -> bool:
+    """Whether an open tool is one that a strict pin would keep back."""
+    if known.hash != known.pinned:
+        return known.is_open
+    return known.is_open and not set(known.flags) <= set(known.approved or ())
+
+
 def decision_of(record: ToolRecord) -> Decision:
     """What holds for a tool, from its record."""
     return Decision(
@@ -202,6 +259,8 @@ def decision_of(record: ToolRecord) -> Decision:
         record.quarantined,
         record.enabled,
         tuple(record.flags),
+        None if record.approved_flags is None else tuple(record.approved_flags),
+        record.blocked,
     )
 
 

@@ -18,9 +18,10 @@ import msgspec
 from mcp_junction.catalog import pins, suspicion
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.catalog.pins import Pin, Verdict
+from mcp_junction.catalog.pins import Change
 from mcp_junction.catalog.suspicion import Flag, Tool
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_for
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.member import Decision, Member
 from mcp_junction.registry.shelving import Prepared, Shelving, prepare
@@ -32,7 +33,6 @@ from mcp_junction.upstream.server import Upstream
 log = logging.getLogger("mcp_junction.registry")
 
 OFF: Final = "off"
-STRICT: Final = "strict"
 CHANGED: Final = "definition_changed"
 _PAUSE: Final = 0.2
 _RETRY: Final = 1.0
@@ -76,26 +76,23 @@ class Inspection:
                 flags = (await asyncio.to_thread(_examined, everything)).get(member.id, {})
             self._judge(member, lists, flags)
             member.offering = offering
-            self._shelving.put(member, lists)
+            self._shelving.put(member, lists, flags)
             self.look()
         return shown(member, offering)
 
     def _judge(self, member: Member, lists: Prepared, flags: Flags) -> None:
         """Compare each tool with its pin. The store comes to the same end, by the same rule."""
+        strict = member.record.pin == STRICT
+        decisions = member.decisions
         for definition in lists[TOOLS.name]:
-            known = member.decisions.get(definition.name)
-            suspect = definition.name in flags
+            name, digest = definition.name, definition.hash
+            known = decisions.get(name)
+            state = None if known is None else known.state
+            quarantined = is_quarantined(state, digest, strict=strict, suspect=name in flags)
             if known is None:
-                known = Decision(definition.hash, definition.hash)
-                member.decisions[definition.name] = known
-                approved = False
+                decisions[name] = Decision(digest, digest, quarantined)
             else:
-                approved = known.hash == definition.hash and not known.quarantined
-            pin = Pin(known.pinned, approved)
-            verdict = pins.judge(member.record.pin, pin, definition.hash, suspect=suspect)
-            known.hash = definition.hash
-            if verdict is Verdict.QUARANTINED:
-                known.quarantined = True
+                known.hash, known.quarantined = digest, quarantined
 
     def _with(self, member: Member, offering: Offering) -> list[Offering]:
         """What all servers offer, in their order, with these lists of one of them."""
@@ -110,10 +107,10 @@ class Inspection:
         if self._looking is None or self._looking.done():
             self._looking = self._tasks.supervise("tool flags", self._look, is_vital=False)
 
-    async def settled(self) -> None:
-        """Wait until nothing is left to look at."""
+    async def settled(self, limit: float | None = None) -> None:
+        """Wait until nothing is left to look at, at most ``limit`` seconds."""
         if self._looking is not None:
-            await asyncio.wait({self._looking})
+            await asyncio.wait({self._looking}, timeout=limit)
 
     async def _look(self) -> None:
         while self._again:
@@ -132,7 +129,8 @@ class Inspection:
         offerings = [m.offering for m in members if m.offering is not None]
         found = await asyncio.to_thread(_examined, offerings)
         for member in members:
-            await self._mark(member, found.get(member.id, {}))
+            async with member.deciding:  # or an approval that is being written would be undone
+                await self._mark(member, found.get(member.id, {}))
 
     async def _mark(self, member: Member, found: Flags) -> None:
         marks: dict[str, tuple[tuple[str, ...], bool]] = {}
@@ -143,8 +141,9 @@ class Inspection:
                 flags = (CHANGED, *flags)
             if flags == decision.flags:
                 continue
-            is_news = bool(set(flags) - set(decision.flags))
-            if member.record.pin == STRICT and is_news and not decision.quarantined:
+            strict = member.record.pin == STRICT
+            is_held = is_quarantined_for(flags, decision.known_flags, strict=strict)
+            if is_held and not decision.quarantined:
                 decision.quarantined = True
                 held.append(name)
             decision.flags = flags
@@ -177,11 +176,20 @@ def shown(member: Member, offering: Offering) -> Offering:
 
 def differences(before: ToolRecord, after: ToolRecord) -> list[str]:
     """What is different in a tool, in words."""
-    texts = [
-        pins.define(msgspec.json.decode(tool.definition, type=dict[str, msgspec.Raw])).text
-        for tool in (before, after)
-    ]
+    texts = _text(before.definition), _text(after.definition)
     return [str(change) for change in pins.diff(*texts)][:_FEW]
+
+
+def changes_of(tool: ToolRecord) -> tuple[Change, ...]:
+    """What is different in a tool from what is pinned."""
+    if tool.pinned_definition is None:
+        return ()
+    return pins.diff(_text(tool.pinned_definition), _text(tool.definition))
+
+
+def _text(definition: bytes) -> bytes:
+    """The canonical text of a definition as it is stored."""
+    return pins.define(msgspec.json.decode(definition, type=dict[str, msgspec.Raw])).text
 
 
 def _examined(offerings: list[Offering]) -> dict[str, Flags]:

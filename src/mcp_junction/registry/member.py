@@ -14,6 +14,7 @@ import msgspec
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.health.verdict import Facts
+from mcp_junction.policy.pinning import PinnedState
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
@@ -27,6 +28,22 @@ class Decision(msgspec.Struct):
     quarantined: bool = False
     enabled: bool = True
     flags: tuple[str, ...] = ()
+    approved: tuple[str, ...] | None = None
+    """The flags with which a person approved what is pinned; None if nobody did."""
+    blocked: bool = False
+
+    @property
+    def state(self) -> PinnedState:
+        """What the rule of quarantine needs to know."""
+        is_approved = self.approved is not None
+        return PinnedState(self.pinned, self.hash, self.quarantined, is_approved, self.blocked)
+
+    @property
+    def known_flags(self) -> tuple[str, ...]:
+        """The flags that are no news about it."""
+        if self.approved is None or self.hash != self.pinned:
+            return self.flags
+        return (*self.flags, *self.approved)
 
     @property
     def is_open(self) -> bool:
@@ -44,6 +61,8 @@ class Member:
         """What the config file says of it, if it is the file's."""
         self.lock = asyncio.Lock()
         """Held while it is changed."""
+        self.deciding = asyncio.Lock()
+        """Held while what was decided or noticed about its tools is written."""
         self.refreshing = asyncio.Lock()
         """Held while somebody has its lists read again."""
         self.status = ServerState.DISCONNECTED

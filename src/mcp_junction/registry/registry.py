@@ -24,6 +24,7 @@ from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
+from mcp_junction.policy.pinning import STRICT
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.absent import AbsentServers
@@ -37,10 +38,11 @@ from mcp_junction.registry.definitions import (
 from mcp_junction.registry.desk import ToolDesk, decision_of
 from mcp_junction.registry.file import FileServers, Reloaded, recorded
 from mcp_junction.registry.ground import Ground
-from mcp_junction.registry.inspection import STRICT, shown
+from mcp_junction.registry.inspection import shown
 from mcp_junction.registry.life import Life
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.metrics import metrics_of
+from mcp_junction.registry.reviews import ToolReviews
 from mcp_junction.registry.rules import change_of, check, check_new, check_version
 from mcp_junction.registry.shelving import stored_lists, stored_offers
 from mcp_junction.registry.skills import SkillDesk
@@ -83,6 +85,7 @@ class Registry:
         self._life = Life(self._ground)
         self.skills = SkillDesk(self._ground)
         self._desk = ToolDesk(self._ground, self.skills.classifying.look)
+        self.reviews = ToolReviews(self._ground, self._desk, self._life.live)
         self._life.begin()
         self._junction.keeper.review = self._desk.review
         self._junction.greet()
@@ -205,11 +208,6 @@ class Registry:
     ) -> ToolRecord:
         """Change what was decided about a tool (``store.records.DECIDED``). Raises NotFound."""
         return await self._desk.change(self._roster.get(ref), name, changes, actor)
-
-    async def approve_tool(self, ref: str, name: str, digest: str, actor: Principal) -> ToolRecord:
-        """Pin the definition with this hash and let it be called. Raises NotFound, and
-        VersionConflict when it has changed again since it was looked at."""
-        return await self._desk.approve(self._roster.get(ref), name, digest, actor)
 
     # -- changing servers
 

@@ -21,6 +21,7 @@ from mcp_junction.catalog.catalog import Offering
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.kinds import ALL, TOOLS, Kind
 from mcp_junction.errors import NotFound, StoreError, StoreUnavailable
+from mcp_junction.policy.pinning import STRICT
 from mcp_junction.protocol import encode, param_headers
 from mcp_junction.registry.member import Member
 from mcp_junction.store.records import Definition, OfferRecord, ToolChanges, ToolRecord
@@ -90,13 +91,13 @@ class Shelving:
         self._store = store
         self._tasks = tasks
         self._stored = stored
-        self._newest: dict[str, Prepared] = {}
+        self._newest: dict[str, tuple[Prepared, frozenset[str]]] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    def put(self, member: Member, lists: Prepared) -> None:
-        """These are its lists now."""
-        self._newest[member.id] = lists
+    def put(self, member: Member, lists: Prepared, suspects: Iterable[str] = ()) -> None:
+        """These are its lists now; something was noticed about the tools in ``suspects``."""
+        self._newest[member.id] = lists, frozenset(suspects)
         if member.id not in self._writing:
             self._writing[member.id] = self._tasks.spawn(self._write(member))
 
@@ -112,13 +113,13 @@ class Shelving:
 
     async def _write(self, member: Member) -> None:
         try:
-            while (lists := self._newest.pop(member.id, None)) is not None:
+            while (newest := self._newest.pop(member.id, None)) is not None:
                 try:
                     async with self._gate:
-                        await self._replace(member, lists)
+                        await self._replace(member, *newest)
                 except StoreUnavailable as error:
                     log.warning("server %r: its lists cannot be stored: %s", member.name, error)
-                    self._newest.setdefault(member.id, lists)
+                    self._newest.setdefault(member.id, newest)
                     await asyncio.sleep(_RETRY)
         except NotFound:
             self._newest.pop(member.id, None)  # it has been removed meanwhile
@@ -128,9 +129,12 @@ class Shelving:
         finally:
             del self._writing[member.id]
 
-    async def _replace(self, member: Member, lists: Prepared) -> None:
-        strict = member.record.pin == "strict"
-        changes = await self._store.tools.replace(member.id, lists[TOOLS.name], strict=strict)
+    async def _replace(self, member: Member, lists: Prepared, suspects: frozenset[str]) -> None:
+        strict = member.record.pin == STRICT
+        tools = lists[TOOLS.name]
+        changes = await self._store.tools.replace(
+            member.id, tools, strict=strict, suspects=suspects
+        )
         member.tool_count = len(lists[TOOLS.name])
         for kind in ALL:
             if kind is not TOOLS:

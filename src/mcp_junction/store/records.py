@@ -107,6 +107,8 @@ class ToolRecord(msgspec.Struct, frozen=True, gc=False):
     pinned_hash: str
     pinned_definition: bytes | None = None
     quarantined: bool = False
+    approved_flags: list[str] | None = None
+    blocked: bool = False
     enabled: bool = True
     risk: str | None = None
     read_only: bool | None = None

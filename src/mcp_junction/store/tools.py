@@ -2,20 +2,21 @@
 
 A server's list is replaced whole, by difference: what did not change is not written. A tool that
 leaves the list stays as *gone*, so that its pin and the operator's decisions are still there when
-it comes back. The first definition seen is the pinned one; with ``strict`` a tool that differs from
-its pin is quarantined in the same transaction.
+it comes back. The first definition seen is the pinned one, and only an approval moves the pin; what
+is quarantined is decided by the rule in ``policy/pinning.py``, in the same transaction.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
 
-from mcp_junction.errors import NotFound, VersionConflict
+from mcp_junction.errors import DefinitionChanged, NotFound
+from mcp_junction.policy.pinning import PinnedState, is_quarantined
 from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Script, bump
 from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolCount, ToolRecord
 from mcp_junction.store.skills import held, marked
@@ -24,8 +25,15 @@ from mcp_junction.store.table import Table
 TABLE = Table(
     "tools",
     ToolRecord,
-    json={"fallbacks", "flags", "skill_ids", "skill_confidences"},
-    flags={"quarantined", "enabled", "read_only", "idempotent", "is_classified"},
+    json={"fallbacks", "flags", "approved_flags", "skill_ids", "skill_confidences"},
+    flags={
+        "quarantined",
+        "blocked",
+        "enabled",
+        "read_only",
+        "idempotent",
+        "is_classified",
+    },
 )
 TOPIC = "tools"
 _WRITTEN = (
@@ -73,6 +81,20 @@ class Tools:
         query = Query(f"{_SELECT} WHERE {where}", [part for one in wanted for part in one])
         return await self._database.read(query, TABLE.records)
 
+    async def by_id(self, tool_id: str) -> ToolRecord | None:
+        """A tool that its server lists now."""
+        query = Query(f"{_SELECT} WHERE id = ? AND gone_at IS NULL", (tool_id,))
+        return await self._database.read(query, TABLE.first)
+
+    async def reviewable(self) -> list[ToolRecord]:
+        """Listed tools that are quarantined, flagged, or not in their pinned form."""
+        query = Query(
+            f"{_SELECT} WHERE gone_at IS NULL"
+            " AND (quarantined OR hash <> pinned_hash OR flags <> '[]')"
+            " ORDER BY server_id, position, name"
+        )
+        return await self._database.read(query, TABLE.records)
+
     async def get(self, server_id: str, name: str) -> ToolRecord:
         """Raises NotFound."""
         found = await self.find(server_id, name)
@@ -95,10 +117,19 @@ class Tools:
     # -- changing
 
     async def replace(
-        self, server_id: str, definitions: Sequence[Definition], *, strict: bool = False
+        self,
+        server_id: str,
+        definitions: Sequence[Definition],
+        *,
+        strict: bool = False,
+        suspects: Collection[str] = (),
     ) -> ToolChanges:
-        """The list of a server's tools as it now is; what that changed. Raises NotFound."""
-        return await self._database.write(_replace(server_id, definitions, strict))
+        """The list of a server's tools as it now is; what that changed. Raises NotFound.
+
+        ``suspects`` are the names of those that something was noticed about.
+        """
+        review = _Review(strict, frozenset(suspects))
+        return await self._database.write(_replace(server_id, definitions, review))
 
     async def change(self, server_id: str, name: str, changes: Mapping[str, Any]) -> ToolRecord:
         """Change what was decided about a tool. Raises NotFound."""
@@ -113,18 +144,42 @@ class Tools:
     async def approve(self, server_id: str, name: str, digest: str) -> ToolRecord:
         """Pin the definition with this hash, and end its quarantine.
 
-        Raises NotFound, and VersionConflict when the tool has changed again since it was looked at.
+        Raises NotFound, and DefinitionChanged when it has another since it was looked at.
         """
-        return await self._database.write(_approve(server_id, name, digest))
+        return await self._database.write(_decide(server_id, name, digest, _APPROVE))
+
+    async def block(self, server_id: str, name: str, digest: str) -> ToolRecord:
+        """Keep a tool out until it is approved. Raises as ``approve`` does."""
+        return await self._database.write(_decide(server_id, name, digest, _BLOCK))
+
+
+class _Review(NamedTuple):
+    """What the rule of quarantine must know beside the tools themselves."""
+
+    strict: bool
+    suspects: frozenset[str]
+
+    def quarantines(self, known: ToolRecord | None, definition: Definition) -> bool:
+        state = None
+        if known is not None:
+            state = PinnedState(
+                known.pinned_hash,
+                known.hash,
+                known.quarantined,
+                known.approved_flags is not None,
+                known.blocked,
+            )
+        suspect = definition.name in self.suspects
+        return is_quarantined(state, definition.hash, strict=self.strict, suspect=suspect)
 
 
 def _replace(
-    server_id: str, definitions: Sequence[Definition], strict: bool
+    server_id: str, definitions: Sequence[Definition], review: _Review
 ) -> Script[ToolChanges]:
     if not (yield Query(LOCKED, (server_id,))):
         raise NotFound(f"there is no server with the id {server_id!r}")
     rows = yield Query(f"{_SELECT} WHERE server_id = ?", (server_id,))
-    (made,) = yield Compute(lambda: _compare(server_id, TABLE.records(rows), definitions, strict))
+    (made,) = yield Compute(lambda: _compare(server_id, TABLE.records(rows), definitions, review))
     changes: ToolChanges
     changes, rewritten = made[0]
     count = len({definition.name for definition in definitions})
@@ -143,7 +198,7 @@ def _replace(
 
 
 def _compare(
-    server_id: str, before: list[ToolRecord], definitions: Sequence[Definition], strict: bool
+    server_id: str, before: list[ToolRecord], definitions: Sequence[Definition], review: _Review
 ) -> tuple[ToolChanges, list[ToolRecord]]:
     """What is different, and which rows have to be written again for it."""
     now = time.time()
@@ -158,9 +213,9 @@ def _compare(
         listed.add(definition.name)
         old = known.get(definition.name)
         if old is None:
-            changes.added.append(_new(server_id, position, definition, now))
+            changes.added.append(_new(server_id, position, definition, review, now))
             continue
-        new = _renewed(old, position, definition, strict, now)
+        new = _renewed(old, position, definition, review, now)
         if new.hash != old.hash or old.gone_at is not None:
             rewritten.append(new)
             changes.changed.append((old, new))
@@ -181,7 +236,9 @@ def _moved(changes: ToolChanges) -> list[ToolRecord]:
     return [*changes.removed, *(old for old, _ in changes.changed if old.gone_at is not None)]
 
 
-def _new(server_id: str, position: int, definition: Definition, now: float) -> ToolRecord:
+def _new(
+    server_id: str, position: int, definition: Definition, review: _Review, now: float
+) -> ToolRecord:
     return ToolRecord(
         id=str(uuid4()),
         server_id=server_id,
@@ -190,13 +247,14 @@ def _new(server_id: str, position: int, definition: Definition, now: float) -> T
         definition=definition.definition,
         hash=definition.hash,
         pinned_hash=definition.hash,
+        quarantined=review.quarantines(None, definition),
         first_seen_at=now,
         updated_at=now,
     )
 
 
 def _renewed(
-    old: ToolRecord, position: int, definition: Definition, strict: bool, now: float
+    old: ToolRecord, position: int, definition: Definition, review: _Review, now: float
 ) -> ToolRecord:
     """A known tool as its server tells of it now. Only approval moves the pin."""
     differs = definition.hash != old.pinned_hash
@@ -204,14 +262,13 @@ def _renewed(
     if differs and pinned is None:
         pinned = old.definition
     changed = definition.hash != old.hash
-    held = old.quarantined if differs else old.quarantined and old.hash == old.pinned_hash
     return msgspec.structs.replace(
         old,
         position=position,
         definition=definition.definition,
         hash=definition.hash,
         pinned_definition=pinned if differs else None,
-        quarantined=held or (differs and strict),
+        quarantined=review.quarantines(old, definition),
         is_classified=old.is_classified and not changed,
         updated_at=now if changed or old.gone_at is not None else old.updated_at,
         gone_at=None,
@@ -243,16 +300,27 @@ def _mark(server_id: str, marks: Mapping[str, tuple[Sequence[str], bool]]) -> Sc
     yield bump(TOPIC)
 
 
-def _approve(server_id: str, name: str, digest: str) -> Script[ToolRecord]:
+_APPROVE: Final = (
+    "pinned_hash = hash, pinned_definition = NULL, quarantined = FALSE, blocked = FALSE,"
+    " approved_flags = flags"
+)
+_BLOCK: Final = "quarantined = TRUE, blocked = TRUE"
+
+
+def _decide(server_id: str, name: str, digest: str, assignments: str) -> Script[ToolRecord]:
+    """Write what a person has decided about the definition with this hash."""
     rows = yield Query(
-        "UPDATE tools SET pinned_hash = hash, pinned_definition = NULL, quarantined = ?,"
-        " updated_at = ? WHERE server_id = ? AND name = ? AND hash = ?"
-        f" RETURNING {', '.join(TABLE.columns)}",
-        (False, time.time(), server_id, name, digest),
+        f"UPDATE tools SET {assignments}, updated_at = ? WHERE server_id = ? AND name = ?"
+        f" AND hash = ? AND gone_at IS NULL RETURNING {', '.join(TABLE.columns)}",
+        (time.time(), server_id, name, digest),
     )
     if rows:
         yield bump(TOPIC)
         return TABLE.record(rows[0])
-    if (yield Query("SELECT id FROM tools WHERE server_id = ? AND name = ?", (server_id, name))):
-        raise VersionConflict("the tool", 0)
+    found = yield Query(
+        "SELECT hash FROM tools WHERE server_id = ? AND name = ? AND gone_at IS NULL",
+        (server_id, name),
+    )
+    if found:
+        raise DefinitionChanged(found[0][0])
     raise NotFound(f"there is no tool {name!r}")
