@@ -14,12 +14,12 @@ from typing import Any
 
 from msgspec import Raw
 
+from mcp_junction.calls.arrivals import Arrivals
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.finding import Finding
-from mcp_junction.calls.methods import TASKS
-from mcp_junction.calls.own import OwnTools, meant
+from mcp_junction.calls.own import OwnTools
 from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import Watcher
@@ -27,7 +27,8 @@ from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
 from mcp_junction.catalog.fleet import Fleet
 from mcp_junction.catalog.keeper import Keeper
-from mcp_junction.catalog.kinds import ALL, RESOURCES
+from mcp_junction.catalog.kinds import ALL
+from mcp_junction.config.limits import UNLIMITED, quota_of
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
@@ -35,6 +36,7 @@ from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
 from mcp_junction.listener.capabilities import stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
+from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
@@ -94,8 +96,9 @@ class Junction:
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
         self.messages = ServerMessages(self.sessions, self._subscriptions)
+        self.quotas = Quotas(quota_of(self.settings) if supervised else UNLIMITED)
         parked = self.settings.parked_ms / 1000
-        self.lot = Lot(self.clock, Seal(state_key), parked, self.settings.max_parked)
+        self.lot = Lot(self.clock, Seal(state_key), parked, self.quotas.quota.parked)
         crossing = Crossing(self.lot, self.settings.name, self.settings.version)
         self.watchers: list[Watcher] = []
         self.on_changed: Callable[[Upstream], None] | None = None
@@ -121,7 +124,8 @@ class Junction:
         self._own = OwnTools(self.finding, self.settings.name, self.settings.version)
         self._snapshot = Snapshot(self.keeper.catalog, *self._paths, self._own, self.servers)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        self._settled = False
+        wait = self.settings.list_wait_ms / 1000
+        self._arrivals = Arrivals(self.keeper, self.servers, self.tasks, wait)
         self._changes = {method: self._coalescer(method) for method in _CHANGES}
         self._changed_at: dict[str, int] = {}
 
@@ -187,7 +191,8 @@ class Junction:
         endpoint: Endpoint = EVERYTHING,
     ) -> Session:
         """A conversation; by default with the person who started this process."""
-        session = Session(principal, self.spelling(endpoint), send, offer, endpoint)
+        holding = self.quotas.of(principal)
+        session = Session(principal, self.spelling(endpoint), send, offer, endpoint, holding)
         self.sessions.add(session)
         return session
 
@@ -235,40 +240,13 @@ class Junction:
 
     @property
     def is_settled(self) -> bool:
-        if not self._settled and all(map(self._is_known, self.servers.values())):
-            self._settled = True
-            self.keeper.catalog.settle()
-        return self._settled
-
-    def _is_known(self, server: Upstream) -> bool:
-        """Whether it is up or has failed, or what it offers was known before."""
-        return server.settled.is_set() or server.key in self.keeper.catalog.offerings
+        return self._arrivals.are_over or self._arrivals.look()
 
     async def settled(self) -> None:
-        unknown = [server for server in self.servers.values() if not self._is_known(server)]
-        waits = [self.tasks.spawn(server.settled.wait()) for server in unknown]
-        try:
-            if waits:
-                await asyncio.wait(waits, timeout=self.settings.list_wait_ms / 1000)
-        finally:
-            for wait in waits:
-                wait.cancel()
+        await self._arrivals.wait()
 
     async def offered(self, call: Call) -> None:
-        settled = self.tasks.spawn(self.settled())
-        try:
-            while not settled.done() and not self._has(call):
-                either: set[asyncio.Future[None]] = {settled, self.keeper.swapped}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            settled.cancel()
-
-    def _has(self, call: Call) -> bool:
-        catalog, caller = self.keeper.catalog, call.caller
-        if call.address.kind is RESOURCES or call.address.kind is TASKS:
-            return False  # another server may have the same address, and come first
-        view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
-        return view.keep_used(meant(call, view))  # else another may come that would have it
+        await self._arrivals.wait_for(call)
 
     def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         for shared in self.servers.values():

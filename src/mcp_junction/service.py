@@ -65,7 +65,6 @@ class Service:
         """Told the address, once there is one."""
         self._registry = SessionRegistry(
             junction.clock,
-            settings.max_sessions,
             settings.session_idle_ms / 1000,
             junction.end_session,
         )

@@ -186,6 +186,22 @@ async def test_a_server_that_has_enough_to_do_is_left_alone(gateway):
         call.cancel()
 
 
+@pytest.mark.req("R-QUOTA")
+async def test_calls_over_the_limit_of_their_principal_are_refused(gateway):
+    served = await gateway(max_calls_per_principal=1)
+    await served.register("one")
+    held = asyncio.create_task(served.call("one.hold"))
+    await served.busy()
+    answer = await served.call("one.echo")
+    assert (answer.status_code, answer.json()["error_code"]) == (429, "RATE_LIMITED")
+    assert answer.json()["context"]["delivery"] == "not_sent"
+    assert "max_calls_per_principal" in answer.json()["detail"]
+    assert "retry-after" in answer.headers
+    assert (await served.call("one.release", role="agent")).status_code == 200
+    assert (await held).status_code == 200
+    assert (await served.call("one.echo")).status_code == 200
+
+
 class Forgetful(HttpPeer):
     """A server that knows no session when a tool is called."""
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import httpx
+import pytest
 from tests.plugin_rest import SERVERS, registration
 from tests.registry.toolbox import until
 
@@ -39,6 +40,16 @@ class Reader:
 
 def reading(served, role="admin", **how):
     return served.client(role).stream("GET", EVENTS, **how)
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_who_opens_too_many_streams_loses_his_own_oldest(gateway):
+    served = await gateway(max_streams_per_principal=1)
+    async with reading(served, "viewer"), reading(served) as first, reading(served) as second:
+        assert await Reader(first).ended()
+        await until(lambda: len(served.room.streams) == 2)
+        await served.client().post(SERVERS, json=registration(auto_connect=False))
+        assert (await Reader(second).next())["event"] == "server.registered"
 
 
 async def test_what_happens_is_told_as_it_happens(served):

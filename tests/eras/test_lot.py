@@ -10,6 +10,7 @@ from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.seal import Bearer, Seal
 from mcp_junction.errors import StateError
 from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.protocol.versions import RATE_LIMITED
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.clock import FakeClock
 from mcp_junction.testing.link import FakeLink, silence
@@ -140,3 +141,25 @@ async def test_however_many_are_late_one_sweep_ends_them_all_and_no_other():
     assert len(place.link.cancelled) == 350
     assert place.lot.take(state, BOB) is early
     await sweeping.close()
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_who_parks_too_many_calls_is_refused_and_nobody_else():
+    place = Place()
+    first, second = place.park(place.ride(ANN)), place.park(place.ride(ANN))
+    third = place.ride(ANN)
+    refused = place.lot.park(third, ANN)
+    assert (refused.kind, refused.code) == (Kind.ERROR, RATE_LIMITED)
+    assert "max_parked_per_principal" in refused.message
+    assert third.flight.future.done(), "its server is told, too"
+    states = [place.park(place.ride(BOB)) for _ in range(2)]
+    place.lot.take(first, ANN)
+    place.park(place.ride(ANN))
+    place.lot.withdraw(second, "enough")
+    place.lot.end(lambda bearer: bearer == BOB, "revoked")
+    with pytest.raises(StateError):
+        place.lot.take(states[0], BOB)
+    await place.clock.advance(61)
+    place.lot.sweep()
+    assert len(place.lot) == 0
+    assert place.lot._waiting == {}, "nothing is kept of those who have none"

@@ -11,7 +11,7 @@ from tests.keyring import Keys
 from tests.plugin_faults import Figures
 from tests.plugin_faults_http import HttpRig
 
-from mcp_junction.policy.principal import Role
+from mcp_junction.policy.principal import LOCAL_OWNER, Role
 from mcp_junction.testing import processes
 
 MIB = 1024 * 1024
@@ -151,19 +151,18 @@ async def test_sessions_and_refusals_leave_no_task_and_no_session(http_rig: Http
 
 
 @pytest.mark.req("F-14")
-async def test_at_the_limit_of_sessions_a_refused_opening_leaves_nothing(http_rig: HttpRig) -> None:
+@pytest.mark.req("R-QUOTA")
+async def test_at_the_limit_of_sessions_each_opening_ends_an_older_one(http_rig: HttpRig) -> None:
     http_rig.add("led")
-    http_rig.settings["max_sessions"] = 5
+    http_rig.settings["max_sessions_per_principal"] = 5
     async with served(http_rig) as within:
         clients = [await within.client() for _ in range(5)]
         late = Client(within.port)
         within.clients.append(late)
         streams = [await client.send("GET") for client in clients]
-        for _ in range(50):
-            assert (await late.request("POST", OPENING)).status == 503
-        assert len(within.junction.sessions) == 5
-        clients[0].close()
-        await until(lambda: within.service._registry._make_room(), "one to be idle")
-        assert (await late.request("POST", OPENING)).status == 200
-        assert len(within.junction.sessions) == 5
         assert [stream.status for stream in streams] == [200] * 5
+        for _ in range(50):
+            assert (await late.request("POST", OPENING)).status == 200
+            assert len(within.junction.sessions) == len(within.service._registry) == 5
+        holding = within.junction.quotas.of(LOCAL_OWNER)
+        await until(lambda: len(holding.streams) == 4, "the stream of the oldest to end")

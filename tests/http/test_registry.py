@@ -6,9 +6,11 @@ import heapq
 import pytest
 
 from mcp_junction.catalog.endpoints import EVERYTHING, one_server
-from mcp_junction.listener.http.registry import KEPT_STREAMS, SWEEP_EVERY, SessionRegistry
+from mcp_junction.config.limits import Quota
+from mcp_junction.listener.http.registry import KEPT_STREAMS, SWEEP_EVERY, Reply, SessionRegistry
 from mcp_junction.listener.http.streams import KEPT_BYTES
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
@@ -52,11 +54,15 @@ class Desk:
     def __init__(self, limit: int = 100) -> None:
         self.clock = Told()
         self.ended: list[Session] = []
-        self.registry = SessionRegistry(self.clock, limit, IDLE, self.ended.append)
+        self.quotas = Quotas(Quota(sessions=limit))
+        self.registry = SessionRegistry(self.clock, IDLE, self.ended.append)
         self.tasks = TaskScope("streams")
 
     def open(self, principal: Principal = LOCAL_OWNER, endpoint=EVERYTHING):
-        session = Session(principal, names.PLATFORM, lambda _: None, endpoint=endpoint)
+        holding = self.quotas.of(principal)
+        session = Session(
+            principal, names.PLATFORM, lambda _: None, endpoint=endpoint, holding=holding
+        )
         session.protocol_version = "2025-11-25"
         return self.registry.add(self.registry.new_id(), session, endpoint)
 
@@ -114,7 +120,7 @@ async def test_a_session_that_is_idle_for_long_expires(desk):
 
 async def test_a_session_with_a_call_or_a_reader_does_not_expire(desk):
     calling, listening = desk.open(), desk.open()
-    calling.session.calls[b"1"] = object()
+    calling.session.calls[b"1"] = Waiting()
     await listens(desk, listening)
     desk.clock.time += 10 * IDLE
     desk.registry.sweep()
@@ -125,24 +131,80 @@ async def test_a_session_with_a_call_or_a_reader_does_not_expire(desk):
     assert len(desk.ended) == 2
 
 
-async def test_at_the_limit_the_longest_idle_one_goes():
+class Waiting:
+    """A call whose client is there."""
+
+    def __init__(self, wire: object = None) -> None:
+        self.wire = wire
+        self.dropped: list[str] = []
+
+    def drop(self, reason: str) -> None:
+        self.dropped.append(reason)
+
+
+class Gone:
+    """An exchange whose client has left."""
+
+    is_gone = True
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_a_call_whose_client_has_gone_is_ended_with_the_idle_time_of_its_session(desk):
+    left, waited_for = desk.open(), desk.open()
+    there, stays = Gone(), Gone()
+    stays.is_gone = False
+    for found, exchange in ((left, there), (waited_for, stays)):
+        wire = Reply(None, desk.tasks, found, b"", exchange)
+        found.session.calls[b"1"] = Waiting(wire)
+    call = left.session.calls[b"1"]
+    desk.clock.time += IDLE - 1
+    desk.registry.sweep()
+    assert not desk.ended, "the client may yet come back for it"
+    desk.clock.time += 2
+    desk.registry.sweep()
+    assert desk.ended == [left.session]
+    assert call.dropped == ["the session has expired"]
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_at_the_limit_the_oldest_one_that_is_not_in_use_goes():
     desk = Desk(limit=3)
-    first, second, third = desk.open(), desk.open(), desk.open()
-    for found in (first, third, second):
-        desk.clock.time += 1
-        assert desk.knows(found)
-    first.session.calls[b"1"] = object()
+    busy, used, unused = desk.open(), desk.open(), desk.open()
+    busy.session.calls[b"1"] = Waiting()
+    desk.clock.time += 1
+    assert desk.knows(used)
     fourth = desk.open()
-    assert desk.ended == [third.session]
-    assert all(desk.knows(found) for found in (first, second, fourth))
+    assert desk.ended == [unused.session]
+    assert all(desk.knows(found) for found in (busy, used, fourth))
 
 
-async def test_at_the_limit_nobody_who_is_busy_goes():
+@pytest.mark.req("R-QUOTA")
+async def test_at_the_limit_of_those_that_are_all_in_use_the_oldest_goes():
     desk = Desk(limit=2)
-    for found in (desk.open(), desk.open()):
-        found.session.calls[b"1"] = object()
-    assert desk.open() is None
-    assert not desk.ended
+    first, second = desk.open(), desk.open()
+    for found in (first, second):
+        found.session.calls[b"1"] = Waiting()
+    assert desk.knows(desk.open())
+    assert desk.ended == [first.session]
+
+
+@pytest.mark.req("R-QUOTA")
+async def test_who_opens_too_many_sessions_loses_none_of_anybody_else():
+    desk = Desk(limit=2)
+    others = [desk.open(Principal(name, Role.AGENT)) for name in ("ann", "ben", "cid")]
+    for _ in range(50):
+        desk.open(Principal("greedy", Role.AGENT))
+    assert all(desk.knows(found) for found in others)
+    assert len(desk.registry) == 5
+    assert {session.principal.id for session in desk.ended} == {"greedy"}
+
+
+async def test_nothing_is_kept_of_a_principal_that_holds_nothing():
+    desk = Desk()
+    for number in range(100):
+        desk.registry.remove(desk.open(Principal(f"p{number}", Role.AGENT)), "enough")
+    desk.ended.clear()
+    assert len(desk.quotas) == 0
 
 
 async def test_the_end_of_a_session_is_told_once_and_ends_its_streams(desk):
@@ -191,15 +253,14 @@ async def test_a_whole_gateway_ends_sessions_that_are_idle(serving):
 
 
 async def test_a_whole_gateway_has_a_limit_on_sessions(serving):
-    gateway = await serving({}, max_sessions=2)
+    gateway = await serving({}, max_sessions_per_principal=2)
     first = await gateway.front(listens=False)
     second, third = await gateway.front(), await gateway.front()
     assert "no such session" in (await first.error_without_id("ping"))["message"]
     assert await second.result("ping") == await third.result("ping") == {}
-    wire = await gateway.wire()
-    wire.request("POST", "/mcp", first.hello)
-    response = await wire.response()
-    assert (response.status, response.headers["retry-after"]) == (503, "10")
+    fourth = await gateway.front(listens=False)
+    assert "no such session" in (await second.error_without_id("ping"))["message"]
+    assert await third.result("ping") == await fourth.result("ping") == {}
     assert len(gateway.junction.sessions) == 2
 
 

@@ -12,12 +12,14 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.config.limits import Quota
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
 from mcp_junction.listener.stateless import Reply, StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names, requests
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import (
@@ -40,7 +42,13 @@ BOUND = 5.0
 class FakeBackend:
     """A Backend over FakeUpstreams; settled at once, or when ``settle`` is called."""
 
-    def __init__(self, *upstreams: FakeUpstream, settled: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        *upstreams: FakeUpstream,
+        settled: bool = True,
+        quota: dict[str, int] | None = None,
+        **settings: Any,
+    ) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
         crossed = crossing(clock)
@@ -48,6 +56,7 @@ class FakeBackend:
         self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
         self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
         self.is_settled = settled
+        self.quotas = Quotas(Quota(**(quota or {})))
         self.sessions: list[Session] = []
         self.levels: list[int] = []
         self.passed_on: list[tuple[str, bytes]] = []
@@ -111,7 +120,8 @@ class Client:
         self.tasks = TaskScope("calls")
         self.dispatcher = Dispatcher(backend, self.tasks)
         self.sent: list[bytes] = []
-        self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
+        holding = backend.quotas.of(LOCAL_OWNER)
+        self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append, holding=holding)
 
     def say(self, line: bytes) -> None:
         """One line, as a listener would take it."""

@@ -167,7 +167,8 @@ class Calling:
     def _session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)
         if session is None:
-            session = Session(principal, self._junction.spelling(), _nowhere)
+            holding = self._junction.quotas.of(principal)
+            session = Session(principal, self._junction.spelling(), _nowhere, holding=holding)
             session.protocol_version = LATEST_HANDSHAKE
             self._sessions[principal] = session
         return session

@@ -30,7 +30,7 @@ class Room:
         self._classifies = junction.settings.classifier != OFF
         self.calling = Calling(junction, registry, keys.is_in_force)
         self._tasks = TaskScope("REST")
-        self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force)
+        self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force, junction.quotas)
         self.front = Front(keys, self._make, registry.metrics)
 
     async def load(self) -> None:

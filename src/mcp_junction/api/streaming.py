@@ -15,6 +15,7 @@ import msgspec
 from mcp_junction.api.models import moment
 from mcp_junction.bus.bus import Bus, missed
 from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.quotas import Quotas, Stream
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord
 from mcp_junction.tasks import TaskScope
@@ -36,11 +37,13 @@ class Streams:
         events: Events,
         tasks: TaskScope,
         is_allowed: Callable[[Principal], bool],
+        quotas: Quotas,
     ) -> None:
         self._bus = bus
         self._events = events
         self._tasks = tasks
         self._is_allowed = is_allowed
+        self._quotas = quotas
         self._open: dict[asyncio.Queue[bytes | None], Principal] = {}
 
     def __len__(self) -> int:
@@ -84,11 +87,14 @@ class Streams:
         pump = self._tasks.spawn(self._pump(queue, after, types))
         self._open[queue] = principal
         self.end(self._is_allowed)  # a key may have been revoked while we asked the store
+        holding, counted = self._quotas.of(principal), _Followed(queue)
+        holding.open_stream(counted)
         try:
             yield _OPENING
             while (data := await _soon(queue)) is not None:
                 yield data
         finally:
+            holding.streams.discard(counted)
             del self._open[queue]
             pump.cancel()
 
@@ -100,6 +106,18 @@ class Streams:
                 await queue.put(_event(record))
         finally:
             _end(queue)  # it can be taken up where it was
+
+
+class _Followed(Stream):
+    """A stream of events, as it is counted for its principal."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: asyncio.Queue[bytes | None]) -> None:
+        self._queue = queue
+
+    def cut(self) -> None:
+        _end(self._queue)
 
 
 def _end(queue: asyncio.Queue[bytes | None]) -> None:

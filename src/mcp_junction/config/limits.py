@@ -1,4 +1,4 @@
-"""Limits: how much of us one server may hold, so that a hanging one does not take it all.
+"""Limits: how much of us one server, and one principal, may hold at once.
 
 They are compared on every call, so they are plain numbers: no limit is a very large one.
 """
@@ -23,6 +23,34 @@ class Limits(NamedTuple):
 
 
 GENEROUS: Final = Limits()
+
+
+class Quota(NamedTuple):
+    """What one principal may hold at once."""
+
+    sessions: int = sys.maxsize
+    streams: int = sys.maxsize
+    calls: int = sys.maxsize
+    """Calls in flight."""
+    parked: int = sys.maxsize
+    """Calls that wait for the answer to their server's question."""
+    bytes: int = sys.maxsize
+    """Bytes that wait to be written to its clients, or are kept for them."""
+
+
+UNLIMITED: Final = Quota()
+
+
+def quota_of(settings: Settings) -> Quota:
+    """The quota of every principal of a service; 0 is no limit."""
+    chosen = (
+        settings.max_sessions_per_principal,
+        settings.max_streams_per_principal,
+        settings.max_calls_per_principal,
+        settings.max_parked_per_principal,
+        settings.max_bytes_per_principal,
+    )
+    return Quota(*(limit or sys.maxsize for limit in chosen))
 
 
 def limits_of(settings: Settings, **own: int) -> Limits:

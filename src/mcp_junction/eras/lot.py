@@ -15,7 +15,7 @@ from mcp_junction.eras.ride import Ride
 from mcp_junction.eras.seal import Bearer, Seal, Ticket
 from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode
-from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
+from mcp_junction.protocol.versions import RATE_LIMITED, SERVER_UNAVAILABLE
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
@@ -29,11 +29,14 @@ class Lot:
     """The parked rides."""
 
     def __init__(self, clock: Clock, seal: Seal, seconds: float, limit: int) -> None:
+        """``limit`` is how many rides of one principal may wait."""
         self.seal = seal
         self._clock = clock
         self._seconds = seconds
         self._limit = limit
         self._rides: dict[str, Ride] = {}
+        self._waiting: dict[object, int] = {}
+        """How many rides of each principal wait; nobody is in it who has none."""
         self._used: dict[str, float] = {}
         """The tickets of stateless servers' states that have been used, until they expire."""
         self._some = asyncio.Event()
@@ -43,15 +46,16 @@ class Lot:
 
     def park(self, ride: Ride, bearer: Bearer) -> Outcome:
         """The answer that asks the client, and the ticket it comes back with."""
-        if len(self._rides) >= self._limit:
-            full = _ended("too many calls wait for their clients")
-            ride.abandon(full, "no room to wait")
+        if self._waiting.get(ride.principal, 0) >= self._limit:
+            full = _over_quota(self._limit)
+            ride.abandon(full, "its client has too many calls waiting")
             return full
         ride.bearer = bearer
         ride.round += 1
         ride.id = ride.id or _new_id()
         ride.expires = self._clock.now() + self._seconds
         self._rides[ride.id] = ride
+        self._waiting[ride.principal] = self._waiting.get(ride.principal, 0) + 1
         self._some.set()
         ticket = Ticket(bearer, ride=ride.id, round=ride.round)
         result = {
@@ -91,22 +95,31 @@ class Lot:
         ride = self._rides.get(ticket.ride)
         if ride is None or ride.round != ticket.round:
             raise StateError("this requestState was used before, or has expired")
-        del self._rides[ride.id]
+        self._remove(ride)
         return ride
+
+    def _remove(self, ride: Ride) -> None:
+        """Let a ride wait no longer."""
+        del self._rides[ride.id]
+        left = self._waiting[ride.principal] - 1
+        if left:
+            self._waiting[ride.principal] = left
+        else:
+            del self._waiting[ride.principal]
 
     def withdraw(self, state: str, reason: str) -> None:
         """End the ride that ``state`` is the ticket of, if it still waits for its client."""
         ticket = self.seal.read(state)
         ride = self._rides.get(ticket.ride)
         if ride is not None and ride.round == ticket.round:
-            del self._rides[ride.id]
+            self._remove(ride)
             ride.abandon(_ended(reason), reason)
 
     def end(self, belongs: Callable[[Bearer], bool], reason: str) -> None:
         """End the rides of whoever is no longer expected."""
         for ride in list(self._rides.values()):
             if ride.bearer is not None and belongs(ride.bearer):
-                del self._rides[ride.id]
+                self._remove(ride)
                 ride.abandon(_ended(reason), reason)
 
     def sweep(self) -> bool:
@@ -114,7 +127,7 @@ class Lot:
         now = self._clock.now()
         late = list(islice((ride for ride in self._rides.values() if ride.expires <= now), _SOME))
         for ride in late:
-            del self._rides[ride.id]
+            self._remove(ride)
             ride.abandon(_ended("the client did not come back"), "the client did not come back")
         return len(late) == _SOME
 
@@ -131,6 +144,14 @@ class Lot:
 
 def _new_id() -> str:
     return secrets.token_urlsafe(12)
+
+
+def _over_quota(limit: int) -> Outcome:
+    words = (
+        f"you have {limit} calls waiting for answers to their servers' questions, as many as one"
+        " principal may have (max_parked_per_principal); answer or cancel some of them first"
+    )
+    return outcomes.failed(RATE_LIMITED, words, Delivery.UNKNOWN)
 
 
 def _ended(reason: str) -> Outcome:

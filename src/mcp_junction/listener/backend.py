@@ -12,6 +12,7 @@ from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.lot import Lot
+from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.sessions.listen import Listen
 from mcp_junction.sessions.session import Session
@@ -22,6 +23,8 @@ class Backend(Protocol):
     settings: Settings
     lot: Lot
     """Where calls wait for their clients."""
+    quotas: Quotas
+    """What every principal holds."""
 
     @property
     def snapshot(self) -> Snapshot:

@@ -132,6 +132,7 @@ class Introductions:
         spelling = self._backend.spelling(endpoint)
         if self._backend.settings.separator is None:
             spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
-        visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy())
+        holding = self._backend.quotas.of(principal)
+        visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy(), holding)
         self._backend.introduced(visitor)
         return visitor

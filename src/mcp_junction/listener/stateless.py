@@ -28,6 +28,7 @@ from mcp_junction.listener.agreement import Headers
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.introductions import Introductions
 from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.quotas import Holding
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import cursor_in
@@ -104,6 +105,9 @@ class StatelessDispatcher:
     def calls(self) -> int:
         """How many calls are under way."""
         return len(self.running) - len(self.listens)
+
+    def holding_of(self, principal: Principal) -> Holding:
+        return self._backend.quotas.of(principal)
 
     # -- a request
 

@@ -52,7 +52,12 @@ class Listen(Visitor):
 
     def __init__(self, visitor: Visitor, frame_id: bytes, wanted: Wanted, wire: Wire) -> None:
         super().__init__(
-            visitor.principal, visitor.endpoint, visitor.spelling, {}, visitor.client_info
+            visitor.principal,
+            visitor.endpoint,
+            visitor.spelling,
+            {},
+            visitor.client_info,
+            visitor.holding,
         )
         self.id = frame_id
         self.announcements = wanted.announcements()

@@ -12,6 +12,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.quotas import Holding
 from mcp_junction.policy.roles import CALLERS
 from mcp_junction.protocol import encode, envelope, frames, levels
 from mcp_junction.protocol.frames import Frame
@@ -44,6 +45,7 @@ class Session:
         "client",
         "client_info",
         "endpoint",
+        "holding",
         "listed",
         "log_level",
         "offer",
@@ -60,8 +62,10 @@ class Session:
         send: Callable[[bytes], None],
         offer: Callable[[bytes], None] | None = None,
         endpoint: Endpoint = EVERYTHING,
+        holding: Holding | None = None,
     ) -> None:
         self.principal = principal
+        self.holding = holding or Holding()
         self.spelling = spelling
         self.endpoint = endpoint
         self.send = send

@@ -124,6 +124,15 @@ def overloaded(server: str, calls: int) -> Outcome:
     return failed(RATE_LIMITED, message, Delivery.NOT_SENT, server=server)
 
 
+def over_quota(calls: int) -> Outcome:
+    """The caller itself has as many calls in flight as one principal may have."""
+    message = (
+        f"you have {calls} calls in flight, as many as one principal may have"
+        " (max_calls_per_principal); try again when one of them has ended"
+    )
+    return failed(RATE_LIMITED, message, Delivery.NOT_SENT)
+
+
 def link_lost(server: str, delivery: Delivery, why: str) -> Outcome:
     return failed(
         LINK_LOST, f"the connection to server {server!r} was lost: {why}", delivery, server=server

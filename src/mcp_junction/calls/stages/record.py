@@ -1,4 +1,7 @@
-"""Record: every call leaves exactly one event, and every call gets an outcome, come what may."""
+"""Record: every call leaves exactly one event, and every call gets an outcome, come what may.
+
+The calls in flight of a principal are counted here too, where every call of every front comes by.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,19 @@ class Record:
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
         began = self._clock.now()
+        holding = call.caller.holding
+        holding.calls += 1
         try:
-            outcome = await following(call)
+            if holding.calls <= holding.quota.calls:
+                outcome = await following(call)
+            else:
+                outcome = outcomes.over_quota(holding.quota.calls)
         except Exception:  # a fault of ours must still be answered
             log.exception("a call failed inside Junction")
             delivery = call.flight.delivery if call.flight is not None else None
             outcome = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
+        finally:
+            holding.calls -= 1
         seconds = self._clock.now() - began
         if self._sink is not None:
             self._emit(self._sink, call, outcome, seconds)

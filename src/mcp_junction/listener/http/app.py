@@ -170,6 +170,7 @@ class HttpListener:
         # Our own HTTP protocol has the body already, or did not even keep it.
         if asked.exchange is None:
             return self._read_first(asked, receive)
+        asked.exchange.principal = principal
         return self._read(asked, asked.exchange.body)
 
     async def _read_first(self, asked: _Asked, receive: Receive) -> None:
@@ -222,10 +223,6 @@ class HttpListener:
             await _respond(send, 400, answer)
             return
         found = self._registry.add(self._registry.new_id(), session, endpoint)
-        if found is None:
-            self._registry.discard(session)
-            await _refuse(send, 503, "too many sessions", [(b"retry-after", b"10")])
-            return
         channel.bind(lambda: found.standing(self._tasks))
         await _respond(send, 200, answer, [(b"mcp-session-id", found.id.encode())])
 
@@ -256,7 +253,7 @@ class HttpListener:
             self._dispatcher.answer(session, frame, session)
             await _respond(send, 202, b"")
             return
-        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""))
+        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""), exchange)
         answer = self._dispatcher.answer(session, frame, reply)
         if answer is not None and not isinstance(answer, bytes):
             answer = await answer
@@ -283,7 +280,7 @@ class HttpListener:
             return
         if self._draining:
             parts = [_ending(part) for part in parts]
-        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""))
+        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""), asked.exchange)
         begun = self._dispatcher.begin_batch(found.session, parts, reply)
         answers = await self._dispatcher.batch_ended(begun)
         if reply.stream is not None:
@@ -314,6 +311,7 @@ class HttpListener:
         ended = await stream.attach(send, after=after, prime=found.wants_priming)
         exchange: Exchange | None = scope.get("exchange")
         if exchange is not None:
+            exchange.principal = principal
             exchange.when_gone = partial(stream.left, ended)
             await ended
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from mcp_junction.listener.http.protocol import HttpProtocol
+    from mcp_junction.policy.principal import Principal
 
 log = logging.getLogger("mcp_junction.http")
 
@@ -26,7 +27,7 @@ class Exchange:
 
     __slots__ = (
         "_body", "_chunked", "_disconnected", "_gone", "_head", "_protocol", "_read", "_scope",
-        "_size", "_started", "complete", "keep_alive", "when_gone",
+        "_size", "_started", "complete", "keep_alive", "principal", "when_gone",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,8 @@ class Exchange:
         self._gone = False
         self._disconnected: asyncio.Future[None] | None = None
         self.complete = False
+        self.principal: Principal | None = None
+        """Who asks, once that is known."""
         self.keep_alive = True
         self.when_gone: Callable[[], None] | None = None
         """Told when the response is complete or the client has left; ``receive`` says it too."""
@@ -68,6 +71,11 @@ class Exchange:
     def body(self) -> bytes | None:
         """The whole body, without asking ``receive`` for it; None when it was too large to keep."""
         return self._body if self._size <= self._protocol.max_body else None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody reads a response any more: it is complete, or the client has left."""
+        return self._gone
 
     def respond(self, head: bytes, body: bytes) -> None:
         """A whole response in one step: status line and headers, without the blank line."""

@@ -1,7 +1,8 @@
 """SessionRegistry: which sessions of HTTP clients there are, and when they are over.
 
 A session belongs to the principal and the endpoint it was opened with; to anyone else it does not
-exist. Idle ones expire; there is a limit, and at the limit the longest idle one goes.
+exist. Idle ones expire, and so do those whose client has gone, with the calls it left. A principal
+has so many: when it opens one more, its own oldest goes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Final
 
 import msgspec
 
+from mcp_junction.calls.call import Wire
 from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.streams import KEPT_BYTES, EventStream, Send, accepts_stream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.resilience.clock import Clock
@@ -30,7 +33,8 @@ class HttpSession:
     """What the listener keeps about a session, beside the session itself."""
 
     __slots__ = (
-        "_delivered", "_next_stream", "endpoint", "id", "last_used", "session", "streams",
+        "_delivered", "_next_stream", "considered", "endpoint", "id", "last_used", "session",
+        "streams",
     )  # fmt: skip
 
     def __init__(self, session_id: str, session: Session, endpoint: Endpoint, now: float) -> None:
@@ -38,6 +42,8 @@ class HttpSession:
         self.session = session
         self.endpoint = endpoint
         self.last_used = now
+        self.considered = now
+        """When it was last looked at for whether it must make room."""
         self.streams: dict[int, EventStream] | None = None
         self._next_stream = _STANDING + 1
         self._delivered: set[int] = set()  # the streams that were delivered at the last look
@@ -51,7 +57,9 @@ class HttpSession:
             if ended is None:
                 break
             del streams[ended]
-        stream = streams[self._next_stream] = EventStream(self._next_stream, tasks)
+        stream = streams[self._next_stream] = EventStream(
+            self._next_stream, tasks, self.session.holding
+        )
         self._next_stream += 1
         return stream
 
@@ -77,7 +85,10 @@ class HttpSession:
 
     def standing(self, tasks: TaskScope) -> EventStream:
         """The stream for what belongs to no call."""
-        return self._streams().setdefault(_STANDING, EventStream(_STANDING, tasks))
+        streams = self._streams()
+        if _STANDING not in streams:
+            streams[_STANDING] = EventStream(_STANDING, tasks, self.session.holding)
+        return streams[_STANDING]
 
     def find_stream(self, last_event_id: bytes) -> tuple[EventStream, int] | None:
         """The stream an event id belongs to, and the number of the event in it."""
@@ -94,8 +105,10 @@ class HttpSession:
 
     @property
     def is_idle(self) -> bool:
-        attached = any(s.is_attached for s in (self.streams or {}).values())
-        return not self.session.calls and not attached
+        """Whether nobody waits for anything: a call whose client has gone does not count."""
+        if any(stream.is_attached for stream in (self.streams or {}).values()):
+            return False
+        return not any(_has_reader(call.wire) for call in self.session.calls.values())
 
     def close(self, reason: str) -> None:
         self.session.close(reason)
@@ -110,6 +123,10 @@ class HttpSession:
         return self.streams
 
 
+def _has_reader(wire: Wire) -> bool:
+    return not isinstance(wire, Reply) or wire.has_reader
+
+
 def _nowhere(frame: bytes) -> None:
     """What is said to a client that has gone."""
 
@@ -121,8 +138,16 @@ class Reply(msgspec.Struct, eq=False):
     _tasks: TaskScope
     _found: HttpSession
     _accept: bytes
+    _exchange: Exchange | None = None
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
     stream: EventStream | None = None
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether the client that sent the POST is still there, as far as we can know."""
+        if self.stream is not None:
+            return self.stream.is_attached
+        return self._exchange is None or not self._exchange.is_gone
 
     def send(self, frame: bytes) -> None:
         self._begun().send(frame)
@@ -154,10 +179,9 @@ class SessionRegistry:
     """Sessions by their id."""
 
     def __init__(
-        self, clock: Clock, limit: int, idle_seconds: float, closed: Callable[[Session], None]
+        self, clock: Clock, idle_seconds: float, closed: Callable[[Session], None]
     ) -> None:
         self._clock = clock
-        self._limit = limit
         self._idle_seconds = idle_seconds
         self._closed = closed
         self._sessions: dict[str, HttpSession] = {}
@@ -169,13 +193,20 @@ class SessionRegistry:
     def new_id(self) -> str:
         return f"{self._replica}.{secrets.token_urlsafe(18)}"
 
-    def add(self, session_id: str, session: Session, endpoint: Endpoint) -> HttpSession | None:
-        """Keep a new session; None when there are too many and none is idle."""
-        if len(self._sessions) >= self._limit and not self._make_room():
-            return None
+    def add(self, session_id: str, session: Session, endpoint: Endpoint) -> HttpSession:
+        """Keep a new session; its principal's oldest goes when that one has too many."""
         found = HttpSession(session_id, session, endpoint, self._clock.now())
         self._sessions[session_id] = found
+        oldest = session.holding.sessions.add(found, self._is_in_use)
+        if oldest is not None:
+            self.remove(oldest, "its principal has opened too many sessions after it")
         return found
+
+    def _is_in_use(self, found: HttpSession) -> bool:
+        """Whether a session was used since this was last asked, or somebody waits for it."""
+        was_used = found.last_used > found.considered
+        found.considered = self._clock.now()
+        return was_used or not found.is_idle
 
     def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
         """The session, if it is this principal's at this endpoint."""
@@ -191,6 +222,7 @@ class SessionRegistry:
 
     def remove(self, found: HttpSession, reason: str) -> None:
         if self._sessions.pop(found.id, None) is not None:
+            found.session.holding.sessions.discard(found)
             found.close(reason)
             self._closed(found.session)
 
@@ -203,13 +235,6 @@ class SessionRegistry:
         for found in list(self._sessions.values()):
             if not is_allowed(found.session.principal):
                 self.remove(found, "the key was revoked")
-
-    def _make_room(self) -> bool:
-        for found in sorted(self._sessions.values(), key=lambda s: s.last_used):
-            if found.is_idle:
-                self.remove(found, "another client needed the place")
-                return True
-        return False
 
     def sweep(self) -> None:
         """End what has been idle for too long, and drop what nobody will ask for again."""

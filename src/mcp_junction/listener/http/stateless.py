@@ -58,7 +58,7 @@ class StatelessFront:
             early = _refused_early(given, headers, frame)
             if early is not None:
                 return respond(send, early)
-        flow = Flow(send, self._tasks, headers, self._dispatcher, exchange)
+        flow = Flow(send, self._tasks, headers, self._dispatcher, exchange, principal)
         if exchange is not None:
             exchange.when_gone = flow.gone
         frame_id: bytes = frame.id if type(frame) is Request else frames.octets(frame.id)
@@ -90,6 +90,7 @@ class Flow(msgspec.Struct, eq=False):
     _headers: dict[bytes, bytes]
     _dispatcher: StatelessDispatcher
     _exchange: Exchange | None
+    _principal: Principal
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
     stream: EventStream | None = None
 
@@ -110,7 +111,8 @@ class Flow(msgspec.Struct, eq=False):
 
     def _begin(self) -> EventStream:
         if self.stream is None:
-            self.stream = EventStream(0, self._tasks, resumable=False)
+            holding = self._dispatcher.holding_of(self._principal)
+            self.stream = EventStream(0, self._tasks, holding, resumable=False)
             attach = self.stream.attach(self._send, after=0, prime=False)
             self._attaching = self._tasks.spawn(attach)
         return self.stream

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from mcp_junction.policy.quotas import Holding, Stream
 from mcp_junction.protocol import sse
 from mcp_junction.tasks import TaskScope
 
@@ -36,16 +37,26 @@ def accepts_stream(accept: bytes | None) -> bool:
     return not accept or _STREAM in accept or b"*/*" in accept
 
 
-class EventStream:
+class EventStream(Stream):
     """One stream of events to one client."""
 
     __slots__ = (
-        "_draining", "_handed", "_kept", "_kept_bytes", "_next", "_pending", "_pending_bytes",
-        "_resumable", "_send", "_tasks", "detached", "ended", "is_delivered", "number",
+        "_draining", "_handed", "_held", "_holding", "_kept", "_kept_bytes", "_next", "_pending",
+        "_pending_bytes", "_resumable", "_send", "_tasks", "detached", "ended", "is_delivered",
+        "number",
     )  # fmt: skip
 
-    def __init__(self, number: int, tasks: TaskScope, *, resumable: bool = True) -> None:
+    def __init__(
+        self,
+        number: int,
+        tasks: TaskScope,
+        holding: Holding | None = None,
+        *,
+        resumable: bool = True,
+    ) -> None:
         self.number = number
+        self._holding = holding or Holding()
+        self._held = 0  # bytes that are counted for its principal
         self._resumable = resumable
         self.ended = False
         self.is_delivered = False
@@ -61,6 +72,14 @@ class EventStream:
         self._send: Send | None = None
         self._draining: Send | None = None
 
+    def __del__(self) -> None:
+        self._holding.bytes -= self._held  # whatever became of it, it holds nothing any more
+
+    def _hold(self, size: int) -> None:
+        """Count bytes that are kept here, or less than nothing when they are let go."""
+        self._held += size
+        self._holding.bytes += size
+
     @property
     def is_attached(self) -> bool:
         return self._send is not None
@@ -75,11 +94,28 @@ class EventStream:
     def send(self, frame: bytes) -> None:
         if self._pending_bytes > BREAK_ABOVE:
             self.detach()  # it does not read; what it missed it may ask for again
-        self._push(frame)
+        if self._holding.has_room_for(len(frame)) or self._make_room_for(len(frame)):
+            self._push(frame)
 
     def offer(self, frame: bytes) -> None:
-        if self._pending_bytes < DROP_ABOVE and (self._send is not None or len(self._kept) < 16):
+        if (
+            self._pending_bytes < DROP_ABOVE
+            and (self._send is not None or len(self._kept) < 16)
+            and self._holding.has_room_for(len(frame))
+        ):
             self._push(frame)
+
+    def _make_room_for(self, size: int) -> bool:
+        """Let go of what is kept here, then of the reader; whether there is room then.
+
+        Its principal has as many bytes waiting as it may have, here or in other streams.
+        """
+        self._hold(-self._kept_bytes)
+        self._kept.clear()
+        self._kept_bytes = 0
+        if not self._holding.has_room_for(size):
+            self.detach()
+        return self._holding.has_room_for(size)
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -93,8 +129,11 @@ class EventStream:
             return
         self._kept.append((number, frame))
         self._kept_bytes += len(frame)
+        self._hold(len(frame))
         while len(self._kept) > KEPT_EVENTS or self._kept_bytes > KEPT_BYTES + len(frame):
-            self._kept_bytes -= len(self._kept.popleft()[1])
+            size = len(self._kept.popleft()[1])
+            self._kept_bytes -= size
+            self._hold(-size)
         if self._send is not None:
             self._handed = number
             self._queue(self._event(number, frame))
@@ -105,6 +144,7 @@ class EventStream:
     def _queue(self, data: bytes) -> None:
         self._pending.append(data)
         self._pending_bytes += len(data)
+        self._hold(len(data))
         self._drain_soon()
 
     def _drain_soon(self) -> None:
@@ -116,8 +156,7 @@ class EventStream:
         try:
             while self._pending and self._send is send:
                 data = b"".join(self._pending) if len(self._pending) > 1 else self._pending[0]
-                self._pending.clear()
-                self._pending_bytes = 0
+                self._clear_pending()
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             if self.ended and self._send is send:
                 await send({"type": "http.response.body", "body": b""})
@@ -136,24 +175,23 @@ class EventStream:
 
         Without an ``after`` it begins with what no reader has been given yet.
         """
-        if self._send is not None and self.detached is not None:
-            # It may be stuck: nobody waits for it.
-            self._tasks.spawn(_end(self._send, self.detached))
-            self.detached = None
-        self.detach()
+        self.cut()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         opening = b"id: %d_%d\nretry: %d\ndata: \n\n" % (self.number, after or 0, RETRY_MS)
         first = opening if prime else b": open\n\n"
         await send({"type": "http.response.body", "body": first, "more_body": True})
         self.detached = asyncio.get_running_loop().create_future()
         self._send = send
+        self._holding.open_stream(self)
         begin = self._handed if after is None else after
         for number, frame in self._kept:
             if number > begin:
                 self._queue(self._event(number, frame))
         self._handed = self._next - 1
         if not self._resumable:
+            self._hold(-self._kept_bytes)
             self._kept.clear()
+            self._kept_bytes = 0
         self._drain_soon()
         return self.detached
 
@@ -164,11 +202,24 @@ class EventStream:
         else:
             _settle(attached)
 
+    def cut(self) -> None:
+        """End the response to the reader there is, if there is one."""
+        if self._send is not None and self.detached is not None:
+            # It may be stuck: nobody waits for it.
+            self._tasks.spawn(_end(self._send, self.detached))
+            self.detached = None
+        self.detach()
+
+    def _clear_pending(self) -> None:
+        self._pending.clear()
+        self._hold(-self._pending_bytes)
+        self._pending_bytes = 0
+
     def detach(self) -> None:
         """There is no reader any more."""
         self._send = None
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._holding.streams.discard(self)
+        self._clear_pending()
         if self.detached is not None:
             _settle(self.detached)
 

@@ -1,0 +1,112 @@
+"""Quotas: how much one principal may hold at once, and what each holds now.
+
+It only counts and says who has to make room. Ending a session or a stream is done by its owner,
+and so is answering a call that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from mcp_junction.config.limits import UNLIMITED, Quota
+from mcp_junction.policy.principal import Principal
+
+T = TypeVar("T")
+
+
+class BoundedSet(Generic[T]):
+    """A set with a limit: what is added to a full one takes the place of the oldest."""
+
+    __slots__ = ("_items", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._items: dict[T, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    def add(self, item: T, is_in_use: Callable[[T], bool] | None = None) -> T | None:
+        """Add an item; return the one that has to go for it, if one has to.
+
+        That is the oldest for which ``is_in_use`` is false; those before it count as new from then
+        on. Each is asked twice at most: when all are in use, it is the oldest of all.
+        """
+        self._items.pop(item, None)
+        oldest = self._oldest(is_in_use) if len(self._items) >= self.limit else None
+        if oldest is not None:
+            del self._items[oldest]
+        self._items[item] = None
+        return oldest
+
+    def discard(self, item: T) -> None:
+        self._items.pop(item, None)
+
+    def _oldest(self, is_in_use: Callable[[T], bool] | None) -> T | None:
+        if is_in_use is not None:
+            for _ in range(2 * len(self._items)):
+                first = next(iter(self._items))
+                if not is_in_use(first):
+                    return first
+                del self._items[first]
+                self._items[first] = None
+        return next(iter(self._items), None)
+
+
+class Stream:
+    """What is counted as a stream: something that stays open and can be ended from our side."""
+
+    __slots__ = ()
+
+    def cut(self) -> None:
+        """End it: its principal has opened too many after it."""
+        raise NotImplementedError
+
+
+class Holding:
+    """What one principal holds now."""
+
+    __slots__ = ("__weakref__", "bytes", "calls", "quota", "sessions", "streams")
+
+    def __init__(self, quota: Quota = UNLIMITED) -> None:
+        self.quota = quota
+        self.calls = 0
+        """Calls in flight, over every front."""
+        self.bytes = 0
+        """Bytes that wait to be written to its clients, or are kept for them."""
+        self.sessions: BoundedSet[Any] = BoundedSet(quota.sessions)
+        self.streams: BoundedSet[Stream] = BoundedSet(quota.streams)
+
+    def open_stream(self, stream: Stream) -> None:
+        """Count a stream; the principal's oldest ends when there are too many."""
+        oldest = self.streams.add(stream)
+        if oldest is not None:
+            oldest.cut()
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether so many bytes more may wait to be written."""
+        return self.bytes + size <= self.quota.bytes
+
+
+class Quotas:
+    """What every principal holds; nothing is kept of one that holds nothing."""
+
+    def __init__(self, quota: Quota = UNLIMITED) -> None:
+        self.quota = quota
+        self._holdings: WeakValueDictionary[tuple[str, str], Holding] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._holdings)
+
+    def of(self, principal: Principal) -> Holding:
+        """Return what a principal holds, by whichever of its keys."""
+        key = principal.id, principal.role.value
+        found = self._holdings.get(key)
+        if found is None:
+            found = self._holdings[key] = Holding(self.quota)
+        return found
