@@ -157,13 +157,21 @@ async def test_a_server_that_fails_in_both_eras_says_why():
 # -- a real server of both eras: its twin, and what it announces
 
 
-@pytest.mark.parametrize("transport", ["http", "stdio"])
 @pytest.mark.parametrize(("prefers", "other"), [(NEW, OLD), (OLD, NEW)])
-async def test_a_server_of_both_eras_is_there_in_both(fixture_behind, transport, prefers, other):
-    async with fixture_behind(transport, "both", Hello(prefers=prefers)) as upstream:
+async def test_a_remote_server_of_both_eras_is_there_in_both(fixture_behind, prefers, other):
+    async with fixture_behind("http", "both", Hello(prefers=prefers)) as upstream:
         twin = await upstream.in_era(other)
         assert twin.link.era is other
         assert await listed(twin) == await listed(upstream)
+
+
+@pytest.mark.parametrize(("prefers", "other"), [(NEW, OLD), (OLD, NEW)])
+async def test_a_shared_program_of_both_eras_is_there_in_one(fixture_behind, prefers, other):
+    async with fixture_behind("stdio", "both", Hello(prefers=prefers)) as upstream:
+        assert upstream.link.era is prefers
+        assert upstream.speaks(other) is False
+        assert await upstream.in_era(other) is None
+        assert upstream.starts == 1
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])

@@ -59,6 +59,7 @@ async def living(
         clock=clock,
         hello=Hello(prefers=prefers),
         terms=Terms(start_timeout=BOUND, restart=True),
+        transport="http",  # a program that is shared has no twins
     )
     life = asyncio.create_task(upstream.run())
     try:

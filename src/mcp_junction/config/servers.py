@@ -65,6 +65,11 @@ class ServerDefinition(NamedTuple):
     is_registered: bool = False
     """Whether it was registered at run time: what it may do is judged more strictly."""
 
+    @property
+    def runs_once(self) -> bool:
+        """Whether it is a program that all clients share: one process, and so one era."""
+        return self.transport == "stdio" and self.isolation == "shared"
+
     def __repr__(self) -> str:
         """Without what may hold a secret: env, headers, args and url."""
         return f"ServerDefinition(key={self.key!r}, transport={self.transport!r})"

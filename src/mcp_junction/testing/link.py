@@ -198,6 +198,7 @@ class FakeUpstream(Upstream):
         clock: Clock | None = None,
         era: Era = Era.HANDSHAKE,
         hello: Hello | None = None,
+        transport: str = "stdio",
     ) -> None:
         self.tools = tuple(tools)
         self.script = script or greets(self.tools, eras=[era])
@@ -206,7 +207,7 @@ class FakeUpstream(Upstream):
         told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         told.set_result(hello or Hello(prefers=era))
         super().__init__(
-            ServerDefinition(key, "stdio", command="fake", timeout_ms=timeout_ms),
+            ServerDefinition(key, transport, command="fake", timeout_ms=timeout_ms),
             opener=self._opened,
             hello=told,
             observer=observer or DeafObserver(),

@@ -81,7 +81,7 @@ class Upstream:
         self.failures = 0  # attempts in a row
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
-        self.not_spoken: set[Era] = set()  # as was found in this life
+        self.not_spoken: set[Era] = set()  # the eras it is not called in, in this life
         self.settled = asyncio.Event()
         self._open = opener
         self._observer = observer
@@ -295,6 +295,8 @@ class Upstream:
 
     def _up(self, link: OwnedLink) -> None:
         self.not_spoken = set(self.manners.refused)
+        if self.definition.runs_once:  # clients of the other era are bridged to it
+            self.not_spoken |= {*Era} - {link.era}
         self.error = None
         if not self._gate.is_held:
             self.link = link
