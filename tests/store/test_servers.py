@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 from tests.store.records import SECRET, server
 
 from mcp_junction.errors import AlreadyExists, NotFound, VaultError, VersionConflict
@@ -170,3 +171,45 @@ async def test_connections_are_sealed_anew_with_a_new_key(store, opener):
         assert await turning.servers.reseal() == 1
     async with await open_store(opener.url, Vault([new])) as turned:
         assert (await turned.servers.get("one")).connection_config["env"]["API_KEY"] == SECRET
+
+
+HEALTH = f"https://me:{SECRET}@host.example/health"
+
+
+@pytest.mark.req("S-14")
+async def test_a_health_url_is_sealed_for_its_row(store, dump):
+    one = await store.servers.add(structs.replace(server("one"), health_check_url=HEALTH))
+    await store.servers.add(server("two"))
+    assert SECRET.encode() not in await dump()
+    assert (await store.servers.get("one")).health_check_url == HEALTH
+    other = HEALTH.replace("host", "other")
+    await store.servers.change(one.id, {"health_check_url": other})
+    assert SECRET.encode() not in await dump()
+    assert (await store.servers.get("one")).health_check_url == other
+    await dump.run(
+        "UPDATE servers SET health_check_url ="
+        " (SELECT health_check_url FROM servers WHERE name = 'one') WHERE name = 'two'"
+    )
+    with pytest.raises(VaultError, match="moved from another row"):
+        await store.servers.get("two")
+    await store.servers.change(one.id, {"health_check_url": None})
+    assert (await store.servers.get("one")).health_check_url is None
+
+
+async def test_a_health_url_of_an_older_version_is_sealed_once(store, dump):
+    await store.servers.add(server("one"))
+    await dump.run(f"UPDATE servers SET health_check_url = '{HEALTH}' WHERE name = 'one'")
+    assert (await store.servers.get("one")).health_check_url == HEALTH
+    assert [await store.servers.seal_urls() for _ in range(2)] == [1, 0]
+    found = await dump.run("SELECT health_check_url FROM servers WHERE name = 'one'")
+    assert SECRET not in str([tuple(row) for row in found])
+    assert (await store.servers.get("one")).health_check_url == HEALTH
+
+
+async def test_a_health_url_is_sealed_anew_with_a_new_key(store, opener):
+    await store.servers.add(structs.replace(server("one"), health_check_url=HEALTH))
+    old, new = bytes(range(32)), bytes(range(1, 33))
+    async with await open_store(opener.url, Vault([new, old])) as turning:
+        assert await turning.servers.reseal() == 1
+    async with await open_store(opener.url, Vault([new])) as turned:
+        assert (await turned.servers.get("one")).health_check_url == HEALTH

@@ -18,7 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.protocol.tool_results import is_tool_error
+from mcp_junction.redaction.connections import mask_url
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.memo import Memo
+from mcp_junction.redaction.names import names_secret
 from mcp_junction.redaction.payloads import (
     clean,
     digest_params,
@@ -221,7 +224,10 @@ def _read_outcome(entry: Entry) -> str | None:
 
 
 def _text(text: str) -> str:
-    """A text that somebody else chose: bounded, and such that every database takes it."""
+    """A text that somebody else chose: without secrets, bounded, as every database takes it."""
+    text = KNOWN.redact(text)
+    if "://" in text and ("@" in text or names_secret(text)):
+        text = mask_url(text)
     if len(text) > _WIDEST:
         digest = sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
         text = f"{text[:_WIDEST]}…{digest}"

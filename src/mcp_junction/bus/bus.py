@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord, NewEvent
 from mcp_junction.tasks import Supervision, TaskScope
@@ -61,14 +62,16 @@ class Bus:
             self._lose(1)
             return
         now = time.time()
-        self._pending.append(NewEvent(kind, dict(data), subject, self._origin, now))
+        self._pending.append(NewEvent(kind, KNOWN.redact_data(data), subject, self._origin, now))
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH, self._ring)
 
     def passing(self, kind: str, data: Mapping[str, Any], subject: str | None = None) -> None:
         """Something that only those who read now need to know."""
         if self._readers:
-            event = EventRecord(0, time.time(), self._origin, kind, subject, dict(data))
+            event = EventRecord(
+                0, time.time(), self._origin, kind, subject, KNOWN.redact_data(data)
+            )
             for reader in self._readers:
                 reader.offer(event)
 

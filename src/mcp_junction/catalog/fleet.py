@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.upstream.server import Upstream
 
@@ -49,6 +50,7 @@ class Fleet:
 
     def add(self, definition: ServerDefinition, *, start: bool = True) -> Upstream:
         """One more server, after the others."""
+        KNOWN.learn(definition)
         upstream = self.servers[definition.key] = self._make(definition)
         self._keeper.place(definition.key)
         if start:
@@ -92,6 +94,7 @@ class Fleet:
 
     def replace(self, definition: ServerDefinition, drain: float) -> Upstream:
         """Reach a server another way: new calls wait for the new link, the old ones may end."""
+        KNOWN.learn(definition)
         old = self.servers[definition.key]
         new = self.servers[definition.key] = self._make(definition)
         known = self._keeper.offering(definition.key)

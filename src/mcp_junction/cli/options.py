@@ -151,6 +151,7 @@ def set_up_logging(given: argparse.Namespace) -> None:
     """
     import logging  # asking for help needs none
 
+    from mcp_junction.cli.logs import RedactingFormatter
     from mcp_junction.cli.stderr import take_stderr
 
     take_stderr()
@@ -160,11 +161,11 @@ def set_up_logging(given: argparse.Namespace) -> None:
             handlers.append(logging.FileHandler(given.log_file, encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"--log-file {given.log_file}: {error.strerror}") from None
-    logging.basicConfig(
-        level=logging.DEBUG if given.debug else logging.WARNING,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        handlers=handlers,
-    )
+    formatter = RedactingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    level = logging.DEBUG if given.debug else logging.WARNING
+    logging.basicConfig(level=level, handlers=handlers)
 
 
 def add_data_dir(options: argparse._ActionsContainer) -> None:

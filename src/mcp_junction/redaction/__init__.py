@@ -7,8 +7,7 @@ our own). Who shows something uses one of
 - ``connections``: a connection as REST shows it, and taking a shown one back;
 - ``texts``: errors and stderr of a server, without what that server is given;
 - ``payloads``: parameters and results as the audit keeps them;
-- ``known``: any text, without every secret that this process knows;
-- ``logs``: the log, by ``known``.
+- ``known``: any text, without every secret that this process knows; so the log, and events.
 
 Sealing what is stored is the vault's, not done here. A result on its way to its caller is not
 touched.

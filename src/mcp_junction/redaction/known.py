@@ -4,16 +4,16 @@ Values are learned from the servers' definitions and from our own environment, a
 forgotten: a credential that was replaced may still be one. A *strong* one could hardly be in a text
 by chance and is hidden everywhere; a weak one (a word, a number) only in what its own server says.
 
-Asking costs next to nothing: one scan for the four rarest characters of each secret. Learning is
-put off until somebody asks. Any thread may do either.
+Asking is cheap: one scan for the four rarest characters of each secret. Learning is put off until
+somebody asks. Any thread may do either.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_junction.redaction.texts import redact
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _LEAST: Final = 6
 _ANCHOR: Final = 4
-_MOST: Final = 50_000
-"""Secrets that are kept, in all their spellings; beyond that the process learns no more."""
 
 
 class _Finder:
@@ -36,14 +34,17 @@ class _Finder:
         self.pattern = re.compile(_pattern(self.secrets))
 
 
+class _Url(NamedTuple):
+    text: str
+
+
 class KnownSecrets:
     """The secrets that were learned."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._pending: list[ServerDefinition | str] = []
-        self._strong: set[str] = set()
-        self._finder: _Finder | None = None
+        self._pending: list[ServerDefinition | _Url | str] = []
+        self._strong: tuple[_Finder, ...] = ()
         self._weak: dict[str, _Finder] = {}
 
     # -- learning
@@ -56,10 +57,14 @@ class KnownSecrets:
         """Remember one secret of our own, if it is strong."""
         self._pending.append(value)
 
+    def learn_url(self, url: str) -> None:
+        """Remember what a url of our own holds before its host, or under a secret's name."""
+        self._pending.append(_Url(url))
+
     def forget(self) -> None:
         """Forget everything; for tests, which share a process."""
         with self._lock:
-            self._pending, self._strong, self._finder, self._weak = [], set(), None, {}
+            self._pending, self._strong, self._weak = [], (), {}
 
     # -- asking
 
@@ -67,9 +72,9 @@ class KnownSecrets:
         """Whether one of them may be in a text of everybody, or of one server."""
         if self._pending:
             self._take_pending()
-        finder = self._finder
-        if finder is not None and finder.pattern.search(text) is not None:
-            return True
+        for finder in self._strong:
+            if finder.pattern.search(text) is not None:
+                return True
         weak = self._weak.get(server_id) if server_id is not None else None
         return weak is not None and weak.pattern.search(text) is not None
 
@@ -78,33 +83,54 @@ class KnownSecrets:
         if not self.is_in(text, server_id):
             return text
         weak = self._weak.get(server_id) if server_id is not None else None
-        for finder in (self._finder, weak):
-            if finder is not None:
-                text = redact(text, finder.secrets, is_cut=is_cut)
-        return text
+        finders = (*self._strong, weak) if weak is not None else self._strong
+        found = tuple(
+            secret
+            for finder in finders
+            if finder.pattern.search(text) is not None
+            for secret in finder.secrets
+        )
+        return redact(text, found, is_cut=is_cut)
+
+    def redact_data(self, value: Any) -> Any:
+        """A JSON value with every text in it without them."""
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            return {name: self.redact_data(inner) for name, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.redact_data(inner) for inner in value]
+        return value
 
     def _take_pending(self) -> None:
-        # Imported where they are used: in stdio mode often nobody asks.
-        from mcp_junction.redaction.secrets import secrets_of, spelled
-
         with self._lock:
             pending, self._pending = self._pending, []
-            strong = set(self._strong)
+            known = {secret for finder in self._strong for secret in finder.secrets}
+            new: set[str] = set()
             for source in pending:
-                if isinstance(source, str):
-                    strong.update(spelled([source]) if _is_strong(source) else ())
-                    continue
-                secrets = secrets_of(source)
-                strong.update(filter(_is_strong, secrets))
+                secrets = _secrets_in(source)
+                new.update(secret for secret in secrets if _is_strong(secret))
                 weak = [secret for secret in secrets if not _is_strong(secret)]
-                if weak and source.id:
+                if weak and not isinstance(source, str | _Url) and source.id:
                     self._weak[source.id] = _Finder(weak)
-            if strong != self._strong and len(strong) <= _MOST:
-                self._strong, self._finder = strong, _Finder(strong)
+            if new := new - known:
+                self._strong = _with_new(self._strong, new)
 
 
 KNOWN: Final = KnownSecrets()
 """What this process knows."""
+
+
+def _secrets_in(source: ServerDefinition | _Url | str) -> Iterable[str]:
+    """The secrets of something that was learned, in every spelling."""
+    # Imported where they are used: in stdio mode often nobody asks.
+    from mcp_junction.redaction.secrets import Sources, find_secrets, secrets_of, spelled
+
+    if isinstance(source, str):
+        return spelled([source])
+    if isinstance(source, _Url):
+        return spelled(find_secrets(Sources(urls=(source.text,))))
+    return secrets_of(source)
 
 
 def _is_strong(secret: str) -> bool:
@@ -113,23 +139,37 @@ def _is_strong(secret: str) -> bool:
     return len(secret) >= _LEAST and not is_ordinary(secret)
 
 
+def _with_new(finders: tuple[_Finder, ...], new: set[str]) -> tuple[_Finder, ...]:
+    """Finders, with one more for new secrets, joined to those that are no larger.
+
+    So there are few of them, and a secret is not made part of a pattern again and again.
+    """
+    kept = list(finders)
+    while kept and len(kept[-1].secrets) <= 2 * len(new):
+        new |= set(kept.pop().secrets)
+    return (*kept, _Finder(new))
+
+
 def _pattern(secrets: Iterable[str]) -> str:
     """What matches some part of each secret, and little else."""
+    return _either(set(map(_anchor, secrets)))
+
+
+def _either(words: set[str]) -> str:
+    """A pattern of some words, by their first characters: one look at each decides."""
+    if "" in words:
+        return ""  # the rest of the others need not be looked at
     by_first: dict[str, set[str]] = {}
-    for secret in secrets:
-        anchor = _anchor(secret)
-        by_first.setdefault(anchor[0], set()).add(anchor[1:])
-    return "|".join(
-        f"{re.escape(first)}(?:{'|'.join(map(re.escape, sorted(rest)))})"
-        for first, rest in sorted(by_first.items())
-    )
+    for word in words:
+        by_first.setdefault(word[0], set()).add(word[1:])
+    ways = [re.escape(first) + _either(rest) for first, rest in sorted(by_first.items())]
+    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
 
 def _anchor(secret: str) -> str:
     """The four neighbouring characters of a secret that are rarest in other texts."""
     places = range(max(len(secret) - _ANCHOR, 0) + 1)
-    pieces = [secret[at : at + _ANCHOR] for at in places]
-    return max(pieces, key=_rarity)
+    return max((secret[at : at + _ANCHOR] for at in places), key=_rarity)
 
 
 def _rarity(piece: str) -> int:

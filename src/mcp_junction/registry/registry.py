@@ -27,6 +27,7 @@ from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.policy.pinning import STRICT
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.absent import AbsentServers
 from mcp_junction.registry.definitions import (
     CONNECTING,
@@ -105,6 +106,7 @@ class Registry:
     async def _load(self) -> None:
         """Take up what is stored, and what the file says; nobody has to answer for that."""
         store, config = self._ground.store, self._junction.config
+        await store.servers.seal_urls()
         known = await store.servers.all()
         of_file = await recorded(self._ground, config, known)
         await self.skills.load()
@@ -360,6 +362,7 @@ class Registry:
         after = self._definition(member.record, member.written)
         if after == before:
             return
+        KNOWN.learn(after)
         member.upstream.redefined(after)
         self._junction.keeper.renew()
         if after.tools != before.tools and member.upstream.link is not None:

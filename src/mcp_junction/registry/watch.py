@@ -16,6 +16,7 @@ from mcp_junction.health.checks import PING_TIMEOUT, Probe, by_ping, by_url, of_
 from mcp_junction.health.probes import Pace, Probes
 from mcp_junction.health.verdict import Facts, Probed, ProbeKind, Verdict
 from mcp_junction.policy.outgoing import Permissions
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.member import Member
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import Supervision
@@ -76,6 +77,7 @@ class Watch:
             # Imported where it is used: most servers have no health URL.
             from mcp_junction.upstream.http.dialer import Dialer
 
+            KNOWN.learn_url(record.health_check_url)
             allowed = Permissions(record.allow_private, record.allow_http)
             return by_url(record.health_check_url, Dialer(allowed))
         ping = by_ping(member.upstream, self._patience)

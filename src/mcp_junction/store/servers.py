@@ -1,4 +1,4 @@
-"""Servers: the shelf of registered servers. Their connections are sealed on the way in.
+"""Servers: the shelf of registered servers. What may hold a secret is sealed on the way in.
 
 A server is found by id or name. Its *definition* has a version: a change may name the one it was
 made from, and fails when somebody else was first. How it *stands* changes all the time and counts
@@ -8,12 +8,13 @@ as no new version.
 from __future__ import annotations
 
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
+from mcp_junction.errors import AlreadyExists, NotFound, VaultError, VersionConflict
 from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
 from mcp_junction.store.records import DEFINING, STANDING, ServerRecord
 from mcp_junction.store.skills import held, marked
@@ -34,6 +35,10 @@ TABLE = Table(
     },
 )
 TOPIC = "servers"
+_CONFIG = TABLE.columns.index("connection_config")
+_URL = TABLE.columns.index("health_check_url")
+_SEALED = "sealed:"
+"""Before a sealed text, in base64, in a column of text."""
 _BY_ID_OR_NAME = f"SELECT {TABLE.selected} FROM servers WHERE id = ? OR name = ? ORDER BY id = ?"
 _SKILLS_OF = (
     "SELECT DISTINCT skill_id FROM skill_members"
@@ -126,13 +131,17 @@ class Servers:
         """Seal every connection anew with the vault's first key; how many there are."""
         return await self._database.write(self._reseal())
 
+    async def seal_urls(self) -> int:
+        """Seal the health URLs that an older version has stored as they were; how many."""
+        return await self._database.write(self._seal_urls())
+
     # -- scripts
 
     def _add(self, server: ServerRecord) -> Script[ServerRecord]:
         sql = insert("servers", TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
         values = TABLE.values(server)
-        place = TABLE.columns.index("connection_config")
-        values[place] = self._sealed(server.id, server.connection_config)
+        values[_CONFIG] = self._sealed(server.id, server.connection_config)
+        values[_URL] = self._sealed_url(server.id, server.health_check_url)
         if not (yield Query(sql, values)):
             raise AlreadyExists(f"there is a server {server.name!r} already")
         yield bump(TOPIC)
@@ -152,6 +161,8 @@ class Servers:
         stored = {**changes, "updated_at": after.updated_at}
         if "connection_config" in stored:
             stored["connection_config"] = self._sealed(after.id, after.connection_config)
+        if "health_check_url" in stored:
+            stored["health_check_url"] = self._sealed_url(after.id, after.health_check_url)
         clause, args = TABLE.assignments(stored)
         yield Query(f"UPDATE servers SET {clause} WHERE id = ?", (*args, server_id))
         yield bump(TOPIC)
@@ -182,12 +193,28 @@ class Servers:
         return msgspec.structs.replace(self._opened_all(rows)[0], version=found)
 
     def _reseal(self) -> Script[int]:
-        rows = yield Query("SELECT id, connection_config FROM servers")
+        rows = yield Query("SELECT id, connection_config, health_check_url FROM servers")
         sealed = [
-            (self._sealed(key, self._opened(key, blob)), key)
-            for key, blob in ((row[0], row[1]) for row in rows)
+            (
+                self._sealed(key, self._opened(key, config)),
+                self._sealed_url(key, self._opened_url(key, url)),
+                key,
+            )
+            for key, config, url in rows
         ]
-        yield Batch("UPDATE servers SET connection_config = ? WHERE id = ?", sealed)
+        yield Batch(
+            "UPDATE servers SET connection_config = ?, health_check_url = ? WHERE id = ?", sealed
+        )
+        return len(sealed)
+
+    def _seal_urls(self) -> Script[int]:
+        rows = yield Query(
+            "SELECT id, health_check_url FROM servers WHERE health_check_url NOT LIKE ?",
+            (f"{_SEALED}%",),
+        )
+        sealed = [(self._sealed_url(key, url), key) for key, url in rows]
+        if sealed:
+            yield Batch("UPDATE servers SET health_check_url = ? WHERE id = ?", sealed)
         return len(sealed)
 
     # -- sealing
@@ -199,11 +226,27 @@ class Servers:
         plain = self._sealer.open(bytes(sealed), _identity(server_id))
         return msgspec.json.decode(plain, type=dict[str, Any])
 
+    def _sealed_url(self, server_id: str, url: str | None) -> str | None:
+        if url is None:
+            return None
+        sealed = self._sealer.seal(url.encode(), _identity(server_id, "health_check_url"))
+        return _SEALED + b64encode(sealed).decode()
+
+    def _opened_url(self, server_id: str, stored: str | None) -> str | None:
+        if stored is None or not stored.startswith(_SEALED):
+            return stored  # of an older version, until ``seal_urls`` has seen it
+        try:
+            sealed = b64decode(stored.removeprefix(_SEALED), validate=True)
+        except ValueError:
+            raise VaultError("a sealed health_check_url is no longer what was stored") from None
+        return self._sealer.open(sealed, _identity(server_id, "health_check_url")).decode()
+
     def _opened_all(self, rows: Rows) -> list[ServerRecord]:
-        place = TABLE.columns.index("connection_config")
         return [
             msgspec.structs.replace(
-                TABLE.record(row), connection_config=self._opened(row[0], row[place])
+                TABLE.record(row),
+                connection_config=self._opened(row[0], row[_CONFIG]),
+                health_check_url=self._opened_url(row[0], row[_URL]),
             )
             for row in rows
         ]
@@ -224,5 +267,5 @@ def _only(changes: Mapping[str, Any], allowed: frozenset[str]) -> None:
         raise ValueError(f"not to be changed: {sorted(changes.keys() - allowed)}")
 
 
-def _identity(server_id: str) -> str:
-    return f"servers/{server_id}/connection_config"
+def _identity(server_id: str, column: str = "connection_config") -> str:
+    return f"servers/{server_id}/{column}"

@@ -1,0 +1,114 @@
+"""What the process knows to be a secret is in no text that passes here."""
+
+import json
+import logging
+import re
+from base64 import b64encode, urlsafe_b64encode
+from urllib.parse import quote
+
+import pytest
+
+from mcp_junction.audit.chain import Chain, Entry
+from mcp_junction.cli.logs import RedactingFormatter
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.redaction.known import KNOWN, KnownSecrets
+from mcp_junction.redaction.payloads import LOOKED_AT, SUMMARY, summarize
+
+TOKEN = "sk-Ab1/cd+2\"ef='gh~99"
+WORD = "swordfish"
+SERVER = ServerDefinition(
+    "s", "stdio", command="run", env={"API_KEY": TOKEN, "PASSWORD": WORD}, id="id-of-s"
+)
+SPELLINGS = [
+    str, repr, json.dumps, lambda t: json.dumps(json.dumps(t)), lambda t: json.dumps({"a": t}),
+    quote, lambda t: quote(t, ""), lambda t: t.encode().hex(),
+    lambda t: re.sub("%..", lambda code: code[0].lower(), quote(t, "")),
+    lambda t: t.encode().hex().upper(), lambda t: b64encode(t.encode()).decode(),
+    lambda t: urlsafe_b64encode(t.encode()).decode(), lambda t: json.dumps(t).replace("/", "\\/"),
+    *(lambda t, n=n: b64encode(b"user:"[:n] + t.encode() + b"!").decode() for n in range(1, 6)),
+]  # fmt: skip
+
+
+@pytest.fixture
+def known():
+    secrets = KnownSecrets()
+    secrets.learn(SERVER)
+    return secrets
+
+
+@pytest.mark.req("S-14")
+@pytest.mark.parametrize("spelled", SPELLINGS, ids=range(len(SPELLINGS)))
+@pytest.mark.parametrize("server_id", [None, "id-of-s", "another"])
+def test_a_strong_secret_is_hidden_in_every_text_however_it_is_spelled(known, spelled, server_id):
+    text = f"it said {spelled(TOKEN)} to me"
+    shown = known.redact(text, server_id)
+    assert "***" in shown
+    for part in ("Ab1", "gh~99", "41623", spelled(TOKEN)[5:15]):
+        assert part not in shown
+    assert shown.startswith("it said ")
+
+
+def test_a_weak_secret_is_hidden_only_in_what_its_own_server_says(known):
+    assert known.redact(f"a {WORD}!", "id-of-s") == "a ***!"
+    assert known.redact(f"a {WORD}!") == known.redact(f"a {WORD}!", "another") == f"a {WORD}!"
+
+
+def test_what_holds_no_secret_is_left_as_it_is(known):
+    text = "the environment variable API_KEY is not set"
+    assert known.redact(text, "id-of-s") is text
+    assert KnownSecrets().redact(TOKEN) is TOKEN
+
+
+def test_a_replaced_secret_is_still_known(known):
+    known.learn(SERVER._replace(env={"API_KEY": "sk-another-0815"}))
+    assert known.redact(f"{TOKEN} sk-another-0815") == "*** ***"
+
+
+def test_what_a_url_of_our_own_holds_is_hidden():
+    secrets = KnownSecrets()
+    secrets.learn_url("postgresql://junction:hunter2-hunter2@db.example/x")
+    assert secrets.redact("no hunter2-hunter2 at db.example") == "no *** at db.example"
+    secrets.learn_value("the-key-0815")
+    assert secrets.redact_data({"a": ["the-key-0815", 1]}) == {"a": ["***", 1]}
+
+
+@pytest.mark.req("S-14")
+def test_a_secret_that_a_tool_repeats_is_not_in_the_audit():
+    KNOWN.learn(SERVER)
+    result = json.dumps({"content": [{"type": "text", "text": f"I have {TOKEN} and {WORD}"}]})
+    for uri in (f"https://u:{TOKEN[3:6]}pw@h/x", f"x://{TOKEN}"):
+        entry = Entry(
+            kind="call", actor="a", action="tools/call", at=0.0, server_id="id-of-s", target=uri,
+            result=result.encode(), detail={"why": [f"no {TOKEN}"]}, correlation_id=TOKEN,
+        )  # fmt: skip
+        row = Chain(bytes(32), "w").extend([entry]).page.lines[0]
+        assert b"I have *** and ***" in row
+        assert b"no ***" in row
+        for part in (b"sk-Ab1", b"gh~99", WORD.encode(), b"Ab1pw"):
+            assert part not in row
+
+
+@pytest.mark.req("S-14")
+@pytest.mark.parametrize("at", range(SUMMARY - 40, SUMMARY + 2, 3))
+def test_a_summary_shows_no_part_of_a_secret_that_it_would_cut(at):
+    secrets = KnownSecrets()
+    token = "sk-" + "x1Y2" * 300
+    secrets.learn(SERVER._replace(env={"API_KEY": token}))
+    text = "." * at + token
+    assert len(text) > LOOKED_AT
+    assert "x1Y2" not in summarize(text.encode(), None, secrets)
+
+
+@pytest.mark.req("S-14")
+def test_a_secret_is_not_in_the_log_nor_in_a_traceback_there():
+    KNOWN.learn(SERVER)
+    try:
+        raise ValueError(f"cannot use {TOKEN}")
+    except ValueError as error:
+        record = logging.makeLogRecord(
+            {"msg": "no %s", "args": (TOKEN,), "exc_info": (type(error), error, None)}
+        )
+    said = RedactingFormatter("%(message)s").format(record)
+    assert said.startswith("no ***")
+    assert "cannot use ***" in said
+    assert "Ab1" not in said
