@@ -99,19 +99,24 @@ class Gateway:
 
 
 async def run_service(
-    stack: AsyncExitStack, config: Config, data_dir: Path, clock: Clock | None
+    stack: AsyncExitStack,
+    config: Config,
+    data_dir: Path,
+    clock: Clock | None,
+    host: str = "127.0.0.1",
+    **options: Any,
 ) -> Gateway:
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
     junction = Junction(config, canonical=PLATFORM, supervised=True, clock=clock)
     await stack.enter_async_context(junction)
     store = await open_store(default_url(data_dir), Vault.of({}, data_dir))
     stack.push_async_callback(store.close)
-    service = Service(junction, await KeyRing.open(store), "127.0.0.1")
+    service = Service(junction, await KeyRing.open(store), host, **options)
     junction.greet()
     stop = asyncio.Event()
     said = Said()
     logging.getLogger("mcp_junction.service").addHandler(said)
-    task = asyncio.create_task(service.serve("127.0.0.1", 0, stop))
+    task = asyncio.create_task(service.serve(host, 0, stop))
     try:
         await asyncio.wait({task, said.port}, return_when=asyncio.FIRST_COMPLETED, timeout=BOUND)
     finally:
@@ -142,10 +147,13 @@ async def serving(tmp_path: Path) -> AsyncIterator[Serving]:
             *,
             environ: dict[str, str] | None = None,
             clock: Clock | None = None,
+            host: str = "127.0.0.1",
+            owner_without_key: bool = False,
             **settings: Any,
         ) -> Gateway:
             config = load(str(write_config(tmp_path, servers, settings)), environ or {}, {})
-            return await run_service(stack, config, tmp_path / "data", clock)
+            options = {"host": host, "owner_without_key": owner_without_key}
+            return await run_service(stack, config, tmp_path / "data", clock, **options)
 
         yield start
 

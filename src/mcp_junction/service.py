@@ -25,6 +25,7 @@ from mcp_junction.listener.http.app import HttpListener
 from mcp_junction.listener.http.doors import Standing
 from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
+from mcp_junction.listener.http.owner import LocalOwner
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
 from mcp_junction.listener.http.registry import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
@@ -44,13 +45,23 @@ class Service:
     """What answers on the network. It is the Doors of the listener."""
 
     def __init__(
-        self, junction: Junction, keys: KeyRing, host: str, rest: Room | None = None
+        self,
+        junction: Junction,
+        keys: KeyRing,
+        host: str,
+        rest: Room | None = None,
+        *,
+        owner_without_key: bool = False,
     ) -> None:
         self._junction = junction
         self._rest = rest
         self._keys = keys
         settings = junction.settings
         self._needs_key = settings.require_key or not is_loopback(host)
+        if owner_without_key and self._needs_key:
+            raise UsageError("--owner-without-key: only on loopback, and not with --require-key")
+        self._owner_without_key = owner_without_key
+        self._owner = LocalOwner()
         if not is_loopback(host) and not keys.has_any:
             raise UsageError(
                 f"listening on {host} needs keys: make one with `mcp-junction keys create`,"
@@ -82,10 +93,20 @@ class Service:
 
     # -- the Doors
 
-    def principal(self, authorization: bytes) -> Principal | None:
+    def principal(self, headers: dict[bytes, bytes], scope: dict[str, Any]) -> Principal | None:
+        authorization = headers.get(b"authorization")
         if authorization:
             return self._keys.principal(authorization)
-        return None if self._needs_key or self._keys.was_issued else LOCAL_OWNER
+        if self._is_open_to_owner and self._owner.makes(scope, headers):
+            return LOCAL_OWNER
+        return None
+
+    @property
+    def _is_open_to_owner(self) -> bool:
+        """Whether the owner needs no key: while no key for anybody else was ever made here."""
+        if self._needs_key:
+            return False
+        return self._owner_without_key or not self._keys.was_issued
 
     def endpoint(self, path: str) -> Endpoint | None:
         """What is at a path; servers come and go, and so do their addresses."""
@@ -136,6 +157,8 @@ class Service:
         bound = server.servers[0].sockets[0].getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         log.warning("listening on http://%s:%d/mcp", shown, bound)
+        if self._owner_without_key:
+            log.warning("/mcp needs no key of you on this machine: --owner-without-key was given")
         if self._rest is not None:
             self._rest.open()
         if self.when_listening is not None:
@@ -181,7 +204,7 @@ class Service:
 
     def _is_allowed(self, principal: Principal) -> bool:
         if principal == LOCAL_OWNER:
-            return not (self._needs_key or self._keys.was_issued)
+            return self._is_open_to_owner
         return self._keys.is_in_force(principal)
 
     async def _drain(self, hurried: asyncio.Event) -> None:

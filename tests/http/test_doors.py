@@ -79,13 +79,15 @@ async def test_a_page_of_a_foreign_origin_is_not_let_in(gateway, origin, status)
     assert (await post(gateway, origin=origin)).status == status
 
 
-async def test_hosts_and_origins_of_the_config_are_let_in(serving):
+async def test_hosts_and_origins_of_the_config_are_let_in(serving, keys):
+    _, text = keys.create(Role.ADMIN, "admin")
     gateway = await serving(
         {},
         allowed_hosts="junction.example, other.example",
         allowed_origins="https://app.example vscode-webview://x",
     )
-    assert (await post(gateway, host="Junction.Example:443")).status == 200
+    key = {"authorization": f"Bearer {text}"}
+    assert (await post(gateway, host="Junction.Example:443", **key)).status == 200
     assert (await post(gateway, origin="https://app.example")).status == 200
     assert (await post(gateway, origin="vscode-webview://x")).status == 200
     assert (await post(gateway, host="third.example")).status == 403
@@ -336,7 +338,7 @@ async def test_it_is_ready_when_every_server_is_up_or_has_failed(serving):
         assert (await wire.response()).json == {"status": "ok"}
         wire.request("GET", "/readyz")
         response = await wire.response()
-        assert (response.status, response.json) == (503, {"status": "not ready"})
+        assert (response.status, response.json) == (503, {"status": "not ready", "down": []})
         gate.set()
         await gateway.settled()
         wire.request("GET", "/readyz")

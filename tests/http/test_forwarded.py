@@ -12,6 +12,13 @@ from mcp_junction.policy.principal import Role
 FROM_OUTSIDE = {"x_forwarded_host": "junction.example", "x_forwarded_for": "203.0.113.9"}
 
 
+@pytest.fixture
+def key(tmp_path) -> dict[str, str]:
+    """A header with a key: what a proxy passes on is never the owner's."""
+    _, text = Keys(tmp_path / "data").create(Role.ADMIN, "admin")
+    return {"authorization": f"Bearer {text}"}
+
+
 async def believed(proxies: list[str], peer: str, *headers: tuple[bytes, bytes]) -> dict:
     """What the app behind is shown of a request."""
     shown = {}
@@ -33,24 +40,25 @@ async def client(proxies: list[str], peer: str, *hops: str) -> str:
 # -- before a whole gateway
 
 
-async def test_the_host_a_trusted_proxy_names_is_the_one_that_is_checked(serving):
+async def test_the_host_a_trusted_proxy_names_is_the_one_that_is_checked(serving, key):
     gateway = await serving(
         {}, trusted_proxies=["127.0.0.0/8"], allowed_hosts="junction.example", allowed_origins=""
     )
-    session = await opened(gateway, host="backend:8420", **FROM_OUTSIDE)
+    passed_on = {**FROM_OUTSIDE, **key}
+    session = await opened(gateway, host="backend:8420", **passed_on)
     assert (await post(gateway, PING, **session)).status == 200
     evil = {"x_forwarded_host": "evil.example"}
     assert (await post(gateway, host="127.0.0.1", **evil)).status == 403
     assert (await post(gateway, host="backend:8420")).status == 403
-    assert (await post(gateway, origin="https://junction.example", **FROM_OUTSIDE)).status == 200
-    assert (await post(gateway, origin="https://evil.example", **FROM_OUTSIDE)).status == 403
+    assert (await post(gateway, origin="https://junction.example", **passed_on)).status == 200
+    assert (await post(gateway, origin="https://evil.example", **passed_on)).status == 403
 
 
 @pytest.mark.parametrize("proxies", [[], ["10.0.0.0/8", "::1"]])
-async def test_of_anyone_else_it_is_not_even_read(serving, proxies):
+async def test_of_anyone_else_it_is_not_even_read(serving, key, proxies):
     gateway = await serving({}, trusted_proxies=proxies, allowed_hosts="junction.example")
     assert (await post(gateway, host="backend", **FROM_OUTSIDE)).status == 403
-    assert (await post(gateway, x_forwarded_host="evil.example")).status == 200
+    assert (await post(gateway, x_forwarded_host="evil.example", **key)).status == 200
 
 
 async def test_the_other_headers_of_the_kind_are_never_read(serving):

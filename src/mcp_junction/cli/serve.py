@@ -60,6 +60,11 @@ def run(argv: list[str]) -> int:
         "--require-key", action="store_true", default=None, help="ask for a key on loopback too"
     )
     network.add_argument(
+        "--owner-without-key",
+        action="store_true",
+        help="let your own programs on this machine in without a key, although keys were made",
+    )
+    network.add_argument(
         "--trusted-proxies",
         metavar="LIST",
         help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
@@ -115,7 +120,8 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         await take_admin_key(keys, os.environ)
         registry = Registry(junction, storage.store, audit, bus)
         room = Room(junction, registry, bus, storage.store, keys)
-        service = Service(junction, keys, given.host, room)
+        open_to_owner = given.owner_without_key
+        service = Service(junction, keys, given.host, room, owner_without_key=open_to_owner)
         await enter(registry)
         await _first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)

@@ -112,7 +112,7 @@ class HttpListener:
         endpoint = self._doors.endpoint(scope["path"])
         if endpoint is None:
             return self._elsewhere(scope, receive, send)
-        principal = self._doors.principal(headers.get(b"authorization", b""))
+        principal = self._doors.principal(headers, scope)
         if principal is None:
             _log_refused(scope, 401)
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]

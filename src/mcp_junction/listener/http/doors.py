@@ -20,7 +20,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class Doors(Protocol):
     """What the listener needs to know of the house: who may come in, and where to."""
 
-    def principal(self, authorization: bytes) -> Principal | None:
+    def principal(self, headers: dict[bytes, bytes], scope: Scope) -> Principal | None:
         """Who a request is from; None when it must be refused."""
         ...
 

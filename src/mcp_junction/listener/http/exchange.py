@@ -68,6 +68,11 @@ class Exchange:
             del self._scope["exchange"]  # no circle is left for the collector to find
 
     @property
+    def is_own_peer(self) -> bool:
+        """Whether the connection is from a process of our own user on this machine."""
+        return self._protocol.is_own_peer
+
+    @property
     def body(self) -> bytes | None:
         """The whole body, without asking ``receive`` for it; None when it was too large to keep."""
         return self._body if self._size <= self._protocol.max_body else None

@@ -10,12 +10,26 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 Scope = dict[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+PROXIED: Final = "mcp_junction.proxied"
+"""Where the scope of a request says that it came from a trusted proxy."""
+FORWARDING: Final = frozenset(
+    (
+        b"forwarded",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-forwarded-server",
+        b"x-real-ip",
+    )
+)
+"""Headers by which a proxy says that it passes on what somebody else asked for."""
 _HOST, _PROTO, _FOR = b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-for"
 _SCHEMES = {b"http": "http", b"https": "https"}
 _MAX_REMEMBERED = 1024
@@ -33,6 +47,7 @@ class Forwarded:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         client = scope.get("client")
         if client and self._trusts(client[0]):
+            scope[PROXIED] = True
             self._believe(scope)
         await self._app(scope, receive, send)
 

@@ -17,9 +17,17 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return (mapped or address).is_loopback
+
+
+def is_local_host(host: bytes) -> bool:
+    """Whether a Host header names the loopback itself, whatever other names are let in."""
+    name = _hostname(f"//{host.decode('latin-1')}")
+    return name is not None and is_loopback(name)
 
 
 class Guard:

@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from mcp_junction.listener.http.exchange import STATUS, Exchange
 from mcp_junction.listener.http.heads import Fields, Known, known
+from mcp_junction.listener.http.peers import is_own_peer
 from mcp_junction.tasks import TaskScope
 
 MAX_HEADER_BYTES: Final = 64 * 1024
@@ -43,10 +44,31 @@ class HttpProtocol(asyncio.Protocol):
     """One connection of a client. ``protocol_for`` makes the class that uvicorn is given."""
 
     __slots__ = (
-        "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_fields",
-        "_header_bytes", "_idle_after", "_idle_since", "_keep_alive", "_known", "_last_active",
-        "_last_scope", "_loop", "_parser", "_paused", "_queue", "_resumed", "_state", "_timer",
-        "_transport", "_url",
+        "_app",
+        "_base",
+        "_begun",
+        "_body",
+        "_body_size",
+        "_current",
+        "_due",
+        "_fields",
+        "_header_bytes",
+        "_idle_after",
+        "_idle_since",
+        "_is_own_peer",
+        "_keep_alive",
+        "_known",
+        "_last_active",
+        "_last_scope",
+        "_loop",
+        "_parser",
+        "_paused",
+        "_queue",
+        "_resumed",
+        "_state",
+        "_timer",
+        "_transport",
+        "_url",
     )  # fmt: skip
 
     max_body: int
@@ -75,6 +97,7 @@ class HttpProtocol(asyncio.Protocol):
         self._keep_alive = True
         self._begun = 0.0  # when the request began that is coming in; 0 when none is
         self._known: Known | None = None
+        self._is_own_peer: bool | None = None
         self._last_scope: dict[str, Any] | None = None
         self._begin()
 
@@ -197,6 +220,13 @@ class HttpProtocol(asyncio.Protocol):
         self._due = due
         wait = max(due - self._loop.time(), 0.05)
         self._timer = self._loop.call_later(wait, self._check_time)
+
+    @property
+    def is_own_peer(self) -> bool:
+        """Whether the client is a process of our own user here; found out once a connection."""
+        if self._is_own_peer is None:
+            self._is_own_peer = is_own_peer(self._base["server"], self._base["client"])
+        return self._is_own_peer
 
     # -- httptools
 
