@@ -15,7 +15,10 @@ import uvicorn
 
 from mcp_junction.api.room import Room
 from mcp_junction.app import Junction
+from mcp_junction.catalog.catalog import Wanted
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
+from mcp_junction.catalog.keeper import MANY
+from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.eras.seal import Bearer
 from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
@@ -32,13 +35,15 @@ from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.sessions.session import Session
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import TaskScope, unless
 
 log = logging.getLogger("mcp_junction.service")
 
 KEEP_ALIVE = 75
 DRAIN = 30
 KEYS_EVERY = 0.5
+SERVERS_WITHIN = 2.0
+"""Seconds that servers have to come up before we listen, unless it is known what they offer."""
 
 
 class Service:
@@ -145,6 +150,7 @@ class Service:
         """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``."""
         if self._rest is not None:
             await self._rest.load()
+            await self._await_servers(stop)
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
         server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())
@@ -179,6 +185,21 @@ class Service:
         await self._calls.close()
         if self._rest is not None:
             await self._rest.close()
+
+    async def _await_servers(self, stop: asyncio.Event) -> None:
+        """Give servers that nothing is known of a moment to come up, and make the view of them all.
+
+        Whoever calls them earlier would wait for that, too, and hold up the others.
+        """
+        junction = self._junction
+        try:
+            await asyncio.wait_for(unless(stop, junction.settled()), SERVERS_WITHIN)
+        except TimeoutError:
+            pass  # they are waited for by whoever needs them
+        catalog = junction.keeper.catalog
+        if catalog.size >= MANY:
+            usual = Wanted(junction.spelling(), TOOLS, EVERYTHING, aliases=True)
+            await asyncio.to_thread(catalog.prepare, [usual])
 
     def _app(self) -> App:
         """The listener, behind what believes trusted proxies where there are any."""

@@ -1,14 +1,18 @@
 """The routes are loaded before the service listens, and the model of skills never."""
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.plugin_http import write_config
 from tests.pulse import BLOCKED
+from tests.registry.toolbox import tool
 
 from mcp_junction.api.front import Front
+from mcp_junction.config.load import load
 from mcp_junction.policy.principal import Principal, Role
 
 ROOT = Path(__file__).parents[2]
@@ -61,3 +65,17 @@ async def test_a_request_before_the_routes_are_loaded_is_asked_to_come_again():
     await front.load()
     await front(scope, None, send)
     assert answered == ["/api/v1/x"]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_it_listens_when_its_servers_are_up_or_have_had_their_moment(
+    gateway, tmp_path, toolbox, monkeypatch, hangs
+):
+    monkeypatch.setattr("mcp_junction.service.SERVERS_WITHIN", 0.2 if hangs else 60)
+    server = await toolbox([tool("one")])
+    if hangs:
+        server.answers.clear()
+    config = load(str(write_config(tmp_path, {"a": {"url": server.url}}, {})), {}, {})
+    served = await asyncio.wait_for(gateway(config), 30)
+    assert served.registry.find("a").status == ("CONNECTING" if hangs else "CONNECTED")
+    server.answers.set()

@@ -1,8 +1,12 @@
 """Keeper: the catalog that is current, and who is told what has changed in it."""
 
 import asyncio
+import sys
+import threading
 
+import msgspec
 import pytest
+from tests.pulse import Pulse
 
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.keeper import Keeper
@@ -194,3 +198,129 @@ async def test_tools_are_shown_as_the_operator_selects_and_names_them():
     route = shelf.keeper.catalog.view(STDIO).find("s:look")
     assert bytes(route.raw_name) == b'"read"', "the server is called by its own name"
     assert shelf.keeper.catalog.view(STDIO, PROMPTS).find("s:drop") is not None, "tools only"
+
+
+MANY = [f"t{n}" for n in range(600)]
+
+
+class Looked:
+    """Notes in which thread views are made."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.threads: list[bool] = []
+        real = Catalog._view
+
+        def noted(catalog, *how):
+            self.threads.append(threading.current_thread() is threading.main_thread())
+            return real(catalog, *how)
+
+        monkeypatch.setattr(Catalog, "_view", noted)
+
+
+async def test_views_of_many_tools_are_made_in_a_thread_before_the_catalog_is_shown(monkeypatch):
+    server, shelf = Server(), Shelf()
+    await shelf.keeper.discover(server.upstream)
+    before = shelf.keeper.catalog.view(STDIO)
+    before.find("no such name")  # all other spellings are known, from now on
+    looked = Looked(monkeypatch)
+    server.lists["tools"] = MANY
+    await shelf.keeper.discover(server.upstream)
+    assert looked.threads == [False]
+    assert len(shelf.names()) == len(MANY)
+    assert shelf.keeper.catalog.view(STDIO).has_aliases
+    assert looked.threads == [False], "what was prepared is what is used"
+
+
+async def test_a_prepared_view_is_not_used_once_names_were_shown_that_it_does_not_know(monkeypatch):
+    server, shelf = Server(), Shelf()
+    server.lists["tools"] = ["echo", "ping"]
+    await shelf.keeper.discover(server.upstream)
+    shown = shelf.keeper.catalog.view(STDIO)
+    looked = Looked(monkeypatch)
+    server.lists["tools"] = ["echo", *MANY]
+    await shelf.keeper.discover(server.upstream)
+    shown.keep_used("s:echo")  # by a call that began before
+    assert shelf.keeper.catalog.view(STDIO).find("s:echo") is not None
+    assert looked.threads == [False, True]
+
+
+async def test_what_is_kept_back_while_views_are_prepared_is_not_shown(monkeypatch):
+    server, shelf = Server(), Shelf()
+    await shelf.keeper.discover(server.upstream)
+    shelf.keeper.catalog.view(STDIO)
+    kept_back: set[str] = set()
+
+    async def review(offering):
+        tools = tuple(tool for tool in offering.tools if tool.name not in kept_back)
+        return msgspec.structs.replace(offering, tools=tools)
+
+    real = Catalog.prepare
+
+    def overtaken(catalog, wanted):
+        real(catalog, wanted)
+        kept_back.add("t7")
+
+    monkeypatch.setattr(Catalog, "prepare", overtaken)
+    shelf.keeper.review = review
+    server.lists["tools"] = MANY
+    await shelf.keeper.discover(server.upstream)
+    names = shelf.names()
+    assert len(names) == len(MANY) - 1
+    assert "s:t7" not in names
+
+
+async def test_a_catalog_that_changed_while_views_were_prepared_keeps_the_change(monkeypatch):
+    first, second, shelf = Server("a"), Server("b"), Shelf("a", "b")
+    await shelf.keeper.discover(first.upstream)
+    await shelf.keeper.discover(second.upstream)
+    shelf.keeper.catalog.view(STDIO)
+    begun, go_on = threading.Event(), threading.Event()
+    real = Catalog.prepare
+
+    def slow(catalog, wanted):
+        begun.set()
+        go_on.wait(20)
+        real(catalog, wanted)
+
+    monkeypatch.setattr(Catalog, "prepare", slow)
+    first.lists["tools"] = MANY
+    reading = asyncio.ensure_future(shelf.keeper.discover(first.upstream))
+    await asyncio.to_thread(begun.wait, 20)
+    shelf.keeper.remove(second.upstream)
+    go_on.set()
+    await asyncio.wait_for(reading, 20)
+    names = shelf.names()
+    assert len(names) == len(MANY)
+    assert not [name for name in names if name.startswith("b:")]
+
+
+class Big(Server):
+    """A server of 10,000 tools of ordinary size, whose list is ready before it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("big")
+        properties = {f"p{n}": {"type": "string", "description": "a word"} for n in range(4)}
+        schema = {"type": "object", "properties": properties}
+        words = "does one of many things, and says so in a sentence of ordinary length"
+        tools = [
+            {"name": f"t{n}", "description": words, "inputSchema": schema} for n in range(10_000)
+        ]
+        self.list = outcomes.result(encode.dumps({"tools": tools}))
+
+    def answer_to(self, flight: Flight) -> Outcome:
+        return self.list if flight.method == "tools/list" else super().answer_to(flight)
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="coverage counts every line")
+async def test_ten_thousand_tools_come_without_holding_up_the_loop():
+    first, big, shelf = Server(), Big(), Shelf("s", "big")
+    await shelf.keeper.discover(first.upstream)
+    shelf.keeper.catalog.view(STDIO).find("s__echo")
+    async with Pulse() as pulse:
+        await asyncio.sleep(0.02)
+        await asyncio.wait_for(shelf.keeper.discover(big.upstream), 60)
+        await asyncio.sleep(0.02)
+        found = shelf.keeper.catalog.view(STDIO).find("big__t77")
+        await asyncio.sleep(0.02)
+    assert found is not None
+    assert pulse.worst < 0.04, "by the work of the loop's own thread"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search.tools import tool
 
+from mcp_junction import slices
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search import finder as finders
 from mcp_junction.search.finder import Finder
@@ -81,7 +82,8 @@ async def test_a_server_under_another_name_is_found_under_that(finder):
 async def test_offers_that_change_while_they_are_indexed_are_followed_to_the_end(
     finder, monkeypatch
 ):
-    monkeypatch.setattr(finders, "SLICE", 0.0)  # a turn of the loop for every tool
+    monkeypatch.setattr(slices, "WORK", 0.0)  # a turn of the loop for every tool
+    monkeypatch.setattr(slices, "REST", 0.0)
     finder.follow({"one": tuple(tool(f"a{n}", "penguin") for n in range(20)), "two": ()})
     for _ in range(5):
         await asyncio.sleep(0)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.catalog.given import Given
+from mcp_junction.catalog.given import Given, Held
 from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.catalog.own import own_offers
 from mcp_junction.catalog.resources import ResourceView
@@ -43,6 +43,15 @@ class Offering(msgspec.Struct, frozen=True):
         return found
 
 
+class Wanted(NamedTuple):
+    """A view that will be asked for, and whether names in other spellings will be used there."""
+
+    spelling: Spelling
+    kind: Kind
+    endpoint: Endpoint
+    aliases: bool = False
+
+
 class Catalog(msgspec.Struct, frozen=True, eq=False):
     """Every offer of every connected server, in the order of the config file."""
 
@@ -57,6 +66,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     gone: Mapping[str, Offering] = {}
     given: Given = msgspec.field(default_factory=Given)
     _made: dict[Any, Any] = {}
+    _prepared: dict[Any, Any] = {}
 
     def with_offering(self, offering: Offering, order: list[str]) -> Catalog:
         """This catalog with one server's offers new or replaced."""
@@ -129,23 +139,65 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         key = (spelling, kind, endpoint)
         found: View | None = self._made.get(key)
         if found is None:
-            offers = self._offered(kind, endpoint, self.offerings)
-            found = self._made[key] = View(
-                kind=kind,
-                spelling=spelling,
-                canonical=self.canonical,
-                offers=offers,
-                known=self._offered(kind, endpoint, self._all()),
-                gone={key: left.upstream for key, left in self.gone.items()},
-                resources=self.resources(endpoint),
-                timeout=self.timeout,
-                page_size=self.page_size,
-                own=self._own(kind, endpoint, offers),
-                held=self.given.at(spelling, kind, endpoint.name),
-            )
+            resources = self.resources(endpoint)
+            held = self.given.at(spelling, kind, endpoint.name)
+            found = self._prepared.pop(key, None)
+            if found is None or not found.is_current(held, resources):
+                found = self._view(spelling, kind, endpoint, resources)
+            self._made[key] = found
             if self.given.is_settled:
                 found.keep()
         return found
+
+    def _view(
+        self, spelling: Spelling, kind: Kind, endpoint: Endpoint, resources: ResourceView
+    ) -> View:
+        offers = known = self._offered(kind, endpoint, self.offerings)
+        if list(every := self._all()) != list(self.offerings):
+            known = self._offered(kind, endpoint, every)
+        return View(
+            kind=kind,
+            spelling=spelling,
+            canonical=self.canonical,
+            offers=offers,
+            known=known,
+            gone={key: left.upstream for key, left in self.gone.items()},
+            resources=resources,
+            timeout=self.timeout,
+            page_size=self.page_size,
+            own=self._own(kind, endpoint, offers),
+            held=self.given.at(spelling, kind, endpoint.name),
+        )
+
+    # -- views that are made beforehand
+
+    @property
+    def size(self) -> int:
+        """How many tools and prompts there are."""
+        every = (*self.offerings.values(), *self.gone.values())
+        return sum(len(one.tools) + len(one.prompts) for one in every)
+
+    def viewed(self) -> list[Wanted]:
+        """The views that were asked for, as those that the next catalog will be asked for."""
+        views = [(key, made) for key, made in self._made.items() if isinstance(made, View)]
+        return [Wanted(key[0], key[1], key[2], view.has_aliases) for key, view in views]
+
+    def prepare(self, wanted: Iterable[Wanted]) -> None:
+        """Make views before somebody asks for them. For another thread than the loop's.
+
+        A view that is overtaken, since names were shown meanwhile, is not used: it is made when it
+        is asked for, like one that was not prepared.
+        """
+        for spelling, kind, endpoint, aliases in wanted:
+            try:
+                resources = self._prepared.get(endpoint) or self._resources(endpoint)
+                view = self._view(spelling, kind, endpoint, resources)
+                if aliases:
+                    view.make_aliases()
+            except RuntimeError:  # names were shown while we went through them
+                continue
+            self._prepared[endpoint] = resources
+            self._prepared[spelling, kind, endpoint] = view
 
     def _own(self, kind: Kind, endpoint: Endpoint, offers: Iterable[Pair]) -> tuple[Offer, ...]:
         """Junction's own tools, where they are listed instead of the servers'."""
@@ -165,19 +217,31 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         """Resources and templates as seen at ``endpoint``."""
         found: ResourceView | None = self._made.get(endpoint)
         if found is None:
-            places = [key for key in self.order if endpoint.admits_server(key)]
-            found = self._made[endpoint] = ResourceView(
-                [o for key, o in self._all().items() if endpoint.admits_server(key)],
-                frozenset(self.offerings),
-                self.timeout,
-                self.page_size,
-                held=self.given.at(None, RESOURCES, endpoint.name),
-                held_templates=self.given.at(None, TEMPLATES, endpoint.name),
-                alone=len(places) == 1,
-            )
+            found = self._prepared.get(endpoint)
+            if found is None or not found.is_current(*self._held_resources(endpoint)):
+                found = self._resources(endpoint)
+            self._made[endpoint] = found
             if self.given.is_settled:
                 found.keep()
         return found
+
+    def _resources(self, endpoint: Endpoint) -> ResourceView:
+        places = [key for key in self.order if endpoint.admits_server(key)]
+        held, held_templates = self._held_resources(endpoint)
+        return ResourceView(
+            [o for key, o in self._all().items() if endpoint.admits_server(key)],
+            frozenset(self.offerings),
+            self.timeout,
+            self.page_size,
+            held=held,
+            held_templates=held_templates,
+            alone=len(places) == 1,
+        )
+
+    def _held_resources(self, endpoint: Endpoint) -> tuple[Held, Held]:
+        kinds = RESOURCES, TEMPLATES
+        held, templates = (self.given.at(None, kind, endpoint.name) for kind in kinds)
+        return held, templates
 
     def _all(self) -> dict[str, Offering]:
         """Every offering, also of servers that left, in the order in which names are given."""

@@ -18,6 +18,7 @@ from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.redaction.texts import redact_error
+from mcp_junction.slices import Slices
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.server import Upstream
 
@@ -78,7 +79,7 @@ async def _read_pages(
         size += len(outcome.payload)
         if size > MAX_BYTES:
             return f"is larger than {MAX_BYTES // 1024 // 1024} MiB"
-        cursor = _read_page(upstream, kind, outcome.payload, offers)
+        cursor = await _read_page(upstream, kind, outcome.payload, offers)
         if len(offers) > MAX_ITEMS or (len(offers) == MAX_ITEMS and cursor is not None):
             for name in list(offers)[MAX_ITEMS:]:
                 del offers[name]
@@ -96,17 +97,20 @@ async def discover_tools(upstream: Upstream, timeout: float) -> tuple[Offer, ...
     return (await discover(upstream, TOOLS, timeout)).offers
 
 
-def _read_page(
+async def _read_page(
     upstream: Upstream, kind: Kind, payload: Raw | bytes, offers: dict[str, Offer]
 ) -> Raw | None:
-    """Add a page's items to ``offers``; the cursor of the next one, if there is one."""
+    """Add a page's items to ``offers``, in slices; the cursor of the next one, if there is one."""
     try:
         page = frames.members(payload)
         items = _list.decode(page[kind.member])
     except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
         raise _failed(upstream, kind, f"the answer makes no sense: {error}") from None
     is_marked = kind is TOOLS and MARK_BYTES in bytes(payload)
+    slices = Slices()
     for item in items:
+        if slices.is_over:
+            await slices.rest()
         members = envelope.members(item)  # none, when it is no object
         name = frames.text(members.get(kind.key))
         headers = _headers(upstream, name, members) if is_marked else ()

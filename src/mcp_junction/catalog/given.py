@@ -30,6 +30,8 @@ class Held:
         self.owners: dict[str, Pair] = {}
         self.aliases: dict[Pair, list[str]] = {}
         """What else stays a pair's, since somebody came whose name it would have been."""
+        self.changes = 0
+        """How often something of this has changed: what was made of it before may not hold now."""
 
     def keep(self, table: Mapping[str, Pair], known: Container[Pair]) -> None:
         """These have been shown. ``known`` are the pairs that there are now."""
@@ -37,6 +39,7 @@ class Held:
             if pair not in self.names and name not in self.owners:
                 self.names[pair] = name
                 self.owners[name] = pair
+                self.changes += 1
         past = [pair for pair in self.names if pair not in known]
         if len(past) > MOST_PAST:
             self._give_up(past)
@@ -45,6 +48,7 @@ class Held:
         """These are other spellings of pairs that have names here, and stay theirs."""
         for name, pair in table.items():
             if pair in self.names and name not in self.owners:
+                self.changes += 1
                 self.owners[name] = pair
                 self.aliases.setdefault(pair, []).append(name)
 
@@ -56,6 +60,7 @@ class Held:
         return bool(freed)
 
     def rename(self, old: str, new: str) -> None:
+        self.changes += 1
         for pair in [pair for pair in self.aliases if pair.server == old]:
             self._drop_aliases(pair)  # they hold the key
         for name, pair in self.owners.items():
@@ -72,6 +77,7 @@ class Held:
                 self._drop(pair)
 
     def _drop(self, pair: Pair) -> None:
+        self.changes += 1
         del self.owners[self.names.pop(pair)]
         self._drop_aliases(pair)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Listing, Offer, discover
@@ -26,6 +27,21 @@ log = logging.getLogger("mcp_junction.catalog")
 Changed = Callable[[set[str]], None]
 Review = Callable[[Offering], Awaitable[Offering]]
 """Looks at what a server offers before anybody sees it; what may be seen of it."""
+
+
+MANY: Final = 500
+"""Tools from which on views are made beforehand; fewer take less than a few milliseconds."""
+
+
+class Ready(NamedTuple):
+    """A catalog that is made but not shown, and the one that it follows."""
+
+    before: Catalog
+    following: Catalog
+
+    def follows(self, catalog: Catalog, order: Sequence[str]) -> bool:
+        """Whether it can still take the place of this one."""
+        return self.before is catalog and self.following.order == tuple(order)
 
 
 class Keeper:
@@ -57,11 +73,14 @@ class Keeper:
         shortfalls = [listing.shortfall for listing in read.values() if listing.shortfall]
         upstream.condition.shortfall = "; ".join(shortfalls)
         upstream.show_condition()
-        if self.review is not None:
-            offering = await self.review(offering)
+        shown = await self._reviewed(offering)
+        ready = await self._prepare(shown)
+        if ready is not None:  # that took a while, in which a tool may have been kept back
+            before, shown = shown, await self._reviewed(offering)
+            ready = ready if shown == before else None
         is_there = upstream.current is not None  # else it went away meanwhile
         if is_there and upstream.key in self._order:
-            self._put(offering)
+            self._put(shown, ready)
 
     def announce(self, upstream: Upstream, method: str | None = None) -> None:
         """A server says that its lists have changed; ``method`` is how it said so.
@@ -165,14 +184,35 @@ class Keeper:
         finally:
             del self._again[upstream], self._reading[upstream]
 
-    def _put(self, offering: Offering) -> None:
+    async def _reviewed(self, offering: Offering) -> Offering:
+        return offering if self.review is None else await self.review(offering)
+
+    async def _prepare(self, offering: Offering) -> Ready | None:
+        """The catalog with this offering, and the views in it that will be asked for.
+
+        Made in a thread: with 10,000 tools each view takes some 100 ms, and calls wait for it.
+        """
+        before = self.catalog
+        wanted = before.viewed()
+        if not wanted or before.size + len(offering.tools) < MANY:
+            return None
+        known = before.offerings.get(offering.upstream.key)
+        if known == offering:
+            return None  # there will be no other catalog
+        following = before.with_offering(offering, self._order)
+        await asyncio.to_thread(following.prepare, wanted)
+        return Ready(before, following)
+
+    def _put(self, offering: Offering, ready: Ready | None = None) -> None:
         key = offering.upstream.key
         known = self.catalog.offerings.get(key)
         changed = _kinds(known, offering)
         is_another = known is None or known.upstream is not offering.upstream
         said = self._said.pop(offering.upstream, set())
         if changed or is_another:
-            self._swap(self.catalog.with_offering(offering, self._order), changed | said)
+            if ready is None or not ready.follows(self.catalog, self._order):
+                ready = Ready(self.catalog, self.catalog.with_offering(offering, self._order))
+            self._swap(ready.following, changed | said)
         elif said:
             self._changed(said)
 

@@ -125,6 +125,7 @@ class ResourceView:
     ) -> None:
         self._held = held
         self._held_templates = held_templates
+        self._held_changes = held.changes, held_templates.changes
         self._is_kept = False
         self._page_size = page_size
         self._timeout = timeout
@@ -149,6 +150,11 @@ class ResourceView:
                 text, item = self._add_template(upstream, offer)
                 if here:
                     self._listed_templates[text] = item
+
+    def is_current(self, held: Held, held_templates: Held) -> bool:
+        """Whether a view that is made now, of the same offers, would be the same."""
+        is_same = self._held is held and self._held_templates is held_templates
+        return is_same and self._held_changes == (held.changes, held_templates.changes)
 
     @cached_property
     def items(self) -> MergedList:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -104,12 +104,19 @@ def hidden(definition: Definition) -> list[Flag]:
     return flags
 
 
-def examine(tools: Iterable[Tool], separator: str = ".") -> dict[Pair, list[Flag]]:
-    """All flags of all tools, earliest server first. Tools without any are left out."""
-    tools = list(tools)
+def examine(
+    tools: Iterable[Tool],
+    separator: str = ".",
+    go_through: Callable[[Iterable[Tool]], Iterable[Tool]] = iter,
+) -> dict[Pair, list[Flag]]:
+    """All flags of all tools, earliest server first. Tools without any are left out.
+
+    ``go_through`` may slow it down.
+    """
+    tools = list(go_through(tools))
     crowd = _Crowd([tool.pair for tool in tools], separator)
     found = {}
-    for tool in tools:
+    for tool in go_through(tools):
         flags = hidden(tool.definition)
         flags += crowd.imitated(tool.pair)
         flags += crowd.named(tool)

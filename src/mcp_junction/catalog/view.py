@@ -64,12 +64,27 @@ class View:
         self._page_size = page_size
         self._own_offers = own
         self._held = held
+        self._held_changes = held.changes
         self._is_kept = False
         self._reserved: dict[str, Pair] = {}
         self._table = table = names.assign(known, spelling, self.own, held.names, self._is_anothers)
         here = {name: pair for name, pair in table.items() if pair in offers}
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
+
+    def is_current(self, held: Held, resources: ResourceView) -> bool:
+        """Whether a view that is made now, of the same offers and of these, would be the same."""
+        is_same = self._held is held and self._resources is resources
+        return is_same and self._held_changes == held.changes
+
+    @property
+    def has_aliases(self) -> bool:
+        """Whether somebody has used a name in another spelling than this one."""
+        return "_others" in self.__dict__
+
+    def make_aliases(self) -> None:
+        """Find all other spellings of all names now, not when one is first used."""
+        self._others  # noqa: B018 - what is cached is made by looking at it
 
     @cached_property
     def items(self) -> MergedList:

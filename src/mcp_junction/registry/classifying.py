@@ -21,6 +21,7 @@ from mcp_junction.skills.model import Model
 from mcp_junction.skills.taxonomy import Skill
 from mcp_junction.skills.texts import text_of
 from mcp_junction.skills.worker import ModelWorker
+from mcp_junction.slices import Breaks
 from mcp_junction.store.records import Classified, PendingTool, SkillRecord
 
 log = logging.getLogger("mcp_junction.registry")
@@ -114,12 +115,13 @@ class Classifying:
     async def _round(self) -> bool:
         """Do all there is to do; whether some tools are left that could not be classified."""
         store = self._ground.store
-        after, failed = ("", ""), False
+        after, failed, breaks = ("", ""), False, Breaks()
         roster = self._ground.roster
         while page := await store.classification.pending(after, PAGE):
             after = page[-1].tool.server_id, page[-1].tool.id
             present = [one for one in page if one.tool.server_id in roster]
             failed |= bool(present) and await self._classify(present)
+            await breaks.rest()
         await self._follow()
         counts = await store.tools.count()
         self.classified = sum(one.classified for id_, one in counts.items() if id_ in roster)

@@ -25,6 +25,7 @@ from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_f
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.member import Decision, Member
 from mcp_junction.registry.shelving import Prepared, Shelving, prepare
+from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
 from mcp_junction.store.store import Store
 from mcp_junction.tasks import TaskScope
@@ -127,7 +128,7 @@ class Inspection:
         for member in members:
             await self._shelving.settled(member)
         offerings = [m.offering for m in members if m.offering is not None]
-        found = await asyncio.to_thread(_examined, offerings)
+        found = await asyncio.to_thread(_examined, offerings, pace)
         for member in members:
             async with member.deciding:  # or an approval that is being written would be undone
                 await self._mark(member, found.get(member.id, {}))
@@ -192,16 +193,18 @@ def _text(definition: bytes) -> bytes:
     return pins.define(msgspec.json.decode(definition, type=dict[str, msgspec.Raw])).text
 
 
-def _examined(offerings: list[Offering]) -> dict[str, Flags]:
+def _examined(
+    offerings: list[Offering], go_through: Callable[[Iterable[Tool]], Iterable[Tool]] = iter
+) -> dict[str, Flags]:
     """What is to be looked at, by the server's id and the tool."""
     ids = {offering.upstream.key: offering.upstream.definition.id for offering in offerings}
-    tools = [
+    tools = (
         Tool(Pair(offering.upstream.key, offer.name), pins.define(offer.members))
         for offering in offerings
         for offer in offering.tools
-    ]
+    )
     found: dict[str, Flags] = {}
-    for pair, flags in suspicion.examine(tools).items():
+    for pair, flags in suspicion.examine(tools, go_through=go_through).items():
         if flags:
             words = tuple(dict.fromkeys(_words(flag) for flag in flags))
             found.setdefault(ids[pair.server], {})[pair.name] = words[:_FLAGS]

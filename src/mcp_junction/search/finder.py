@@ -2,26 +2,24 @@
 
 It is told of every new state of the offers and compares: a server whose list is the same object is
 passed over, and of another one only the tools that differ are read again. That is done in slices
-between which everything else goes on.
+(``slices.py``) between which everything else goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import perf_counter
 from typing import Final
 
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.documents import Described, fields
 from mcp_junction.search.index import Hit, KeywordIndex
+from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 
 Offers = Mapping[str, Sequence[Described]]
 """The tools of each server."""
 
-SLICE: Final = 0.004
-"""Seconds of work at a time."""
 _PATIENCE: Final = 2.0
 
 
@@ -58,12 +56,11 @@ class Finder:
     # -- catching up
 
     async def _catch_up(self) -> None:
-        end = perf_counter() + SLICE
+        slices = Slices()
         while (server := self._behind()) is not None:
             for _ in self._brought_up(server, self._wanted.get(server, ())):
-                if perf_counter() >= end:
-                    await asyncio.sleep(0)
-                    end = perf_counter() + SLICE
+                if slices.is_over:
+                    await slices.rest()
 
     def _behind(self) -> str | None:
         """A server whose tools in the index are not those it offers."""

@@ -1,0 +1,80 @@
+"""Slices: long work on the loop, cut into pieces between which everybody else runs.
+
+For work that cannot leave the loop's thread, like an index that searches read. It is not for what
+can be computed elsewhere: that belongs into a thread, or into the worker process. Breaks are the
+same for work elsewhere that comes in steps: it takes processors from calls, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from time import perf_counter, sleep, thread_time
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+WORK: Final = 0.002
+"""Seconds of work at a time."""
+REST: Final = 0.003
+"""Seconds between two slices. More than a slice, or calls would get less than half of the loop."""
+BUSY_REST: Final = 0.017
+"""Seconds to wait beyond that while others keep the loop busy."""
+LONGEST_BREAK: Final = 0.5
+
+
+class Slices:
+    """Says when a slice is over, and waits until the next one may begin."""
+
+    __slots__ = ("_end", "count")
+
+    def __init__(self) -> None:
+        self._end = perf_counter() + WORK
+        self.count = 0
+        """How many slices are over."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is time to rest; cheap enough to be asked at every step."""
+        return perf_counter() >= self._end
+
+    async def rest(self) -> None:
+        """Let everybody else run, for longer when they have much to do; begin the next slice."""
+        self.count += 1
+        worked = thread_time()
+        await asyncio.sleep(REST)
+        if thread_time() - worked > REST / 2:
+            await asyncio.sleep(BUSY_REST)
+        self._end = perf_counter() + WORK
+
+
+def pace(items: Iterable[T]) -> Iterator[T]:
+    """Go through items at a third of the speed, in another thread than the loop's.
+
+    Such a thread holds the interpreter's lock while it computes; the loop has it for the rest.
+    """
+    end = perf_counter() + WORK
+    for item in items:
+        yield item
+        if perf_counter() >= end:
+            sleep(2 * WORK)
+            end = perf_counter() + WORK
+
+
+class Breaks:
+    """Waits between the steps of a long job, as long as each took, while the loop is busy."""
+
+    __slots__ = ("_begun", "_worked")
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._begun, self._worked = perf_counter(), thread_time()
+
+    async def rest(self) -> None:
+        """A step is done: leave the machine to the others, if they have something to do."""
+        took = perf_counter() - self._begun
+        if thread_time() - self._worked > took / 2:
+            await asyncio.sleep(min(took, LONGEST_BREAK))
+        self._begin()
