@@ -77,6 +77,8 @@ class Service:
         self._calls = TaskScope("requests")
         self._draining = False
         self._expelled_for = keys.generation
+        self.when_loaded: Callable[[], None] | None = None
+        """Called when all that calls need is loaded, before any can come."""
         self.when_listening: Callable[[str], None] | None = None
         """Told the address, once there is one."""
         self._registry = SessionRegistry(
@@ -151,6 +153,8 @@ class Service:
         if self._rest is not None:
             await self._rest.load()
             await self._await_servers(stop)
+        if self.when_loaded is not None:
+            self.when_loaded()
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
         server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())

@@ -4,9 +4,12 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
+from collections import Counter
 
 import pytest
 
+from mcp_junction.audit import chain as chains
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
@@ -271,3 +274,33 @@ async def test_rows_of_an_older_version_are_read_as_they_were_written(store, ope
     await log.flush()
     assert [row.outcome for row in await rows(store, kind="call")] == ["success", "ok"]
     assert [row.outcome for row in await rows(store, outcome="success")] == ["success"]
+
+
+async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opener, monkeypatch):
+    """Rows that a thread encodes keep the loop from the interpreter until all of them are done."""
+    log = await opener.log(store)
+    await log.flush()
+    turn, loops_own = 0, threading.get_ident()
+    where: Counter[tuple[int, int]] = Counter()
+    encode = chains._line
+
+    def noted(*entry):
+        where[threading.get_ident(), turn] += 1
+        return encode(*entry)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(chains, "_line", noted)
+    counting = asyncio.create_task(count_turns())
+    for number in range(1_000):
+        log.record(log.entry("call", "bot", "tools/call", target=f"t{number}"))
+    await asyncio.wait_for(log.flush(), BOUND)
+    counting.cancel()
+    assert where.total() == 1_000
+    assert {thread for thread, _ in where} == {loops_own}
+    assert max(where.values()) <= 100
+    assert await is_sound(opener, store)

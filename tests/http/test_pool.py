@@ -106,6 +106,26 @@ async def test_many_at_once_have_a_connection_each_and_leave_them_for_the_next()
         assert origin.connections == 5
 
 
+async def test_a_burst_makes_only_so_many_connections_at_a_time_and_all_are_served(monkeypatch):
+    begun, opened = 0, asyncio.Event()
+    async with pooled(plainly) as (_, pool):
+        dial = pool._dialer.dial
+
+        async def dial_later(*how):
+            nonlocal begun
+            begun += 1
+            await opened.wait()
+            return await dial(*how)
+
+        monkeypatch.setattr(pool._dialer, "dial", dial_later)
+        askings = [send(pool, f"/{n}") for n in range(100)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert begun == pools.MAX_OPENING
+        opened.set()
+        assert [await asking.end() for asking in askings] == [""] * 100
+
+
 async def test_what_finds_no_connection_waits_for_one_to_come_free(monkeypatch):
     monkeypatch.setattr(pools, "MAX_CONNECTIONS", 2)
     async with pooled(plainly) as (origin, pool):

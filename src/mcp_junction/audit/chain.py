@@ -79,11 +79,38 @@ class Chain:
         self.seq = 0
         self.mac = self._seals.genesis(writer)
 
+    def begin(self, entries: Sequence[Entry]) -> PageBuilder:
+        """Begin the next page, of these entries in their order; it must be built before another."""
+        return PageBuilder(self, self._seals, entries)
+
     def extend(self, entries: Sequence[Entry]) -> SealedPage:
-        """Seal entries, in their order. One that cannot be read becomes a row that says so."""
-        writer, first = self.writer, self.seq + 1
-        lines, times = [], []
-        for seq, entry in enumerate(entries, first):
+        """Make the next page of these entries at once."""
+        return self.begin(entries).build()
+
+
+class PageBuilder:
+    """Makes one page, some rows at a time: whoever else needs the interpreter waits for no more.
+
+    An entry that cannot be read becomes a row that says so.
+    """
+
+    __slots__ = ("_chain", "_entries", "_lines", "_seals", "_tag", "_tags", "_times")
+
+    def __init__(self, chain: Chain, seals: Seals, entries: Sequence[Entry]) -> None:
+        self._chain = chain
+        self._seals = seals
+        self._entries = entries
+        self._lines: list[bytes] = []
+        self._tags: list[bytes] = []
+        self._times: list[float] = []
+        self._tag = seals.new_tag()
+
+    def add_rows(self, count: int) -> bool:
+        """Encode the next ``count`` entries; whether there are more."""
+        writer, lines, tag = self._chain.writer, self._lines, self._tag
+        done = len(lines)
+        first = self._chain.seq + 1 + done
+        for seq, entry in enumerate(self._entries[done : done + count], first):
             try:
                 line = _line(entry, writer, seq)
             except Exception:
@@ -91,13 +118,22 @@ class Chain:
                 entry = _unreadable(entry)
                 line = _line(entry, writer, seq)
             lines.append(line)
-            times.append(entry.at)
-        last = first + len(lines) - 1
-        first_at, last_at = float(min(times)), float(max(times))
-        tags = self._seals.tags(lines)
-        page = AuditPage(writer, first, last, first_at, last_at, b"", tags, b"\n".join(lines))
-        page = msgspec.structs.replace(page, mac=self._seals.mac(self.mac, page))
-        self.mac, self.seq = page.mac, page.last_seq
+            self._times.append(entry.at)
+            tag.update(line)
+            self._tags.append(tag.digest())
+        return len(lines) < len(self._entries)
+
+    def build(self) -> SealedPage:
+        """Add the rows that are left, and put the page at the end of the chain."""
+        self.add_rows(len(self._entries))
+        chain, entries = self._chain, self._entries
+        writer, first = chain.writer, chain.seq + 1
+        last = chain.seq + len(entries)
+        first_at, last_at = float(min(self._times)), float(max(self._times))
+        tags, body = b"".join(self._tags), b"\n".join(self._lines)
+        page = AuditPage(writer, first, last, first_at, last_at, b"", tags, body)
+        page = msgspec.structs.replace(page, mac=self._seals.mac(chain.mac, page))
+        chain.mac, chain.seq = page.mac, page.last_seq
         return SealedPage(page, *_intents(entries, writer, first))
 
 
@@ -127,12 +163,16 @@ class Seals:
         place = (page.writer, page.first_seq, page.last_seq, page.first_at, page.last_at)
         return self.digest(before, _encode(place), page.tags[-TAG:])
 
+    def new_tag(self) -> blake2b:
+        """The state that the tags of a page are taken from, before its first row."""
+        return self._tag.copy()
+
     def tags(self, lines: Sequence[bytes]) -> bytes:
         """What tells of each row of a page that it, and those before it, are as they were written.
 
         Lines say where they were written.
         """
-        state = self._tag.copy()
+        state = self.new_tag()
         tags = []
         for line in lines:
             state.update(line)

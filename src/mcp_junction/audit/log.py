@@ -36,6 +36,9 @@ MOST: Final = 50_000
 """Entries that wait at most; the loss of more is counted."""
 PAGE: Final = 2_000
 """Rows that are sealed and stored at a time."""
+_ROWS_A_TURN: Final = 32
+_TURNS: Final = 16
+"""In how many turns of the loop a page is encoded, if that is more rows a turn."""
 _HEARTBEAT: Final = 5.0
 _RETRY: Final = 0.5
 _LAST_TRY: Final = 3.0
@@ -47,7 +50,7 @@ Waiter = asyncio.Future[str]
 class _Batch:
     """Entries on their way into the store. They are sealed once, however often they are given."""
 
-    __slots__ = ("_chain", "_entries", "_first", "_sealed", "durable", "waiters")
+    __slots__ = ("_chain", "_entries", "_first", "_page", "_sealed", "durable", "waiters")
 
     def __init__(
         self, chain: Chain, entries: list[Entry], waiters: list[tuple[int, Waiter]]
@@ -55,6 +58,7 @@ class _Batch:
         self._chain = chain
         self._entries = entries
         self._first = chain.seq + 1
+        self._page = chain.begin(entries)
         self._sealed: SealedPage | None = None
         self.waiters = waiters
         self.durable = bool(waiters)
@@ -62,9 +66,20 @@ class _Batch:
     def __len__(self) -> int:
         return len(self._entries)
 
+    async def encode(self) -> None:
+        """Encode the rows on the loop, a few a turn.
+
+        A thread that does so keeps the loop from the interpreter for as long as it takes, up to the
+        interpreter's switch interval of milliseconds, each time that the loop has let go of it.
+        """
+        rows = max(_ROWS_A_TURN, len(self._entries) // _TURNS)
+        while self._page.add_rows(rows):  # noqa: ASYNC110 - others have their turn in between
+            await asyncio.sleep(0)
+
     def seal(self) -> SealedPage:
+        """Finish the page; called in a thread of the store's."""
         if self._sealed is None:
-            self._sealed = self._chain.extend(self._entries)
+            self._sealed = self._page.build()
         return self._sealed
 
     def settle(self) -> None:
@@ -280,8 +295,10 @@ class AuditLog:
                 beat = self._now()
                 await self._heartbeat(beat)
             self._batch = self._batch or self._next()
-            if self._batch is not None and not await self._store(self._batch):
-                await asyncio.sleep(_RETRY)
+            if self._batch is not None:
+                await self._batch.encode()
+                if not await self._store(self._batch):
+                    await asyncio.sleep(_RETRY)
 
     async def _sleep(self, seconds: float) -> None:
         try:

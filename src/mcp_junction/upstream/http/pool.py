@@ -19,6 +19,9 @@ from mcp_junction.upstream.http.connection import Connection, Exchange
 from mcp_junction.upstream.http.dialer import Dialer
 
 MAX_CONNECTIONS: Final = 256
+MAX_OPENING: Final = 16
+"""Connections that are being made at a time: most who wait are served sooner by one that comes free
+than by one of their own, and making one costs as much as several calls."""
 CONNECT_TIMEOUT: Final = 5.0
 CONNECT_AGAIN: Final = 0.25
 STALE_AFTER: Final = 3.0
@@ -125,7 +128,7 @@ class Pool:
         return None
 
     def _grow(self) -> None:
-        if self._closed or self._opening >= len(self._waiting):
+        if self._closed or self._opening >= min(len(self._waiting), MAX_OPENING):
             return
         if not self._has_room():
             self._look_around()
