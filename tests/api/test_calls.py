@@ -42,6 +42,7 @@ async def test_an_own_name_with_the_server_reaches_it(served, by):
     assert namespaced.json()["metadata"]["routed_to"] == "one"
 
 
+@pytest.mark.req("J-AMBIGUOUS")
 async def test_an_own_name_alone_is_enough_if_only_one_server_has_it(served):
     await served.register("one")
     assert (await served.call("echo")).json()["metadata"]["routed_to"] == "one"

@@ -141,6 +141,7 @@ async def test_tools_are_discovered_again_when_somebody_asks(served):
     assert (answer.status_code, answer.json()["error_code"]) == (503, "SERVER_UNAVAILABLE")
 
 
+@pytest.mark.req("J-HISTORY")
 async def test_what_happened_to_a_connection_is_kept(served):
     await served.register()
     await served.client().post(f"{SERVERS}/peer/disconnect")
@@ -148,9 +149,11 @@ async def test_what_happened_to_a_connection_is_kept(served):
     assert [one["event_type"] for one in found["items"]] == ["DISCONNECTED", "CONNECTED"]
     newest = (await served.client().get(f"{SERVERS}/peer/history", params={"limit": 1})).json()
     assert newest["next_cursor"]
+    assert newest["total"] == found["total"] == 2
     more = {"limit": 1, "cursor": newest["next_cursor"]}
     older = (await served.client().get(f"{SERVERS}/peer/history", params=more)).json()
     assert [one["event_type"] for one in older["items"]] == ["CONNECTED"]
+    assert (older["total"], older["next_cursor"]) == (2, None)
 
 
 async def test_the_state_counts_servers_and_tools(served):

@@ -216,3 +216,25 @@ async def test_a_search_ranks_the_tools_of_all_servers(served, toolbox):
     assert {found["source_server"]["name"] for found in answer["tools"]} == {
         f"s{number}" for number in range(10)
     }
+
+
+@pytest.mark.req("J-TOKENS")
+async def test_the_state_tells_what_search_has_spared_its_clients(gateway):
+    served = await gateway(exposure="search")
+    await served.register("one")
+    path = "/api/v1/aggregator/state"
+    state = (await served.client().get(path)).json()
+    assert (state["tokens_saved"], state["tokens_listed"]) == (0, 0)
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}}
+    hello["clientInfo"] = {"name": "t", "version": "1"}
+    headers = {"accept": "application/json, text/event-stream"}
+    first = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}
+    opened = await served.client().post("/mcp", headers=headers, json=first)
+    headers["mcp-session-id"] = opened.headers["mcp-session-id"]
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    answer = await served.client().post("/mcp", headers=headers, json=asked)
+    sent = len(json.dumps(answer.json()["result"], separators=(",", ":"), ensure_ascii=False))
+    view = served.junction.snapshot.catalog.view(served.junction.spelling())
+    state = (await served.client().get(path)).json()
+    assert state["tokens_listed"] == sent // 4
+    assert state["tokens_saved"] == (view.whole_size - sent) // 4

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from mcp_junction.catalog.discovery import discover, discover_tools
-from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.kinds import ALL, TOOLS
 from mcp_junction.catalog.remarks import MOST
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
@@ -54,6 +54,19 @@ async def test_a_list_is_read_to_its_last_page():
     assert await found(upstream) == ["a", "b", "c", "d"]
     asked = [json.loads(flight.params) for flight in upstream.wire.flights]
     assert asked == [{}, {"cursor": "1"}, {"cursor": "2"}]
+
+
+@pytest.mark.req("J-DISCOVERY")
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.name)
+async def test_every_kind_of_list_is_read_to_its_last_page(kind):
+    pages: list[dict[str, object]] = [
+        {kind.member: [{kind.key: f"a://{name}"} for name in names]} for names in ("ab", "c", "d")
+    ]
+    pages[0]["nextCursor"], pages[1]["nextCursor"] = "1", "2"
+    upstream = serving(*pages, capabilities=(kind.capability,))
+    offers = (await discover(upstream, kind, BOUND)).offers
+    assert [offer.name for offer in offers] == ["a://a", "a://b", "a://c", "a://d"]
+    assert {flight.method for flight in upstream.wire.flights} == {kind.list_method}
 
 
 async def test_a_cursor_is_sent_back_as_it_was_written():

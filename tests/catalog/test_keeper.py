@@ -70,6 +70,7 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.req("J-DISCOVERY")
 async def test_everything_a_server_offers_is_read_and_told_by_kind():
     shelf, server = Shelf(), Server()
     server.lists = {"tools": ["echo"], "resources": ["a://1"], "templates": ["b://{x}"]}
@@ -117,6 +118,7 @@ async def test_a_server_that_leaves_is_told_by_what_it_offered():
     assert shelf.keeper.catalog.view(STDIO).former("s:echo").upstream is server.upstream
 
 
+@pytest.mark.req("J-DISCOVERY")
 async def test_a_change_that_is_announced_is_read():
     shelf, server = Shelf(), Server()
     await shelf.keeper.discover(server.upstream)

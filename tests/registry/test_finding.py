@@ -30,7 +30,23 @@ def read(monkeypatch):
     return seen
 
 
-@pytest.mark.req("AG-US6-AC5", "AG-US2-AC3")
+@pytest.mark.req("J-DISCOVERY")
+async def test_a_refresh_reads_the_list_again_and_indexes_only_what_changed(single, toolbox, read):
+    run = await single(exposure="search")
+    server = await toolbox([tool("one", "a penguin"), tool("two", "a walrus")])
+    await run.add("box", server)
+    assert await found(run, "walrus") == ["box.two"]
+    read.clear()
+    lists = server.lists
+    server.tools = [server.tools[0], tool("two", "a seal")]
+    await run.registry.refresh("box", ADMIN)
+    assert server.lists == lists + 1
+    assert await found(run, "walrus") == []
+    assert await found(run, "seal") == ["box.two"]
+    assert read == ["two"]
+
+
+@pytest.mark.req("AG-US6-AC5", "AG-US2-AC3", "J-DISCOVERY")
 async def test_after_a_reconnect_what_changed_is_indexed_and_nothing_else_is_read(
     platform, toolbox, read
 ):

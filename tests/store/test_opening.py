@@ -8,7 +8,7 @@ import pytest
 from tests.plugin_store import schema_url
 from tests.store.records import server
 
-from mcp_junction.errors import StoreUnavailable, UsageError
+from mcp_junction.errors import AlreadyExists, StoreUnavailable, UsageError, VersionConflict
 from mcp_junction.store.database import Dialect
 from mcp_junction.store.migrate import in_dialect, migrations
 from mcp_junction.store.store import default_url, open_store
@@ -23,6 +23,29 @@ async def main():
         await store.events.append([NewEvent("started", {})])
 asyncio.run(main())
 """
+
+
+@pytest.mark.req("J-STORE")
+async def test_without_a_url_it_is_sqlite_and_postgres_with_one_and_both_do_the_same(
+    tmp_path, vault, postgres
+):
+    told = []
+    url = await schema_url(postgres)
+    for given, dialect in (
+        (default_url(tmp_path), Dialect.SQLITE),
+        (url, Dialect.POSTGRES),
+    ):
+        async with await open_store(given, vault) as store:
+            assert store.dialect is dialect
+            added = await store.servers.add(server(id="1", name="one"))
+            with pytest.raises(AlreadyExists):
+                await store.servers.add(server(id="2", name="one"))
+            await store.servers.change("1", {"description": "x"}, version=added.version)
+            with pytest.raises(VersionConflict):
+                await store.servers.change("1", {"description": "y"}, version=added.version)
+            found = await store.servers.get("one")
+            told.append((found.description, found.version, await store.servers.count()))
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +109,7 @@ async def test_a_store_from_a_newer_program_is_refused(opener, dump):
         await opener()
 
 
+@pytest.mark.req("J-STORE")
 async def test_many_processes_may_make_one_store_at_once(store_url, vault):
     started = [
         await asyncio.create_subprocess_exec(

@@ -21,6 +21,7 @@ def test_only_the_drawn_transitions_are_allowed(now, then):
     assert may_follow(now, then) is expected
 
 
+@pytest.mark.req("J-STATES")
 @pytest.mark.parametrize("state", ServerState)
 def test_a_state_is_read_in_any_case_and_written_in_upper_case(state):
     for text in (state.value, state.value.lower(), state.value.title()):
@@ -28,6 +29,7 @@ def test_a_state_is_read_in_any_case_and_written_in_upper_case(state):
     assert str(state) == state.value.upper()
 
 
+@pytest.mark.req("J-STATES")
 @pytest.mark.parametrize(
     ("simple", "state"),
     [

@@ -163,7 +163,7 @@ class HistoryEntry(msgspec.Struct):
 
 
 class HistoryPage(Paged):
-    """The connection history of a server, newest first. ``total`` counts this page."""
+    """The connection history of a server, newest first. ``total`` counts all that is kept."""
 
     items: list[HistoryEntry]
 

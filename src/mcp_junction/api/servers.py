@@ -157,9 +157,10 @@ async def show_history(
 ) -> HistoryPage:
     before = None if cursor is None else _before(cursor)
     found = await room.registry.history(server_id, limit + 1, before)
+    total = await room.registry.history_count(server_id)
     items = [shown_history(record) for record in found[:limit]]
     more = write_cursor((items[-1].id,)) if len(found) > limit else None
-    return HistoryPage(len(items), more, items)
+    return HistoryPage(total, more, items)
 
 
 def _tagged(

@@ -3,7 +3,7 @@
 Each Call keeps the catalog it started with. Views are made when first asked for and kept with their
 catalog. A server that leaves keeps its names for as long as the catalog remembers it, so that no
 call meant for it lands on another server's tool; and so does a tool that was shown (``given.py``),
-which is the one thing that all generations share.
+which all generations share, as they share the count of what was listed (``tokens.py``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mcp_junction.catalog.given import Given, Held
 from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, TOOLS, Kind
 from mcp_junction.catalog.own import own_offers
 from mcp_junction.catalog.resources import ResourceView
+from mcp_junction.catalog.tokens import ListedTokens
 from mcp_junction.catalog.view import Offered, View
 from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import names
@@ -65,6 +66,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     order: tuple[str, ...] = ()
     gone: Mapping[str, Offering] = {}
     given: Given = msgspec.field(default_factory=Given)
+    tokens: ListedTokens = msgspec.field(default_factory=ListedTokens)
     _made: dict[Any, Any] = {}
     _prepared: dict[Any, Any] = {}
 
@@ -125,6 +127,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             order=order,
             gone=gone,
             given=self.given,
+            tokens=self.tokens,
         )
 
     def settle(self) -> None:
@@ -204,6 +207,16 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         if kind is not TOOLS or (endpoint.exposure or self.exposure) != SEARCH:
             return ()
         return own_offers(Counter(pair.server for pair in offers))
+
+    def page(self, spelling: Spelling, kind: Kind, endpoint: Endpoint, cursor: str | None) -> bytes:
+        """One page of a list, for a client to see; counted as given. Raises CursorError."""
+        if kind is not TOOLS:
+            return self.listed(spelling, kind, endpoint).page(cursor)
+        view = self.view(spelling, kind, endpoint)
+        page = view.items.page(cursor)
+        whole = len(page) if not view.own else 0 if cursor else view.whole_size
+        self.tokens.add(len(page), whole)
+        return page
 
     def listed(self, spelling: Spelling, kind: Kind, endpoint: Endpoint) -> MergedList:
         """The list of a kind, for a client to see."""

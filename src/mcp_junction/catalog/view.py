@@ -98,6 +98,13 @@ class View:
             items = [self._described(name, route.pair) for name, route in self._routes.items()]
         return MergedList(self._kind.member, listed, items, self._page_size)
 
+    @cached_property
+    def whole_size(self) -> int:
+        """The bytes of a list of everything that can be called here, whatever is listed instead."""
+        head = len(self._kind.member) + 7
+        each = (_size(name, self._offers[r.pair].offer) for name, r in self._routes.items())
+        return head + sum(each) + max(0, len(self._routes) - 1)
+
     def keep(self) -> None:
         """The names here have been shown: they stay whose they are, in the views that follow."""
         if not self._is_kept:
@@ -267,6 +274,13 @@ class View:
         if (apart := self._resources.apart) and _META in own:
             own = {**own, _META: referred(own[_META], pair.server, apart)}
         return encode.dumps({**own, "name": name})
+
+
+def _size(name: str, offer: Offer) -> int:
+    """The bytes of an offer as a list describes it under a name, without writing it."""
+    members = offer.members
+    named = len(encode.dumps(name)) - len(members["name"])
+    return named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())
 
 
 def _words(name: str) -> frozenset[str]:

@@ -185,7 +185,7 @@ class Dispatcher:
     def _page(self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None) -> bytes:
         catalog = self._backend.snapshot.catalog
         try:
-            page = catalog.listed(session.spelling, kind, session.endpoint).page(cursor)
+            page = catalog.page(session.spelling, kind, session.endpoint, cursor)
         except CursorError as error:
             return _refusal(frame_id, INVALID_PARAMS, str(error))
         if cursor is None:

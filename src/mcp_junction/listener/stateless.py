@@ -222,7 +222,7 @@ class StatelessDispatcher:
     def _page(self, visitor: Visitor, frame_id: bytes, kind: Kind, cursor: str | None) -> Reply:
         catalog = self._backend.snapshot.catalog
         try:
-            page = catalog.listed(visitor.spelling, kind, visitor.endpoint).page(cursor)
+            page = catalog.page(visitor.spelling, kind, visitor.endpoint, cursor)
         except CursorError as error:
             return refusal(frame_id, INVALID_PARAMS, str(error))
         return Reply(encode.ready_with(frame_id, page, self._tail()))

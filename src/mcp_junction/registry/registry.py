@@ -176,7 +176,7 @@ class Registry:
         """All servers in one look."""
         interval = self._junction.settings.health_interval_ms / 1000
         uptime, indexed = time.time() - self._began, self._junction.finding.indexed
-        done = indexed, self.skills.classifying.classified
+        done = indexed, self.skills.classifying.classified, self._junction.keeper.catalog.tokens
         return state_of(self._roster, self._desk.synced_at, interval, uptime, *done)
 
     async def history(
@@ -186,6 +186,10 @@ class Registry:
         member = self._roster.get(ref)
         await self._life.written()
         return await self._ground.store.history.of(member.id, limit=limit, before=before)
+
+    async def history_count(self, ref: str) -> int:
+        """How many rows of history a server has. Raises NotFound."""
+        return await self._ground.store.history.count(self._roster.get(ref).id)
 
     async def tools(self, ref: str | None = None) -> list[ToolRecord]:
         """The tools of a server, or of all, also of those that are not connected."""

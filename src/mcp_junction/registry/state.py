@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from mcp_junction.catalog.tokens import ListedTokens
 from mcp_junction.registry.member import Member
 from mcp_junction.upstream.state import ServerState
 
@@ -26,6 +27,7 @@ class State(msgspec.Struct, frozen=True):
     classified_tools: int
     unclassified_tools: int
     tokens_saved: int
+    tokens_listed: int
     last_sync: datetime | None
     health_check_interval_seconds: float
     uptime_seconds: float
@@ -38,6 +40,7 @@ def state_of(
     uptime: float,
     indexed: int = 0,
     classified: int = 0,
+    tokens: ListedTokens | None = None,
 ) -> State:
     every = list(members)
     count = {state: sum(member.status is state for member in every) for state in ServerState}
@@ -54,7 +57,8 @@ def state_of(
         unindexed_tools=max(0, tools - indexed),
         classified_tools=min(classified, tools),
         unclassified_tools=max(0, tools - classified),
-        tokens_saved=0,
+        tokens_saved=0 if tokens is None else tokens.saved,
+        tokens_listed=0 if tokens is None else tokens.listed,
         last_sync=None if last_sync is None else datetime.fromtimestamp(last_sync, UTC),
         health_check_interval_seconds=interval,
         uptime_seconds=uptime,

@@ -41,6 +41,11 @@ class History:
         )
         return await self._database.read(query, TABLE.records)
 
+    async def count(self, server_id: str) -> int:
+        """How many entries of a server are kept."""
+        query = Query("SELECT count(*) FROM connection_history WHERE server_id = ?", (server_id,))
+        return await self._database.read(query, lambda rows: int(rows[0][0]))
+
 
 def _add(
     server_id: str, event: HistoryEvent, details: dict[str, Any], at: float
