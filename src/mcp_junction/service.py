@@ -96,6 +96,7 @@ class Service:
             self._calls,
             settings.max_body_bytes,
             rest.front if rest is not None else None,
+            rest.denials.add if rest is not None else None,
         )
 
     # -- the Doors

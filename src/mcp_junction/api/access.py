@@ -12,11 +12,13 @@ from mcp_junction.errors import RequestError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.roles import ANYONE, RIGHTS, Right, has_right, refusal
 
-__all__ = ["ANYONE", "PRINCIPAL", "PUBLIC", "RIGHTS", "Right", "check", "needs"]
+__all__ = ["ANYONE", "PRINCIPAL", "PUBLIC", "REFUSING", "RIGHTS", "Right", "check", "needs"]
 
 PRINCIPAL: Final = "mcp_junction.principal"
 """Where the Front leaves, in the scope of a request, whom it is from."""
 _NEEDS: Final = "needs"
+REFUSING: Final = ("UNAUTHENTICATED", "FORBIDDEN")
+"""The codes of errors that the audit has as denials."""
 PUBLIC: Final = frozenset({"/api/v1/docs", "/api/v1/openapi.json"})
 """The paths that need no key. Everywhere else a key is asked for before a route is looked for."""
 

@@ -13,6 +13,7 @@ from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
+from litestar.types import Guard
 
 from mcp_junction.api import (
     calls,
@@ -31,6 +32,8 @@ from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.errors import answer_to
 from mcp_junction.api.openapi import CONFIG, own_pages
 from mcp_junction.api.room import Room
+from mcp_junction.errors import RequestError
+from mcp_junction.listener.http.refusals import refused
 
 ROUTERS = (
     servers.ROUTES,
@@ -58,7 +61,7 @@ def make_app(room: Room) -> Litestar:
     return _Routes(
         [*ROUTERS, docs.show_openapi, docs.show_docs],
         dependencies={"room": Provide(lambda: room, sync_to_thread=False, use_cache=True)},
-        guards=[_guard],
+        guards=[_guard_of(room)],
         exception_handlers={Exception: _error},
         openapi_config=CONFIG,
         on_app_init=[own_pages],
@@ -67,9 +70,21 @@ def make_app(room: Room) -> Litestar:
     )
 
 
-def _guard(connection: ASGIConnection[Any, Any, Any, Any],
-           handler: BaseRouteHandler) -> None:  # fmt: skip
-    check(connection.scope.get(PRINCIPAL), handler.opt)  # type: ignore[arg-type]
+def _guard_of(room: Room) -> Guard:
+    """Make the guard of all routes: it refuses who has no right, and tells the audit."""
+
+    async def guard(
+        connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
+    ) -> None:  # a plain function would be run in a thread
+        scope: Any = connection.scope
+        principal = scope.get(PRINCIPAL)
+        try:
+            check(principal, handler.opt)
+        except RequestError as error:
+            room.denials.add(refused(scope, error.detail, principal))
+            raise
+
+    return guard
 
 
 def _error(_: AnyRequest, error: Exception) -> Response[bytes]:

@@ -301,6 +301,8 @@ class Calling:
 async def _record_refused(call: Call, code: int, words: str) -> None:
     """Take a call that goes nowhere down the pipeline: whoever records calls records it, too."""
     call.ended_by = outcomes.failed(code, words, Delivery.NOT_SENT)
+    if code == DENIED:
+        call.denial = words
     await call.snapshot.handle(call)
 
 

@@ -12,10 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from mcp_junction.api.access import PRINCIPAL, PUBLIC, Right, check, needs
+from mcp_junction.api.access import PRINCIPAL, PUBLIC, REFUSING, Right, check, needs
 from mcp_junction.api.errors import ErrorAnswer, answer_to
+from mcp_junction.audit.denials import Denied
 from mcp_junction.errors import RequestError
 from mcp_junction.listener.http.doors import METRICS
+from mcp_junction.listener.http.refusals import refused
 from mcp_junction.policy.principal import Principal
 from mcp_junction.telemetry.exposition import CONTENT_TYPE
 
@@ -44,8 +46,15 @@ class Keys(Protocol):
 class Front:
     """What stands before the routes."""
 
-    def __init__(self, keys: Keys, make: Callable[[], App], metrics: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        make: Callable[[], App],
+        metrics: Callable[[], bytes],
+        deny: Callable[[Denied], None],
+    ) -> None:
         self._keys = keys
+        self._deny = deny
         self._make = make
         self._metrics = metrics
         self.app: App | None = None
@@ -69,6 +78,7 @@ class Front:
         self._draining = True
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
+        principal: Principal | None = None
         try:
             scope[PRINCIPAL] = principal = self._admitted(scope)
             if scope["path"] == METRICS:
@@ -77,6 +87,8 @@ class Front:
                 return
             app = self._loaded()
         except RequestError as error:
+            if error.code in REFUSING:
+                self._deny(refused(scope, error.detail, principal))
             await respond(send, answer_to(error))
             return
         # What the app needs of our own server is the body, and to hear that the client has left.

@@ -25,13 +25,14 @@ class Room:
         self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
     ) -> None:
         self.registry = registry
+        self.denials = registry.denials
         self.searching = Searching(junction, registry)
         self._finding = junction.finding
         self._classifies = junction.settings.classifier != OFF
         self.calling = Calling(junction, registry, keys.is_in_force)
         self._tasks = TaskScope("REST")
         self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force, junction.quotas)
-        self.front = Front(keys, self._make, registry.metrics)
+        self.front = Front(keys, self._make, registry.metrics, self.denials.add)
 
     async def load(self) -> None:
         """Load the routes. To be done before the service listens: it holds up calls."""

@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.checkpoints import Checkpoint, Checkpoints
+from mcp_junction.audit.denials import Denials
 from mcp_junction.audit.writers import dead_writers
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
@@ -130,6 +131,8 @@ class AuditLog:
         self._checkpointed = (0, 0.0)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
+        self.denials = Denials(self.record, now)
+        """Where to tell what was refused: not every refusal is a row."""
 
     # -- telling
 
@@ -238,6 +241,7 @@ class AuditLog:
         trace: TracebackType | None,
     ) -> None:
         self._closing = True
+        self.denials.close()
         try:
             async with asyncio.timeout(_LAST_TRY):
                 await self.flush()

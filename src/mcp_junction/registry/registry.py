@@ -72,6 +72,7 @@ class Registry:
 
     def __init__(self, junction: Junction, store: Store, audit: AuditLog, bus: Bus) -> None:
         self._ground = Ground(junction, store, audit, bus)
+        self.denials = audit.denials
         self._junction = junction
         self._fleet = junction.fleet
         self._roster = self._ground.roster

@@ -3,6 +3,7 @@
 ``ended`` is shown each call after its end and makes an Entry of it: nothing is encoded or hashed
 here, that is done off the loop. ``intend`` is the stage of strict mode: it stands next to the wire,
 and nothing is sent before the audit has it. Parameters and results are never stored as they are.
+Refused calls go to ``audit/denials.py``, where those that repeat share a row.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from time import time
 from msgspec import Raw
 
 from mcp_junction.audit.chain import Entry
+from mcp_junction.audit.denials import Denied
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN
@@ -34,6 +36,9 @@ class CallAudit:
 
     def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
         """A call has its answer. On the way of every call: it must cost next to nothing."""
+        if call.denial is not None:
+            self._log.denials.add(_denied(call, call.denial))
+            return
         principal, route, intent = call.caller.principal, call.route, call.intent
         arguments = call.params.get("arguments")
         delivery = outcome.delivery
@@ -87,6 +92,13 @@ class CallAudit:
             decision="allowed",
             params=None if arguments is None else bytes(arguments),
         )
+
+
+def _denied(call: Call, reason: str) -> Denied:
+    principal, route = call.caller.principal, call.route
+    target = call.name if route is None else route.canonical
+    server = None if route is None else route.upstream.definition.id
+    return Denied("call", principal.id, call.method, target, reason, principal.role, server)
 
 
 def _is_own(call: Call) -> bool:

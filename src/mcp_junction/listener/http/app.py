@@ -8,12 +8,13 @@ before it ends. What a method means it does not know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from mcp_junction.audit.denials import Denied
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
@@ -29,6 +30,7 @@ from mcp_junction.listener.http.doors import (
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.heads import Fields
+from mcp_junction.listener.http.refusals import refused
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.policy.principal import Principal
@@ -86,8 +88,10 @@ class HttpListener:
         tasks: TaskScope,
         max_body: int,
         rest: Rest | None = None,
+        deny: Callable[[Denied], None] | None = None,
     ) -> None:
         self._doors = doors
+        self._deny = deny
         self._rest = rest
         self._dispatcher = dispatcher
         self._registry = registry
@@ -114,7 +118,7 @@ class HttpListener:
             return self._elsewhere(scope, receive, send)
         principal = self._doors.principal(headers, scope)
         if principal is None:
-            _log_refused(scope, 401)
+            self._note_refused(scope, 401, "no good key")
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
             return _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
         method = scope["method"]
@@ -128,9 +132,16 @@ class HttpListener:
             return self._delete(headers, send, principal, endpoint)
         return _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
 
+    def _note_refused(self, scope: Scope, status: int, reason: str) -> None:
+        """Tell who was not let in: the log who it was, and the audit what for, too."""
+        client = scope.get("client") or ("an unknown client",)
+        log.info("%d for %s by %s", status, client[0], scope["scheme"])
+        if self._deny is not None:
+            self._deny(refused(scope, reason))
+
     async def _keep_out(self, scope: Scope, send: Send) -> None:
-        _log_refused(scope, 403)
         words = "this Host or Origin is not let in"
+        self._note_refused(scope, 403, words)
         if self._rest is not None and _is_rest(scope["path"]):
             await self._rest.refuse(send, "FORBIDDEN", words)
         else:
@@ -352,12 +363,6 @@ def _ending(part: batch.Part) -> batch.Part:
     if isinstance(part, Frame) and part.is_request:
         return FrameError(SERVER_UNAVAILABLE, "Junction is ending", bytes(part.id))
     return part
-
-
-def _log_refused(scope: Scope, status: int) -> None:
-    """Who was not let in. Not what was asked for: it may hold what nobody should read."""
-    client = scope.get("client") or ("an unknown client",)
-    log.info("%d for %s by %s", status, client[0], scope["scheme"])
 
 
 async def _respond(
