@@ -43,7 +43,7 @@ KEEP_ALIVE = 75
 DRAIN = 30
 KEYS_EVERY = 0.5
 SERVERS_WITHIN = 2.0
-"""Seconds that servers have to come up before we listen, unless it is known what they offer."""
+"""Seconds that servers have to come up before we listen, unless all they offer is known."""
 
 
 class Service:
@@ -152,8 +152,7 @@ class Service:
     ) -> None:
         """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``."""
         if self._rest is not None:
-            await self._rest.load()
-            await self._await_servers(stop)
+            await self._prepare(self._rest, stop)
         if self.when_loaded is not None:
             self.when_loaded()
         protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
@@ -191,20 +190,30 @@ class Service:
         if self._rest is not None:
             await self._rest.close()
 
-    async def _await_servers(self, stop: asyncio.Event) -> None:
-        """Give servers that nothing is known of a moment to come up, and make the view of them all.
+    async def _prepare(self, rest: Room, stop: asyncio.Event) -> None:
+        """Do before we listen what would hold up calls: load the routes, take in new servers.
 
-        Whoever calls them earlier would wait for that, too, and hold up the others.
+        Servers of which nothing is stored have a moment to come up: whoever calls them earlier
+        would wait for that anyway, and the others for their lists to be taken in.
         """
         junction = self._junction
+        has_new = bool(junction.servers.keys() - junction.keeper.catalog.offerings.keys())
+        await rest.load()
+        if not has_new:
+            return
         try:
-            await asyncio.wait_for(unless(stop, junction.settled()), SERVERS_WITHIN)
+            await asyncio.wait_for(unless(stop, self._take_in(rest)), SERVERS_WITHIN)
         except TimeoutError:
             pass  # they are waited for by whoever needs them
+
+    async def _take_in(self, rest: Room) -> None:
+        junction = self._junction
+        await junction.settled()
         catalog = junction.keeper.catalog
         if catalog.size >= MANY:
             usual = Wanted(junction.spelling(), TOOLS, EVERYTHING, aliases=True)
             await asyncio.to_thread(catalog.prepare, [usual])
+        await rest.caught_up()
 
     def _app(self) -> App:
         """The listener, behind what believes trusted proxies where there are any."""

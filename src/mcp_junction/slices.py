@@ -18,18 +18,27 @@ WORK: Final = 0.002
 """Seconds of work at a time."""
 REST: Final = 0.003
 """Seconds between two slices. More than a slice, or calls would get less than half of the loop."""
-BUSY_REST: Final = 0.017
-"""Seconds to wait beyond that while others keep the loop busy."""
+BUSY_REST: Final = 0.02
+"""The same while others keep the loop busy."""
+IDLE_WORK: Final = 0.004
+IDLE_REST: Final = 0.001
+"""Both while nobody else has anything to do."""
+_IDLE: Final = 0.1
+_BUSY: Final = 0.3
 LONGEST_BREAK: Final = 0.5
 
 
 class Slices:
-    """Says when a slice is over, and waits until the next one may begin."""
+    """Says when a slice is over, and waits until the next one may begin.
 
-    __slots__ = ("_end", "count")
+    How much others worked during the last rest says how much of the loop they need.
+    """
+
+    __slots__ = ("_end", "_rest", "count")
 
     def __init__(self) -> None:
         self._end = perf_counter() + WORK
+        self._rest = REST
         self.count = 0
         """How many slices are over."""
 
@@ -39,13 +48,16 @@ class Slices:
         return perf_counter() >= self._end
 
     async def rest(self) -> None:
-        """Let everybody else run, for longer when they have much to do; begin the next slice."""
+        """Let everybody else run, and begin the next slice."""
         self.count += 1
-        worked = thread_time()
-        await asyncio.sleep(REST)
-        if thread_time() - worked > REST / 2:
-            await asyncio.sleep(BUSY_REST)
-        self._end = perf_counter() + WORK
+        began, worked = perf_counter(), thread_time()
+        await asyncio.sleep(self._rest)
+        share = (thread_time() - worked) / (perf_counter() - began)
+        if share < _IDLE:
+            work, self._rest = IDLE_WORK, IDLE_REST
+        else:
+            work, self._rest = WORK, REST if share < _BUSY else BUSY_REST
+        self._end = perf_counter() + work
 
 
 def pace(items: Iterable[T]) -> Iterator[T]:

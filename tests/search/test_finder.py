@@ -83,7 +83,8 @@ async def test_offers_that_change_while_they_are_indexed_are_followed_to_the_end
     finder, monkeypatch
 ):
     monkeypatch.setattr(slices, "WORK", 0.0)  # a turn of the loop for every tool
-    monkeypatch.setattr(slices, "REST", 0.0)
+    for name in ("IDLE_WORK", "REST", "IDLE_REST", "BUSY_REST"):
+        monkeypatch.setattr(slices, name, 0.0)
     finder.follow({"one": tuple(tool(f"a{n}", "penguin") for n in range(20)), "two": ()})
     for _ in range(5):
         await asyncio.sleep(0)

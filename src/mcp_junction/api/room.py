@@ -36,11 +36,16 @@ class Room:
 
     async def load(self) -> None:
         """Load the routes. To be done before the service listens: it holds up calls."""
+        self._finding.begin()
         await self.front.load()
 
+    async def caught_up(self) -> None:
+        """Wait until what servers offer is stored and can be found."""
+        await self.registry.stored()
+        await self._finding.begin().current()
+
     def open(self) -> None:
-        """Begin to index what is searched, and to classify what is found."""
-        self._finding.begin()
+        """Begin to classify what is found."""
         if self._classifies:
             self.registry.skills.classifying.begin()
 

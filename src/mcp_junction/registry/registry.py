@@ -94,6 +94,11 @@ class Registry:
         await self._load()
         return self
 
+    async def stored(self) -> None:
+        """Wait until what servers are known to offer is in the store."""
+        for member in self._roster:
+            await self._desk.stored(member)
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
