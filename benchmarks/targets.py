@@ -290,6 +290,10 @@ class Lab(AsyncExitStack):
         argv = [*command_line(server("upstream.py", *args)), "--http", PORT]
         return self.listen("direct", argv, {}, None)
 
+    def serve_script(self, script: str) -> HttpTarget:
+        """Spawn another server itself, which takes the port as its argument."""
+        return self.listen("direct", command_line(server(script, PORT)), {}, None)
+
     def listen(self, name: str, argv: list[str], servers: Servers, key: str | None) -> HttpTarget:
         log, port = self.file("log"), free_port()
         proc = spawned(filled(argv, {PORT: str(port)}), log)
