@@ -304,3 +304,102 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
     assert {thread for thread, _ in where} == {loops_own}
     assert max(where.values()) <= 100
     assert await is_sound(opener, store)
+
+
+async def cut_last_page(dump, writer: str) -> None:
+    await dump.run(
+        f"DELETE FROM audit_pages WHERE writer = '{writer}' AND last_seq ="
+        f" (SELECT max(last_seq) FROM audit_pages WHERE writer = '{writer}')"
+    )
+
+
+def noted(opener) -> int:
+    """How far the checkpoint says that the only chain goes."""
+    return max((point.seq for point in opener.checkpoints.all()), default=0)
+
+
+@pytest.mark.req("R-AUDIT")
+async def test_the_last_row_has_a_checkpoint_soon_and_a_cut_tail_shows(store, opener, dump):
+    log = await opener.log(store)
+    await log.flush()
+    for count in range(3):  # one soon after the other: most have a checkpoint just before them
+        log.record(log.entry("call", "bot", "tools/call", target=f"t{count}"))
+        async with asyncio.timeout(BOUND):
+            while not await rows(store, target=f"t{count}"):
+                pass
+    last = (await rows(store))[-1].seq
+    async with asyncio.timeout(BOUND):  # no further row comes, nobody flushes
+        while noted(opener) < last:  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.01)
+    assert await is_sound(opener, store)
+    await cut_last_page(dump, log.writer)
+    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    assert [finding.seq for finding in verdict.findings] == [last]
+
+
+@pytest.mark.req("R-AUDIT")
+async def test_an_intent_has_its_checkpoint_before_it_is_durable(store, opener, dump):
+    log = await opener.log(store)
+    await log.flush()
+    for _ in range(3):
+        reference = await log.intent(log.entry("intent", "bot", "tools/call"))
+        seq = int(reference.rpartition(":")[2])
+        assert noted(opener) >= seq
+    await cut_last_page(dump, log.writer)
+    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    assert [finding.seq for finding in verdict.findings] == [seq]
+
+
+@pytest.mark.req("R-AUDIT")
+async def test_without_a_checkpoint_no_intent_is_durable(store, opener, tmp_path, caplog):
+    log = await opener.log(store)
+    await log.flush()
+    folder = tmp_path / "data" / "audit"
+    away = folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="checkpoint"):
+            await log.intent(log.entry("intent", "bot", "tools/call"))
+    assert caplog.text.count("the audit's checkpoint cannot be written") == 1
+    folder.unlink()
+    away.rename(folder)
+    await log.intent(log.entry("intent", "bot", "tools/call"))
+    assert await is_sound(opener, store)
+
+
+async def test_a_checkpoint_that_power_failed_under_leaves_the_one_before(store, opener, tmp_path):
+    log = await opener.log(store)
+    for _ in range(4):
+        await log.intent(log.entry("intent", "bot", "tools/call"))
+    (path,) = (tmp_path / "data" / "audit").glob("*.checkpoint")
+    lines = path.read_bytes().splitlines(keepends=True)
+    newest = max(range(2), key=lambda place: json.loads(lines[place])["seq"])
+    lines[newest] = lines[newest][:100] + b"\0" * (len(lines[newest]) - 100)
+    path.write_bytes(b"".join(lines))
+    assert noted(opener) == 4
+    assert await is_sound(opener, store)
+
+
+@pytest.mark.req("R-AUDIT", "R-SUPERVISE")
+async def test_while_its_task_is_down_intents_are_refused_and_nothing_is_lost(store, opener):
+    log = await opener.log(store)
+    await log.flush()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail() -> None:
+            raise LookupError("mislaid")
+
+        patch.setattr(log, "_next", fail)
+        async with asyncio.timeout(BOUND):
+            for _ in range(3):
+                with pytest.raises(StoreUnavailable):
+                    await log.intent(log.entry("intent", "bot", "tools/call"))
+        assert log.is_failing
+        log.record(log.entry("call", "bot", "tools/call"))
+    async with asyncio.timeout(BOUND):
+        await log.flush()
+        while log.is_failing:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        await log.intent(log.entry("intent", "bot", "tools/call"))
+    assert len(await rows(store, kind="call")) == 1
+    assert log.lost == 0

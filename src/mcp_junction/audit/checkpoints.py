@@ -1,19 +1,28 @@
 """Checkpoints: how far each chain had come, kept outside the store, so that a cut tail shows.
 
-One small file per writer, replaced whole. Each holds the number and mac of the last row and is
-sealed with the audit's key. They are worth most on another machine: ``audit export --checkpoints``.
+One small file per writer. A checkpoint holds the number and mac of the last row and is sealed with
+the audit's key. A file has two places that are written in turn, so that a power failure spoils only
+the one that was being written. They are worth most on another machine: ``audit export
+--checkpoints``.
 """
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 FOLDER: Final = "audit"
+_PLACE: Final = 512
+"""Bytes for one checkpoint: within one sector of a disk."""
+_CLOSE: Final = 1.0
+_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -42,15 +51,9 @@ class Checkpoints:
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / FOLDER
 
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Raises OSError."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._path(checkpoint.writer)
-        draft = path.with_suffix(".tmp")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(checkpoint) + b"\n")
-        draft.replace(path)
+    def file_for(self, writer: str) -> CheckpointFile:
+        """Where a writer puts its checkpoints; nothing is made yet."""
+        return CheckpointFile(self._path(writer))
 
     def all(self) -> list[Checkpoint]:
         """By writer. A file that cannot be read is a checkpoint that nothing equals."""
@@ -63,11 +66,70 @@ class Checkpoints:
         return self._folder / f"{writer}.checkpoint"
 
 
-def _read(path: Path) -> Checkpoint:
+class CheckpointFile:
+    """The checkpoints of one writer. ``write`` blocks: it is for a thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._place = 0
+        self._lock = threading.Lock()
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint durably: one write and one sync of the file. Raises OSError."""
+        line = msgspec.json.encode(checkpoint).ljust(_PLACE - 1) + b"\n"
+        with self._lock:
+            descriptor = self._opened()
+            if os.pwrite(descriptor, line, self._place * _PLACE) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _sync(descriptor)
+            self._place = 1 - self._place
+
+    def close(self) -> None:
+        """Let the file go, unless a write hangs in it."""
+        if self._lock.acquire(timeout=_CLOSE):
+            self._drop()
+            self._lock.release()
+
+    def _drop(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _opened(self) -> int:
+        """The open file; a new one when somebody has taken it away."""
+        if self._descriptor is not None and _is_at(self._descriptor, self._path):
+            return self._descriptor
+        self._drop()
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name of the file, too, is to outlast a power failure
+        finally:
+            os.close(folder)
+        return self._descriptor
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Checkpoint)
-    except (OSError, msgspec.MsgspecError):
-        return Checkpoint(path.stem, 0, "", 0.0)
+        there, ours = path.stat(), os.fstat(descriptor)
+    except OSError:
+        return False
+    return (there.st_ino, there.st_dev) == (ours.st_ino, ours.st_dev)
+
+
+def _read(path: Path) -> Checkpoint:
+    """The newest checkpoint of a file. One of two that cannot be read was never finished."""
+    found = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        with suppress(msgspec.MsgspecError):
+            found.append(msgspec.json.decode(line, type=Checkpoint))
+    return max(found, key=lambda point: point.seq, default=Checkpoint(path.stem, 0, "", 0.0))
 
 
 def read_exported(path: Path) -> list[Checkpoint]:

@@ -20,10 +20,11 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from mcp_junction.audit.chain import Chain, Entry
-from mcp_junction.audit.checkpoints import Checkpoint, Checkpoints
+from mcp_junction.audit.checkpointer import Checkpointer
+from mcp_junction.audit.checkpoints import Checkpoints
 from mcp_junction.audit.denials import Denials
 from mcp_junction.audit.writers import dead_writers
-from mcp_junction.errors import StoreUnavailable
+from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter, SealedPage
@@ -43,7 +44,7 @@ _TURNS: Final = 16
 _HEARTBEAT: Final = 5.0
 _RETRY: Final = 0.5
 _LAST_TRY: Final = 3.0
-_CHECKPOINT: Final = 1.0
+_TASK: Final = "audit"
 
 Waiter = asyncio.Future[str]
 
@@ -110,13 +111,12 @@ class AuditLog:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._trail = trail
-        self._key = key
         self._key_id = key_id
-        self._checkpoints = checkpoints
         self._most = most
         self._now = now
         self.writer = token_hex(8)
         self._chain = Chain(key, self.writer)
+        self._checkpointer = Checkpointer(checkpoints.file_for(self.writer), key, self.writer)
         self._entries: list[Entry] = []
         self._waiters: list[tuple[int, Waiter]] = []
         self._batch: _Batch | None = None
@@ -128,7 +128,6 @@ class AuditLog:
         self._stored = 0
         self._progress = asyncio.Event()
         self._tasks = TaskScope("the audit")
-        self._checkpointed = (0, 0.0)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self.denials = Denials(self.record, now)
@@ -154,7 +153,7 @@ class AuditLog:
 
         Raises StoreUnavailable: then what is intended must not be done.
         """
-        if self._failing or self._loop is None or self._closing:
+        if self.is_failing or self._loop is None or self._closing:
             raise StoreUnavailable("the audit cannot be written now")
         if len(self._entries) >= self._most:
             raise StoreUnavailable("the audit cannot keep up")
@@ -194,8 +193,8 @@ class AuditLog:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the store did not take the last rows."""
-        return self._failing
+        """Whether the store did not take the last rows, or the task that gives them is down."""
+        return self._failing or self._tasks.supervision.is_down(_TASK)
 
     @property
     def supervision(self) -> Supervision:
@@ -231,7 +230,7 @@ class AuditLog:
         self.record(self.entry("opened", "junction", "audit.open", detail={"after": after}))
         for row in orphans:
             self.record(_unknown(row, now))
-        self._tasks.supervise("audit", self._run)
+        self._tasks.supervise(_TASK, self._run)
         return self
 
     async def __aexit__(
@@ -252,10 +251,9 @@ class AuditLog:
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.close()
+        self._checkpointer.close()
         self._loop = None  # what is told from now on is lost, and counted
-        for waiting in (self._batch, _Batch(self._chain, [], self._waiters)):
-            if waiting is not None:
-                waiting.refuse(StoreUnavailable("the audit is closed"))
+        self._refuse(StoreUnavailable("the audit is closed"))
 
     async def flush(self) -> None:
         """Wait until all that was recorded is stored, and a checkpoint says so."""
@@ -264,8 +262,8 @@ class AuditLog:
             self._wake.set()
             self._progress.clear()
             await self._progress.wait()
-        if self._checkpointed[0] != self._chain.seq:
-            await self._checkpoint(self._now())
+        if self._checkpointer.is_behind:
+            await self._checkpointer.write(self._now())
 
     async def reconcile(self) -> int:
         """Close what writers that have died intended: nobody knows whether it was done."""
@@ -289,6 +287,13 @@ class AuditLog:
         self._wake.set()
 
     async def _run(self) -> None:
+        try:
+            await self._write_rows()
+        except Exception:  # it is run again; who waits now would not hear of it
+            self._refuse(StoreUnavailable("the audit cannot be written"))
+            raise
+
+    async def _write_rows(self) -> None:
         beat = self._now()
         self._wake.set()  # there may be entries left that this task failed with before
         while True:
@@ -303,6 +308,8 @@ class AuditLog:
                 await self._batch.encode()
                 if not await self._store(self._batch):
                     await asyncio.sleep(_RETRY)
+            if self._checkpointer.is_due:
+                await self._checkpointer.write(self._now())
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -330,12 +337,12 @@ class AuditLog:
             if not self._failing:
                 log.error("the audit cannot be written: %s", error)
             self._failing = True
-            batch.refuse(error)
+            self._refuse(error)
             return False
         except Exception:  # whatever it is: what must be on record is not, so it is not done
             log.exception("the audit cannot be written")
             self._failing = True
-            batch.refuse(StoreUnavailable("the audit cannot be written"))
+            self._refuse(StoreUnavailable("the audit cannot be written"))
             return False
         if self._failing:
             log.warning("the audit is being written again")
@@ -343,27 +350,28 @@ class AuditLog:
         self._batch = None
         self._stored += len(batch)
         self._progress.set()
+        self._checkpointer.reach(self._chain.seq, self._chain.mac, self._wake.set)
+        if batch.durable and not await self._checkpointer.write(self._now()):
+            batch.refuse(StoreUnavailable("the audit's checkpoint cannot be written"))
         batch.settle()
-        now = self._now()
-        if now - self._checkpointed[1] >= _CHECKPOINT:
-            await self._checkpoint(now)
         return True
+
+    def _refuse(self, error: StoreUnavailable) -> None:
+        """Tell all who wait for an intent that it is not on record."""
+        waiters, self._waiters = self._waiters, []
+        for waiting in (self._batch, _Batch(self._chain, [], waiters)):
+            if waiting is not None:
+                waiting.refuse(error)
 
     async def _heartbeat(self, now: float) -> None:
         try:
             await self._trail.seen(self.writer, now)
             if not self._failing:  # or what is to be closed is being closed already
                 await self.reconcile()
-        except StoreUnavailable:
-            pass  # the rows that cannot be written tell it
-
-    async def _checkpoint(self, now: float) -> None:
-        point = Checkpoint(self.writer, self._chain.seq, self._chain.mac.hex(), now)
-        self._checkpointed = (point.seq, now)
-        try:
-            await asyncio.to_thread(self._checkpoints.write, point.sealed(self._key))
-        except OSError as error:
-            log.error("the audit's checkpoint cannot be written: %s", error.strerror)
+        except StoreUnavailable as error:  # the rows that cannot be written tell it
+            self._refuse(error)  # who waits has waited for long enough
+        except StoreError as error:
+            log.error("the audit cannot be reconciled: %s", error)
 
     def _lose(self, count: int) -> None:
         if not self._untold:
