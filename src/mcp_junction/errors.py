@@ -10,6 +10,7 @@
     │   └── EraError       it does not speak the era of the protocol that is wanted of it
     ├── StoreError         the store said no
     │   ├── StoreUnavailable   it cannot be reached, or cannot write now
+    │   ├── UnreadableRow      a row is damaged, or of another type than it was written
     │   ├── NotFound           there is no such record
     │   ├── AlreadyExists      a record of that name is there already
     │   └── VersionConflict    someone else changed the record first
@@ -18,6 +19,7 @@
     ├── FileOwned          the server is the config file's: it is changed there
     ├── ModelUnavailable   the model of skills cannot compute now; what needs it is tried again
     ├── VaultError         a sealed value, or the key to it, cannot be used
+    │   └── MissingKey     it was sealed with a key that is not here
     ├── MaskError          a mask was sent where no kept value can take its place
     ├── RequestError       a REST request that ends in an error answer; carries its code
     └── UsageError         a command was called with something it cannot work with
@@ -158,6 +160,10 @@ class StoreUnavailable(StoreError):
     """
 
 
+class UnreadableRow(StoreError):
+    """A row of the store is not what was written there: damaged, or of another type."""
+
+
 class NotFound(StoreError):
     """There is no such record."""
 
@@ -205,6 +211,10 @@ class ModelUnavailable(JunctionError):
 
 class VaultError(JunctionError):
     """A sealed value, or the key to it, cannot be used. Never holds either."""
+
+
+class MissingKey(VaultError):
+    """A value was sealed with a key that is not here. Never holds either."""
 
 
 class MaskError(JunctionError):

@@ -111,11 +111,11 @@ async def own_postgres():
 async def test_while_postgres_is_stopped_keys_are_doubted_and_then_all_is_as_before(
     own_postgres, vault, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("mcp_junction.identity.keys.BLIND_AFTER", 1.0)
     async with AsyncExitStack() as stack:
         url = await schema_url(own_postgres.url)
         served = await serve_api(stack, Opener(stack, url, vault, tmp_path / "data"))
         await served.register()
+        monkeypatch.setattr("mcp_junction.identity.keys.BLIND_AFTER", 1.0)
         await asyncio.to_thread(own_postgres.stop)
         answer = await served.client().patch(f"{SERVERS}/peer", json={"description": "x"})
         assert (answer.status_code, answer.json()["error_code"]) == (503, "STORE_UNAVAILABLE")
@@ -127,6 +127,7 @@ async def test_while_postgres_is_stopped_keys_are_doubted_and_then_all_is_as_bef
         assert (await served.client(None).get(SERVERS)).status_code == 401, "as ever"
         await asyncio.to_thread(own_postgres.start)
         await asyncio.wait_for(_accepted(served.client(), "GET", SERVERS), 5)
+        monkeypatch.undo()
         assert (await served.call("peer.echo")).status_code == 200
         change = {"json": {"description": "x"}}
         await asyncio.wait_for(_accepted(served.client(), "PATCH", f"{SERVERS}/peer", **change), 5)

@@ -318,7 +318,6 @@ def noted(opener) -> int:
     return max((point.seq for point in opener.checkpoints.all()), default=0)
 
 
-@pytest.mark.req("R-AUDIT")
 async def test_the_last_row_has_a_checkpoint_soon_and_a_cut_tail_shows(store, opener, dump):
     log = await opener.log(store)
     await log.flush()
@@ -337,7 +336,6 @@ async def test_the_last_row_has_a_checkpoint_soon_and_a_cut_tail_shows(store, op
     assert [finding.seq for finding in verdict.findings] == [last]
 
 
-@pytest.mark.req("R-AUDIT")
 async def test_an_intent_has_its_checkpoint_before_it_is_durable(store, opener, dump):
     log = await opener.log(store)
     await log.flush()
@@ -350,7 +348,6 @@ async def test_an_intent_has_its_checkpoint_before_it_is_durable(store, opener, 
     assert [finding.seq for finding in verdict.findings] == [seq]
 
 
-@pytest.mark.req("R-AUDIT")
 async def test_without_a_checkpoint_no_intent_is_durable(store, opener, tmp_path, caplog):
     log = await opener.log(store)
     await log.flush()
@@ -380,7 +377,7 @@ async def test_a_checkpoint_that_power_failed_under_leaves_the_one_before(store,
     assert await is_sound(opener, store)
 
 
-@pytest.mark.req("R-AUDIT", "R-SUPERVISE")
+@pytest.mark.req("R-SUPERVISE")
 async def test_while_its_task_is_down_intents_are_refused_and_nothing_is_lost(store, opener):
     log = await opener.log(store)
     await log.flush()

@@ -19,6 +19,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
 
+from mcp_junction.audit.batch import AuditBatch, Waiter, refuse_each
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.checkpointer import Checkpointer
 from mcp_junction.audit.checkpoints import Checkpoints
@@ -27,7 +28,7 @@ from mcp_junction.audit.writers import dead_writers
 from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail
-from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter, SealedPage
+from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter
 from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.telemetry.outcomes import OutcomeName
 
@@ -38,63 +39,10 @@ MOST: Final = 50_000
 """Entries that wait at most; the loss of more is counted."""
 PAGE: Final = 2_000
 """Rows that are sealed and stored at a time."""
-_ROWS_A_TURN: Final = 32
-_TURNS: Final = 16
-"""In how many turns of the loop a page is encoded, if that is more rows a turn."""
 _HEARTBEAT: Final = 5.0
 _RETRY: Final = 0.5
 _LAST_TRY: Final = 3.0
 _TASK: Final = "audit"
-
-Waiter = asyncio.Future[str]
-
-
-class _Batch:
-    """Entries on their way into the store. They are sealed once, however often they are given."""
-
-    __slots__ = ("_chain", "_entries", "_first", "_page", "_sealed", "durable", "waiters")
-
-    def __init__(
-        self, chain: Chain, entries: list[Entry], waiters: list[tuple[int, Waiter]]
-    ) -> None:
-        self._chain = chain
-        self._entries = entries
-        self._first = chain.seq + 1
-        self._page = chain.begin(entries)
-        self._sealed: SealedPage | None = None
-        self.waiters = waiters
-        self.durable = bool(waiters)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    async def encode(self) -> None:
-        """Encode the rows on the loop, a few a turn.
-
-        A thread that does so keeps the loop from the interpreter for as long as it takes, up to the
-        interpreter's switch interval of milliseconds, each time that the loop has let go of it.
-        """
-        rows = max(_ROWS_A_TURN, len(self._entries) // _TURNS)
-        while self._page.add_rows(rows):  # noqa: ASYNC110 - others have their turn in between
-            await asyncio.sleep(0)
-
-    def seal(self) -> SealedPage:
-        """Finish the page; called in a thread of the store's."""
-        if self._sealed is None:
-            self._sealed = self._page.build()
-        return self._sealed
-
-    def settle(self) -> None:
-        for index, waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(f"{self._chain.writer}:{self._first + index}")
-        self.waiters = []
-
-    def refuse(self, error: StoreUnavailable) -> None:
-        for _, waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-        self.waiters = []
 
 
 class AuditLog:
@@ -119,7 +67,7 @@ class AuditLog:
         self._checkpointer = Checkpointer(checkpoints.file_for(self.writer), key, self.writer)
         self._entries: list[Entry] = []
         self._waiters: list[tuple[int, Waiter]] = []
-        self._batch: _Batch | None = None
+        self._batch: AuditBatch | None = None
         self._failing = False
         self._untold = 0
         self._lost = 0
@@ -318,7 +266,7 @@ class AuditLog:
         except TimeoutError:
             pass
 
-    def _next(self) -> _Batch | None:
+    def _next(self) -> AuditBatch | None:
         if self._untold and len(self._entries) < self._most:
             detail = {"lost": self._untold}
             self._entries.append(self.entry("loss", "junction", "audit.loss", detail=detail))
@@ -328,9 +276,9 @@ class AuditLog:
         self._waiters = [(index - PAGE, who) for index, who in self._waiters if index >= PAGE]
         if self._entries:
             self._wake.set()
-        return _Batch(self._chain, entries, waiters) if entries else None
+        return AuditBatch(self._chain, entries, waiters) if entries else None
 
-    async def _store(self, batch: _Batch) -> bool:
+    async def _store(self, batch: AuditBatch) -> bool:
         try:
             await self._trail.append(batch.seal, durable=batch.durable)
         except StoreUnavailable as error:
@@ -359,9 +307,9 @@ class AuditLog:
     def _refuse(self, error: StoreUnavailable) -> None:
         """Tell all who wait for an intent that it is not on record."""
         waiters, self._waiters = self._waiters, []
-        for waiting in (self._batch, _Batch(self._chain, [], waiters)):
-            if waiting is not None:
-                waiting.refuse(error)
+        refuse_each(waiters, error)
+        if self._batch is not None:
+            self._batch.refuse(error)
 
     async def _heartbeat(self, now: float) -> None:
         try:

@@ -111,6 +111,11 @@ def _tasks(ground: Ground) -> list[Family]:
             label,
             MetricKind.COUNTER,
         ),
+        Family(
+            f"{_PREFIX}store_rows_unreadable",
+            "Rows of the store that cannot be read and are left out.",
+            {"": ground.store.unreadable},
+        ),
         Family(f"{_PREFIX}tasks_down", "Long-lived tasks that do not run now.", down, label),
         Family(
             f"{_PREFIX}events_lost_total",

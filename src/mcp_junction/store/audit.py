@@ -31,6 +31,7 @@ from mcp_junction.store.records import (
     SealedPage,
 )
 from mcp_junction.store.table import Table
+from mcp_junction.store.unreadable import UNREADABLE
 
 WRITERS = Table("audit_writers", AuditWriter)
 PAGES = Table("audit_pages", AuditPage)
@@ -210,14 +211,20 @@ def _retire(writer: str, through: int) -> Script[int]:
 
 
 def _pages(rows: Rows) -> list[AuditPage]:
-    return [_page(row) for row in rows]
+    """Those that can be read: verification finds that the others are missing."""
+    found = []
+    for row in rows:
+        try:
+            found.append(_page(row))
+        except (TypeError, ValueError) as error:
+            UNREADABLE.note(PAGES.name, row, error)
+    return found
 
 
 def _page(row: Row) -> AuditPage:
     writer, first_seq, last_seq, first_at, last_at, mac, tags, body = row
-    return AuditPage(
-        writer, first_seq, last_seq, first_at, last_at, bytes(mac), bytes(tags), bytes(body)
-    )
+    place = str(writer), int(first_seq), int(last_seq), float(first_at), float(last_at)
+    return AuditPage(*place, bytes(mac), bytes(tags), bytes(body))
 
 
 def _head(row: Row) -> AuditHead:
@@ -226,12 +233,11 @@ def _head(row: Row) -> AuditHead:
 
 def _look_through(rows: Rows, asked: AuditQuery) -> tuple[_Place | None, list[AuditRow]]:
     """What is asked for, in some pages; and, if there may be more pages, where these ended."""
-    pages = _pages(rows)
-    found = [row for page in pages for row in page.rows() if _is_asked(row, asked)]
-    if len(pages) < _AT_ONCE:
+    found = [row for page in _pages(rows) for row in page.rows() if _is_asked(row, asked)]
+    if len(rows) < _AT_ONCE:
         return None, found
-    last = pages[-1]
-    return (last.last_at, last.writer, last.last_seq), found
+    last = dict(zip(PAGES.columns, rows[-1], strict=True))
+    return (last["last_at"], last["writer"], last["last_seq"]), found
 
 
 def _is_asked(row: AuditRow, asked: AuditQuery) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_junction.errors import UnreadableRow
 from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
 from mcp_junction.store.records import Classified, PendingTool
 from mcp_junction.store.skills import held, marked, places
@@ -54,7 +55,13 @@ class Classification:
 
 
 def _pending(rows: Rows) -> list[PendingTool]:
-    return [PendingTool(TABLE.record(row[:-1]), row[-1]) for row in map(tuple, rows)]
+    found = []
+    for row in map(tuple, rows):
+        try:
+            found.append(PendingTool(TABLE.record(row[:-1]), row[-1]))
+        except UnreadableRow:
+            pass  # it is reported
+    return found
 
 
 def _put(server_id: str, given: Sequence[Classified]) -> Script[set[str]]:

@@ -3,17 +3,22 @@
 A script is a generator: it yields statements and is sent their rows, so the same script runs in the
 writer thread of SQLite and, awaited, on a connection of PostgreSQL. It may run only once, and must
 not touch anything but its own values. Placeholders are ``?`` in both dialects.
+
+Whatever goes wrong with a database leaves its backend as StoreUnavailable. One that does not answer
+is no different: nobody waits for more than ``PATIENCE`` seconds in which it makes no progress.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+PATIENCE: Final = 4.0
+"""Seconds without progress after which a database is down: callers know within five."""
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
 

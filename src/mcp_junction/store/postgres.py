@@ -3,39 +3,53 @@
 Every write is durable here: the server may crash while we live, and rows that it forgot would look
 like rows that somebody took out. Reads are tried once more when their connection turns out to be
 dead; writes never are, because nobody knows.
+
+Every error of PostgreSQL, asyncpg or the network becomes StoreUnavailable here, but for two that
+callers can do something about: a name that is taken, and a value that no database takes. A
+connection whose statement was not answered in time is ended at once: there is nothing to wait for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from mcp_junction.errors import AlreadyExists, StoreError, StoreUnavailable, UsageError
-from mcp_junction.store.database import Batch, Compute, Dialect, Load, Query, Rows, Script
+from mcp_junction.store.database import (
+    PATIENCE,
+    Batch,
+    Compute,
+    Dialect,
+    Load,
+    Query,
+    Rows,
+    Script,
+    Statement,
+)
 
 T = TypeVar("T")
 
 CONNECTIONS: Final = 8
 LOCK_MS: Final = 2_000
 _ACQUIRE: Final = 2.0
-_COMMAND: Final = 5.0
+_CONNECT: Final = 2.0
 _CLOSE: Final = 5.0
-_GONE: Final = (
+_FEW: Final = 200
+"""Rows that are made into records on the event loop; more are made in a thread."""
+_MIGRATION: Final = 60.0
+"""Seconds for each statement of a migration: another process may be migrating, too."""
+_FAILED: Final = (
     OSError,
+    EOFError,
     TimeoutError,
+    asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InsufficientResourcesError,  # disk full, too many connections
-    asyncpg.OperatorInterventionError,  # shut down, cancelled, not yet up
-    asyncpg.TransactionRollbackError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.PostgresSystemError,
-    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InternalClientError,
 )
 _REFUSED: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -49,65 +63,73 @@ class PostgresDatabase:
 
     dialect = Dialect.POSTGRES
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, patience: float = PATIENCE) -> None:
         self._pool = pool
+        self._patience = patience
 
     @classmethod
-    async def open(cls, url: str, migration: Script[int]) -> PostgresDatabase:
+    async def open(
+        cls,
+        url: str,
+        migration: Script[int],
+        connection_class: type[Any] = asyncpg.Connection,
+        patience: float = PATIENCE,
+    ) -> PostgresDatabase:
         """Connect, and bring the schema up to date."""
         try:
             pool = await asyncpg.create_pool(
                 url,
                 min_size=1,
                 max_size=CONNECTIONS,
-                timeout=_COMMAND,
-                command_timeout=_COMMAND,
+                timeout=_CONNECT,
+                connection_class=connection_class,
                 server_settings={"lock_timeout": f"{LOCK_MS}"},
             )
         except _REFUSED as error:
             raise UsageError(
                 f"PostgreSQL refuses the store's URL: {type(error).__name__}"
             ) from None
-        except _GONE as error:
+        except _FAILED as error:
             raise _unavailable(error) from None
-        database = cls(pool)
+        database = cls(pool, patience)
         try:
-            await database.write(migration)
+            await database._write(migration, _MIGRATION)
         except BaseException:
             pool.terminate()
             raise
         return database
 
     async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
-        try:
-            return make(await self._fetch(query))
-        except StoreUnavailable:
-            return make(await self._fetch(query))
+        with _translated():
+            async with asyncio.timeout(self._patience):
+                try:
+                    rows = await self._fetch(query)
+                except TimeoutError:
+                    raise
+                except _FAILED:
+                    rows = await self._fetch(query)
+        return make(rows) if len(rows) < _FEW else await asyncio.to_thread(make, rows)
 
     async def _fetch(self, query: Query) -> Rows:
-        async with self._connection() as connection:
-            rows: Rows = await connection.fetch(_numbered(query.sql), *query.args)
-            return rows
+        async with self._pool.acquire(timeout=_ACQUIRE) as connection:
+            with _ended_if_cut_off(connection):
+                rows: Rows = await connection.fetch(_numbered(query.sql), *query.args)
+                return rows
 
     async def write(self, script: Script[T], *, durable: bool = True) -> T:
+        return await self._write(script, self._patience)
+
+    async def _write(self, script: Script[T], patience: float) -> T:
         try:
-            async with self._connection() as connection, connection.transaction():
-                return await _drive(connection, script)
+            with _translated():
+                async with (
+                    asyncio.timeout(patience) as limit,
+                    self._pool.acquire(timeout=_ACQUIRE) as connection,
+                ):
+                    with _ended_if_cut_off(connection):
+                        return await _transact(connection, script, _Progress(limit, patience))
         finally:
             script.close()
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        try:
-            async with self._pool.acquire(timeout=_ACQUIRE) as connection:
-                yield connection
-        except asyncpg.IntegrityConstraintViolationError as error:
-            what = f"{error.table_name}: {error.constraint_name}"
-            raise AlreadyExists(f"{what} is taken or refers to nothing") from None
-        except asyncpg.DataError as error:
-            raise StoreError(f"PostgreSQL takes no such value: {type(error).__name__}") from None
-        except _GONE as error:
-            raise _unavailable(error) from None
 
     async def close(self) -> None:
         try:
@@ -117,27 +139,90 @@ class PostgresDatabase:
             self._pool.terminate()
 
 
-async def _drive(connection: Any, script: Script[T]) -> T:
+class _Progress:
+    """Moves the end of somebody's patience: on with each statement, and away while we compute."""
+
+    def __init__(self, limit: asyncio.Timeout, patience: float) -> None:
+        self._limit = limit
+        self._patience = patience
+
+    def move(self) -> None:
+        if not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._patience)
+
+    def pause(self) -> None:
+        if not self._limit.expired():
+            self._limit.reschedule(None)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Whatever a database can fail with, in the words of the store."""
+    try:
+        yield
+    except asyncpg.IntegrityConstraintViolationError as error:
+        what = f"{error.table_name}: {error.constraint_name}"
+        raise AlreadyExists(f"{what} is taken or refers to nothing") from None
+    except asyncpg.DataError as error:
+        raise StoreError(f"PostgreSQL takes no such value: {type(error).__name__}") from None
+    except _FAILED as error:
+        raise _unavailable(error) from None
+
+
+@contextmanager
+def _ended_if_cut_off(connection: Any) -> Iterator[None]:
+    """End a connection that is left while a statement runs on it.
+
+    The pool would first ask the server to cancel the statement, and wait for its answer.
+    """
+    try:
+        yield
+    except (TimeoutError, asyncio.CancelledError):
+        connection.terminate()
+        raise
+
+
+async def _transact(connection: Any, script: Script[T], progress: _Progress) -> T:
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        result = await _drive(connection, script, progress)
+    except (TimeoutError, asyncio.CancelledError):
+        raise  # the connection is ended, and the transaction with it
+    except BaseException:
+        if not connection.is_closed():
+            await transaction.rollback()
+        raise
+    await transaction.commit()
+    return result
+
+
+async def _drive(connection: Any, script: Script[T], progress: _Progress) -> T:
     """Play the database's part in a script."""
-    rows: Rows = ()
     try:
         statement = next(script)
         while True:
-            match statement:
-                case Query(sql=sql, args=args):
-                    rows = await connection.fetch(_numbered(sql), *args)
-                case Batch(sql=sql, rows=many):
-                    await connection.executemany(_numbered(sql), many)
-                    rows = ()
-                case Load(table=table, columns=columns, rows=many):
-                    await connection.copy_records_to_table(table, columns=columns, records=many)
-                    rows = ()
-                case Compute(work=work):
-                    rows = ((await asyncio.to_thread(work),),)
+            rows = await _run(connection, statement, progress)
+            progress.move()
             statement = script.send(rows)
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+async def _run(connection: Any, statement: Statement, progress: _Progress) -> Rows:
+    match statement:
+        case Query(sql=sql, args=args):
+            rows: Rows = await connection.fetch(_numbered(sql), *args)
+            return rows
+        case Batch(sql=sql, rows=many):
+            await connection.executemany(_numbered(sql), many)
+        case Load(table=table, columns=columns, rows=many):
+            await connection.copy_records_to_table(table, columns=columns, records=many)
+        case Compute(work=work):
+            progress.pause()
+            return ((await asyncio.to_thread(work),),)
+    return ()
 
 
 @lru_cache(maxsize=512)

@@ -14,11 +14,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mcp_junction.errors import AlreadyExists, NotFound, VaultError, VersionConflict
-from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
+from mcp_junction.errors import (
+    AlreadyExists,
+    MissingKey,
+    NotFound,
+    UnreadableRow,
+    VaultError,
+    VersionConflict,
+)
+from mcp_junction.store.database import Batch, Database, Query, Row, Rows, Script, bump, insert
 from mcp_junction.store.records import DEFINING, STANDING, ServerRecord
 from mcp_junction.store.skills import held, marked
 from mcp_junction.store.table import Table
+from mcp_junction.store.unreadable import UNREADABLE
 
 TABLE = Table(
     "servers",
@@ -92,7 +100,7 @@ class Servers:
             " ORDER BY name LIMIT ?",
             (after, status or "", status or "", limit),
         )
-        return await self._database.read(query, self._opened_all)
+        return await self._database.read(query, self._readable)
 
     async def count(self) -> dict[str, int]:
         """How many there are in each status."""
@@ -242,14 +250,33 @@ class Servers:
         return self._sealer.open(sealed, _identity(server_id, "health_check_url")).decode()
 
     def _opened_all(self, rows: Rows) -> list[ServerRecord]:
-        return [
-            msgspec.structs.replace(
-                TABLE.record(row),
-                connection_config=self._opened(row[0], row[_CONFIG]),
-                health_check_url=self._opened_url(row[0], row[_URL]),
-            )
-            for row in rows
-        ]
+        """Raises UnreadableRow, VaultError."""
+        return [self._record(row) for row in rows]
+
+    def _readable(self, rows: Rows) -> list[ServerRecord]:
+        """Those that can be read and opened. Raises MissingKey when the key of all is another."""
+        found: list[ServerRecord] = []
+        missing: MissingKey | None = None
+        for row in rows:
+            try:
+                found.append(self._record(row))
+            except UnreadableRow:
+                pass  # it is reported
+            except VaultError as error:
+                missing = missing or (error if isinstance(error, MissingKey) else None)
+                UNREADABLE.note(TABLE.name, row, error)
+        if missing is not None and not found:
+            raise missing
+        return found
+
+    def _record(self, row: Row) -> ServerRecord:
+        values = list(row)
+        try:
+            values[_CONFIG] = self._opened(row[0], row[_CONFIG])
+            values[_URL] = self._opened_url(row[0], row[_URL])
+        except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeError):
+            values[_CONFIG] = None  # which is no connection: the row cannot be read
+        return TABLE.record(values)
 
 
 def _note(standing: Mapping[str, Mapping[str, Any]]) -> Script[None]:

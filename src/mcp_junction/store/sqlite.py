@@ -4,24 +4,28 @@ Everybody who is waiting to write shares the next transaction: each script has a
 own, so that one that fails takes nobody with it, and one commit serves them all; one that is alone
 needs none. A batch in which
 somebody asked for durability is synced to the disk, the others only to the operating system.
+
+Every error of SQLite becomes StoreUnavailable here, but for the two that callers can do something
+about: a name that is taken, and a value that no database takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import queue
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_junction.errors import AlreadyExists, StoreError, StoreUnavailable, UsageError
 from mcp_junction.store.database import (
+    PATIENCE,
     Batch,
     Compute,
     Dialect,
@@ -32,6 +36,8 @@ from mcp_junction.store.database import (
     Statement,
     insert,
 )
+from mcp_junction.store.sqlite_reader import SqliteReaders, drop
+from mcp_junction.store.waiting import ThreadJob, settle_all
 
 log = logging.getLogger("mcp_junction.store")
 T = TypeVar("T")
@@ -44,27 +50,16 @@ _PAGE: Final = 8_192
 """Bytes. Each is written three times on its way: the audit's pages are long, an intent is short."""
 
 
-class _Job:
+class _Job(ThreadJob):
     """A script that waits for its turn, and who waits for it."""
 
-    __slots__ = ("durable", "failure", "future", "loop", "result", "script")
+    __slots__ = ("durable", "given_at", "script")
 
     def __init__(self, script: Script[Any], durable: bool) -> None:
+        super().__init__()
         self.script = script
         self.durable = durable
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.result: Any = None
-        self.failure: BaseException | None = None
-
-    def settle(self) -> None:
-        """On the loop: tell who waits. They may have gone."""
-        if self.future.done():
-            return
-        if self.failure is not None:
-            self.future.set_exception(self.failure)
-        else:
-            self.future.set_result(self.result)
+        self.given_at = time.monotonic()
 
 
 class SqliteDatabase:
@@ -72,23 +67,35 @@ class SqliteDatabase:
 
     dialect = Dialect.SQLITE
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection_class: type[sqlite3.Connection] = sqlite3.Connection,
+        patience: float = PATIENCE,
+    ) -> None:
         self._path = path
+        self._connection_class = connection_class
+        self._patience = patience
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._local = threading.local()
-        self._readers = ThreadPoolExecutor(_READERS, "store-reader", self._start_reader)
-        self._reading: list[sqlite3.Connection] = []
+        self._readers = SqliteReaders(self._connect, _READERS, patience)
+        self._moved_at = 0.0
+        """When the writer has finished a statement last."""
         self._syncing: bool | None = None
         self._writer = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._closed = False
 
     @classmethod
-    async def open(cls, path: Path, migration: Script[int]) -> SqliteDatabase:
+    async def open(
+        cls,
+        path: Path,
+        migration: Script[int],
+        connection_class: type[sqlite3.Connection] = sqlite3.Connection,
+        patience: float = PATIENCE,
+    ) -> SqliteDatabase:
         """Open or make the file, and bring its schema up to date."""
-        database = cls(path)
-        await asyncio.get_running_loop().run_in_executor(
-            database._readers, database._prepare, migration
-        )
+        database = cls(path, connection_class, patience)
+        await asyncio.to_thread(database._prepare, migration)
+        database._readers.start()
         database._writer.start()
         return database
 
@@ -97,27 +104,23 @@ class SqliteDatabase:
     async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self._read, query, make)
+        return await self._readers.read(query, make)
 
     async def write(self, script: Script[T], *, durable: bool = True) -> T:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         job = _Job(script, durable)
         self._jobs.put(job)
-        result: T = await job.future
+        result: T = await job.answer(lambda: max(job.given_at, self._moved_at), self._patience)
         return result
 
     async def close(self) -> None:
-        """Finish what is waiting, then let the file go."""
+        """Finish what is waiting, then let the file go. What hangs is not waited for."""
         if not self._closed:
             self._closed = True
             self._jobs.put(None)
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, self._writer.join)
-            await loop.run_in_executor(None, self._readers.shutdown)
-            for connection in self._reading:
-                connection.close()
+            await asyncio.to_thread(self._writer.join, self._patience)
+            await asyncio.to_thread(self._readers.close)
 
     # -- opening, in a thread
 
@@ -134,35 +137,23 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA page_size = {_PAGE}")  # heeded by a new file alone
             _use_wal(connection)
             connection.execute("BEGIN IMMEDIATE")
-            _drive(connection, migration)
+            self._drive(connection, migration)
             connection.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise UsageError(f"{self._path} cannot be read: {error}") from None
         finally:
-            if connection is not None:
-                connection.close()
+            drop(connection)
 
     def _connect(self, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self._path,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=self._connection_class,
+        )
         connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
-
-    # -- reading, in a reader thread
-
-    def _start_reader(self) -> None:
-        self._local.connection = None
-
-    def _read(self, query: Query, make: Callable[[Rows], T]) -> T:
-        try:
-            connection = self._local.connection
-            if connection is None:
-                connection = self._local.connection = self._connect()
-                connection.execute("PRAGMA query_only = ON")
-                self._reading.append(connection)
-            return make(connection.execute(query.sql, query.args).fetchall())
-        except sqlite3.DatabaseError as error:
-            raise StoreUnavailable(f"the store cannot be read: {error}") from None
 
     # -- writing, in the writer thread
 
@@ -180,15 +171,15 @@ class SqliteDatabase:
                 self._commit(connection, batch)
             except sqlite3.Error as error:
                 _refuse(batch, StoreUnavailable(f"the store cannot be written: {error}"))
-                _drop(connection)
+                drop(connection)
                 connection = None
             except BaseException as error:  # the writer outlives whatever it meets
                 log.exception("the writer failed")
                 _refuse(batch, StoreUnavailable(f"the store failed: {type(error).__name__}"))
-                _drop(connection)
+                drop(connection)
                 connection = None
-            _settle(batch)
-        _drop(connection)
+            settle_all(batch)
+        drop(connection)
 
     def _next_batch(self) -> tuple[list[_Job], bool]:
         job = self._jobs.get()
@@ -205,65 +196,83 @@ class SqliteDatabase:
 
     def _commit(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
         """Each statement lets the event loop in, and waits for its turn again: be sparing."""
+        self._moved_at = time.monotonic()
         durable = any(job.durable for job in batch)
         if durable is not self._syncing:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._syncing = durable
         if len(batch) == 1:
             alone = batch[0]
-            _try(connection, alone)
+            self._try(connection, alone)
             if connection.in_transaction:
-                connection.execute("COMMIT" if alone.failure is None else "ROLLBACK")
+                connection.execute("COMMIT" if _is_wanted(alone) else "ROLLBACK")
             return
         connection.execute("BEGIN IMMEDIATE")
         for job in batch:
             connection.execute("SAVEPOINT job")
-            _try(connection, job)
-            if job.failure is not None:
+            self._try(connection, job)
+            if not _is_wanted(job):
                 connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
         connection.execute("COMMIT")
 
+    def _try(self, connection: sqlite3.Connection, job: _Job) -> None:
+        """Run a script, unless nobody waits for it any more. What it fails with is its own."""
+        if job.is_abandoned:
+            return
+        try:
+            job.result = self._drive(connection, job.script)
+        except sqlite3.IntegrityError as error:
+            job.failure = AlreadyExists(_constraint(error))
+        except (UnicodeError, OverflowError, sqlite3.ProgrammingError) as error:
+            job.failure = StoreError(f"SQLite takes no such value: {type(error).__name__}")
+        except sqlite3.Error as error:
+            if not _is_of_statement(error):
+                raise  # the disk, the lock or the file: nobody in this batch can be served
+            job.failure = StoreUnavailable(f"the store cannot be written: {error}")
+        except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
+            job.failure = error
 
-def _try(connection: sqlite3.Connection, job: _Job) -> None:
-    """Run a script, unless nobody waits for it any more. What it fails with is its own."""
-    if job.future.cancelled():
-        return
-    try:
-        job.result = _drive(connection, job.script)
-    except sqlite3.IntegrityError as error:
-        job.failure = AlreadyExists(_constraint(error))
-    except UnicodeError as error:
-        job.failure = StoreError(f"SQLite takes no such value: {type(error).__name__}")
-    except sqlite3.OperationalError:
-        raise  # the disk, the lock or the file: nobody in this batch can be served
-    except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
-        job.failure = error
+    def _drive(self, connection: sqlite3.Connection, script: Script[T]) -> T:
+        """Play the database's part in a script. Its transaction begins with its first statement."""
+        rows: Rows = ()
+        try:
+            statement = next(script)
+            while True:
+                if not (connection.in_transaction or _is_whole(statement)):
+                    connection.execute("BEGIN IMMEDIATE")
+                if isinstance(statement, Compute):
+                    self._moved_at = math.inf  # it only computes, and that has an end
+                rows = _run(connection, statement)
+                self._moved_at = time.monotonic()
+                statement = script.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
-def _drive(connection: sqlite3.Connection, script: Script[T]) -> T:
-    """Play the database's part in a script. Its transaction begins with its first statement."""
-    rows: Rows = ()
-    try:
-        statement = next(script)
-        while True:
-            if not (connection.in_transaction or _is_whole(statement)):
-                connection.execute("BEGIN IMMEDIATE")
-            match statement:
-                case Query(sql=sql, args=args):
-                    rows = connection.execute(sql, args).fetchall()
-                case Batch(sql=sql, rows=many):
-                    connection.executemany(sql, many)
-                    rows = ()
-                case Load(table=table, columns=columns, rows=many):
-                    connection.executemany(insert(table, columns), many)
-                    rows = ()
-                case Compute(work=work):
-                    rows = ((work(),),)
-            statement = script.send(rows)
-    except StopIteration as end:
-        result: T = end.value
-        return result
+def _run(connection: sqlite3.Connection, statement: Statement) -> Rows:
+    match statement:
+        case Query(sql=sql, args=args):
+            return connection.execute(sql, args).fetchall()
+        case Batch(sql=sql, rows=many):
+            connection.executemany(sql, many)
+        case Load(table=table, columns=columns, rows=many):
+            connection.executemany(insert(table, columns), many)
+        case Compute(work=work):
+            return ((work(),),)
+    return ()
+
+
+def _is_wanted(job: _Job) -> bool:
+    """Whether what a job has written is to be kept: it succeeded, and somebody waits for it."""
+    return job.failure is None and not job.is_abandoned
+
+
+def _is_of_statement(error: sqlite3.Error) -> bool:
+    """Whether an error concerns one statement only, as a missing table does."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_ERROR
 
 
 def _is_whole(statement: Statement) -> bool:
@@ -283,36 +292,10 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.02)
 
 
-def _drop(connection: sqlite3.Connection | None) -> None:
-    """Let a connection go, with whatever it had begun."""
-    if connection is not None:
-        try:
-            connection.close()
-        except sqlite3.Error:
-            pass
-
-
 def _refuse(batch: list[_Job], failure: StoreUnavailable) -> None:
     for job in batch:
         job.script.close()
         job.failure = failure
-
-
-def _settle(batch: list[_Job]) -> None:
-    """One wake-up for each loop that waits."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in batch:
-        loops.setdefault(job.loop, []).append(job)
-    for loop, jobs in loops.items():
-        try:
-            loop.call_soon_threadsafe(_settle_all, jobs)
-        except RuntimeError:  # it has ended
-            pass
-
-
-def _settle_all(jobs: list[_Job]) -> None:
-    for job in jobs:
-        job.settle()
 
 
 def _constraint(error: sqlite3.IntegrityError) -> str:

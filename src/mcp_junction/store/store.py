@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.classification import Classification
-from mcp_junction.store.database import Database, Dialect, Query
+from mcp_junction.store.database import PATIENCE, Database, Dialect, Query, Rows
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.history import History
 from mcp_junction.store.keys import Keys, Signer
@@ -20,6 +21,7 @@ from mcp_junction.store.servers import Sealer, Servers
 from mcp_junction.store.settings import RuntimeSettings
 from mcp_junction.store.skills import Skills
 from mcp_junction.store.tools import Tools
+from mcp_junction.store.unreadable import UNREADABLE
 
 FILE: Final = "junction.db"
 _POSTGRES: Final = ("postgresql", "postgres")
@@ -55,7 +57,12 @@ class Store:
         Cheap: this is how a process learns that another one has changed something.
         """
         query = Query("SELECT topic, value FROM counters")
-        return await self._database.read(query, lambda rows: {row[0]: int(row[1]) for row in rows})
+        return await self._database.read(query, _generations)
+
+    @property
+    def unreadable(self) -> int:
+        """How many rows could not be read when they were last asked for."""
+        return len(UNREADABLE)
 
     async def close(self) -> None:
         await self._database.close()
@@ -72,24 +79,49 @@ class Store:
         await self.close()
 
 
+def _generations(rows: Rows) -> dict[str, int]:
+    """A number that cannot be read is taken for a new one each time."""
+    found = {}
+    for row in rows:
+        try:
+            found[row[0]] = int(row[1])
+        except (TypeError, ValueError) as error:
+            UNREADABLE.note("counters", row, error)
+            found[row[0]] = -time.monotonic_ns()
+    return found
+
+
 def default_url(data_dir: Path) -> str:
     """The store that needs no setting up."""
     return f"sqlite:///{data_dir.absolute() / FILE}"
 
 
-async def open_store(url: str, vault: Secrecy, *, kept_events: int = KEPT) -> Store:
-    """``sqlite:///path`` or ``postgresql://…``. Raises UsageError, StoreUnavailable."""
+async def open_store(
+    url: str,
+    vault: Secrecy,
+    *,
+    kept_events: int = KEPT,
+    connection_class: type[Any] | None = None,
+    patience: float = PATIENCE,
+) -> Store:
+    """``sqlite:///path`` or ``postgresql://…``. Raises UsageError, StoreUnavailable.
+
+    ``connection_class`` is what connections are made of, where it is not the driver's own.
+    """
+    how: dict[str, Any] = {"patience": patience}
+    if connection_class is not None:
+        how["connection_class"] = connection_class
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
         from mcp_junction.store.sqlite import SqliteDatabase
 
         path = _path(url)
-        file = await SqliteDatabase.open(path, migrate(Dialect.SQLITE))
+        file = await SqliteDatabase.open(path, migrate(Dialect.SQLITE), **how)
         return Store(file, vault, kept_events)
     if scheme in _POSTGRES:
         from mcp_junction.store.postgres import PostgresDatabase
 
-        served = await PostgresDatabase.open(url, migrate(Dialect.POSTGRES))
+        served = await PostgresDatabase.open(url, migrate(Dialect.POSTGRES), **how)
         return Store(served, vault, kept_events)
     raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
 

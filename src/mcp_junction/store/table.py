@@ -1,13 +1,20 @@
-"""Table: how the records of one type lie in the rows of one table. No SQL beyond column lists."""
+"""Table: how the records of one type lie in the rows of one table. No SQL beyond column lists.
+
+What is read is checked against the record's type: anyone may have written to the database. A row
+that does not fit is left out of a list and reported; asked for alone, it raises UnreadableRow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from mcp_junction.errors import UnreadableRow
 from mcp_junction.store.database import Row, Rows
+from mcp_junction.store.unreadable import UNREADABLE, row_id
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -24,12 +31,16 @@ class Table(Generic[R]):
         record: type[R],
         json: Collection[str] = (),
         flags: Collection[str] = (),
+        salvage: Callable[[Row], R] | None = None,
     ) -> None:
+        """``salvage`` makes a record of what little can be read of a row that cannot be; or fails
+        with UnreadableRow."""
         self.name = name
         self.columns: Sequence[str] = record.__struct_fields__
         self.selected = ", ".join(f"{name}.{column}" for column in self.columns)
         self._record = record
         self._json = frozenset(json)
+        self._salvage = salvage
         self._encoded = [i for i, column in enumerate(self.columns) if column in self._json]
         self._mended = [
             (index, _decode if column in self._json else bool)
@@ -38,14 +49,31 @@ class Table(Generic[R]):
         ]
 
     def record(self, row: Row) -> R:
+        """Raises UnreadableRow."""
         values = list(row)
-        for index, mend in self._mended:
-            if values[index] is not None:
-                values[index] = mend(values[index])
-        return self._record(*values)
+        try:
+            for index, mend in self._mended:
+                if values[index] is not None:
+                    values[index] = mend(values[index])
+            found = msgspec.convert(dict(zip(self.columns, values, strict=True)), self._record)
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            UNREADABLE.note(self.name, row, error)
+            words = f"the row {row_id(row)} of the table {self.name} cannot be read"
+            raise UnreadableRow(words) from None
+        UNREADABLE.forget(self.name, row)
+        return found
 
     def records(self, rows: Rows) -> list[R]:
-        return [self.record(row) for row in rows]
+        """Those that can be read."""
+        found = []
+        for row in rows:
+            try:
+                found.append(self.record(row))
+            except UnreadableRow:  # it is reported
+                if self._salvage is not None:
+                    with suppress(UnreadableRow):
+                        found.append(self._salvage(row))
+        return found
 
     def first(self, rows: Rows) -> R | None:
         return self.record(rows[0]) if rows else None

@@ -15,12 +15,24 @@ from uuid import uuid4
 
 import msgspec
 
-from mcp_junction.errors import DefinitionChanged, NotFound
+from mcp_junction.errors import DefinitionChanged, NotFound, UnreadableRow
 from mcp_junction.policy.pinning import PinnedState, is_quarantined
-from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Script, bump
+from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Row, Script, bump
 from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolCount, ToolRecord
 from mcp_junction.store.skills import held, marked
 from mcp_junction.store.table import Table
+
+
+def _salvage(row: Row) -> ToolRecord:
+    """A tool whose row is damaged: it keeps its place, and what it was pinned to is unknown.
+
+    So it is in quarantine until a person approves it; left out, it would pass as a new tool.
+    """
+    tool_id, server_id, name = row[:3]
+    if not all(isinstance(text, str) for text in (tool_id, server_id, name)):
+        raise UnreadableRow("it does not even say which tool it is")
+    return ToolRecord(tool_id, server_id, name, 0, b"{}", "", "", quarantined=True)
+
 
 TABLE = Table(
     "tools",
@@ -34,6 +46,7 @@ TABLE = Table(
         "idempotent",
         "is_classified",
     },
+    salvage=_salvage,
 )
 TOPIC = "tools"
 _WRITTEN = (

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from mcp_junction.errors import VaultError
+from mcp_junction.errors import MissingKey, VaultError
 from mcp_junction.vault.keys import credential_keys
 
 _FORMAT: Final = b"\x01"
@@ -52,7 +52,7 @@ class Vault:
             raise VaultError(f"what is stored as {identity} was not sealed by this program")
         cipher = self._ciphers.get(sealed[1 : 1 + _ID])
         if cipher is None:
-            raise VaultError(
+            raise MissingKey(
                 f"{identity} was sealed with a key that is not here;"
                 " set MCP_CREDENTIAL_KEY to it, or put the old key file back"
             )
