@@ -310,7 +310,11 @@ async def serve(tmp_path: Path, executable: list[str]) -> AsyncIterator[Serve]:
         if servers is not None:
             file = ["--config", str(write_config(tmp_path, servers, settings))]
         data = ["--data-dir", str(tmp_path / "data")]
-        given = {key: value for key, value in os.environ.items() if "JUNCTION_" not in key}
+        given = {
+            key: value
+            for key, value in os.environ.items()
+            if "JUNCTION_" not in key or key == "JUNCTION_DUMPABLE"
+        }
         process = await asyncio.create_subprocess_exec(
             *[*executable, "serve", *file, "--port", "0", *data, *options],
             stdin=asyncio.subprocess.DEVNULL,

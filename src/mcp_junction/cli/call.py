@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.waiting import with_progress
@@ -81,7 +82,7 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
     from mcp_junction.calls.call import tool_call
     from mcp_junction.upstream.outcome import Kind
 
-    async with Junction(config.once()) as junction:
+    async with Junction(config.once(), environ=variables()) as junction:
         junction.greet()
         session = junction.open_session(lambda _: None)
         params = {"name": msgspec.Raw(b""), "arguments": msgspec.Raw(arguments)}

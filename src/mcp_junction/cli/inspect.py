@@ -6,6 +6,7 @@ import asyncio
 import sys
 from typing import Any
 
+from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.waiting import with_progress
@@ -45,7 +46,7 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
         import logging
 
         logging.getLogger("mcp_junction.upstream").setLevel(logging.CRITICAL)  # the table says it
-    async with Junction(config.once()) as junction:
+    async with Junction(config.once(), environ=variables()) as junction:
         junction.greet()
         await with_progress(junction, junction.settled())
         catalog = junction.snapshot.catalog

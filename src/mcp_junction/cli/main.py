@@ -11,6 +11,7 @@ import sys
 from importlib import import_module
 
 from mcp_junction.cli import streams
+from mcp_junction.cli.environment import hide_arguments, hide_secrets
 from mcp_junction.errors import ConfigError, JunctionError, UsageError
 
 COMMANDS = {
@@ -27,6 +28,9 @@ COMMANDS = {
     "demo": "run one of the small servers that come with the program",
 }
 
+_HIDE_THEMSELVES = ("stdio", "demo")
+"""Commands that start faster: the one hides secrets itself, the other is given none."""
+
 # Starting makes much that lives as long as we do, and the path of a call little that only the
 # collector can free; looking for it every 700 allocations costs more than the rest of what either
 # does with memory.
@@ -40,6 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     streams.settle()
     words = sys.argv[1:] if argv is None else argv
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("stdio", words)
+    if argv is None and name not in _HIDE_THEMSELVES:
+        hide_secrets()
+        hide_arguments()
     command = import_module(f"mcp_junction.cli.{name}")
     try:
         code = int(command.run(rest))

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from mcp_junction.cli.environment import variables
 from mcp_junction.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,13 +122,14 @@ def read_config(
     from mcp_junction.config.load import load, without_file
     from mcp_junction.upstream.child_env import in_circle
 
+    environ = variables()
     options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
     if not given.config:
         if service:
-            return without_file(os.environ, options, _demo_servers() if given.demo else {})
+            return without_file(environ, options, _demo_servers() if given.demo else {})
         raise UsageError("--config FILE is needed: the mcpServers file to serve")
-    config = load(given.config, os.environ, options, lenient=lenient or service)
-    if in_circle(os.environ, config.identity):
+    config = load(given.config, environ, options, lenient=lenient or service)
+    if in_circle(environ, config.identity):
         raise UsageError(
             f"circular reference: {given.config} is already being served by an aggregator above"
             " this one; remove the entry that starts mcp-junction with this file"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import add_data_dir, data_dir
 from mcp_junction.errors import JunctionError, RequestError, UsageError
 
@@ -58,8 +58,9 @@ class Remote:
     @classmethod
     def of(cls, given: argparse.Namespace) -> Remote:
         """The service that the options, or else the environment, name."""
-        url = given.url or os.environ.get("JUNCTION_URL") or DEFAULT
-        key = given.key or os.environ.get("JUNCTION_KEY")
+        environ = variables()
+        url = given.url or environ.get("JUNCTION_URL") or DEFAULT
+        key = given.key or environ.get("JUNCTION_KEY")
         if not key and urlsplit(url).hostname in _HERE:  # it is for nobody else
             from mcp_junction.identity.admin import kept_admin_key
 

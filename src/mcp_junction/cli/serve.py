@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import sys
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import (
     add_config_options,
     add_store_options,
@@ -112,6 +112,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         junction = await enter(
             Junction(
                 config,
+                environ=variables(),
                 canonical=PLATFORM,
                 supervised=True,
                 starts=False,
@@ -122,7 +123,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         junction.watchers.append(calls.ended)
         await sign_existing_keys(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
-        await take_admin_key(keys, os.environ)
+        await take_admin_key(keys, variables())
         registry = Registry(junction, storage.store, audit, bus)
         room = Room(junction, registry, bus, storage.store, keys)
         open_to_owner = given.owner_without_key

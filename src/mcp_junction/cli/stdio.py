@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from mcp_junction import __version__
 from mcp_junction.cli import main as program
+from mcp_junction.cli.environment import hide_secrets, variables
 from mcp_junction.cli.options import (
     add_config_options,
     add_lenient_option,
@@ -55,6 +55,7 @@ def run(argv: list[str]) -> int:
 
     stdout = take_stdout()
     warden = start_warden()
+    hide_secrets()
     try:
         set_up_logging(given)
         config = read_config(given, lenient=given.lenient)
@@ -63,7 +64,7 @@ def run(argv: list[str]) -> int:
         give_back(stdout)
         raise
     sys.stdout = sys.stderr  # where stray prints end anyway; and they wait for nobody
-    headstart = head_start(config, os.environ, warden)
+    headstart = head_start(config, variables(), warden)
     from mcp_junction.cli.runner import run_async
 
     return run_async(_serve(config, stdout, headstart))
@@ -106,7 +107,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         logging.getLogger("mcp_junction").warning(
             "%s has no enabled servers: there is nothing to serve", config.source
         )
-    async with Junction(config, headstart=headstart) as junction:
+    async with Junction(config, headstart=headstart, environ=variables()) as junction:
         calls = TaskScope("calls")
         stateless = StatelessDispatcher(junction)
         listener = StdioListener(

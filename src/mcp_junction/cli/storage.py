@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from mcp_junction.audit.checkpoints import Checkpoints
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.cli.environment import hidden_values, variables
 from mcp_junction.cli.options import data_dir
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.store.store import Store, default_url, open_store
 from mcp_junction.vault.vault import Vault
 
@@ -41,8 +43,22 @@ class Storage(NamedTuple):
 @asynccontextmanager
 async def opened(given: argparse.Namespace) -> AsyncIterator[Storage]:
     """The store that the options, or else the environment, name."""
-    folder = data_dir(given)
-    url = given.store or os.environ.get("JUNCTION_STORE") or default_url(folder)
-    vault = Vault.of(os.environ, folder)
+    folder, environ = data_dir(given), variables()
+    url = given.store or environ.get("JUNCTION_STORE") or default_url(folder)
+    url = _with_password(url, environ.get("PGPASSWORD"))
+    vault = Vault.of(environ, folder)
+    KNOWN.learn_url(url)
+    for value in hidden_values():
+        KNOWN.learn_value(value)
     async with await open_store(url, vault) as store:
         yield Storage(store, vault, folder)
+
+
+def _with_password(url: str, password: str | None) -> str:
+    """A store's url with the password of the environment, where it needs one and has none."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    if not password or not parts.scheme.startswith("postgres") or parts.password:
+        return url
+    query = urlencode({"password": password, **given})
+    return urlunsplit(parts._replace(query=query))

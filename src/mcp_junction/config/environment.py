@@ -21,11 +21,21 @@ _OWN = re.compile(
     r"(MCP_)?JUNCTION_.*|MCP_CREDENTIAL_KEY|PG(PASSWORD|PASSFILE|SERVICEFILE|SSLKEY|SSLPASSWORD)",
     re.IGNORECASE,
 )
+_SECRET = re.compile(
+    "pass|pwd|token|secret|key|credential|auth|cookie|bearer|mnemonic|dsn|(?:^|_)pat$",
+    re.IGNORECASE,
+)
+_PASSWORD = re.compile(r"://[^/?#\s]*:[^/?#\s]*@")
 
 
 def is_common_variable(name: str) -> bool:
     """Whether every process has this variable: it is passed on to servers, and is no secret."""
     return name.upper() in _COMMON or name.startswith("LC_")
+
+
+def is_secret_variable(name: str, value: str) -> bool:
+    """Whether a variable may hold a secret, by its name or by a password in a url."""
+    return _SECRET.search(name) is not None or _PASSWORD.search(value) is not None
 
 
 def is_own_variable(name: str) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); import warden_main; warden_main.main()"
 _HERE = os.path.dirname(__file__)
 _SEND_TIMEOUT = 5.0
+_DUMPABLE = "JUNCTION_DUMPABLE"
 
 
 class Orders(NamedTuple):
@@ -104,7 +105,7 @@ def start_warden() -> WardenProcess:
         stdout=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
         start_new_session=True,
-        env={"PATH": os.defpath},
+        env={"PATH": os.defpath, _DUMPABLE: os.environ.get(_DUMPABLE, "")},
     )
     theirs.close()
     ours.settimeout(_SEND_TIMEOUT)

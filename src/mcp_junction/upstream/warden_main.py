@@ -28,8 +28,9 @@ if TYPE_CHECKING:  # importing typing would double the time this takes to start
     from typing import Any, NoReturn
 
 MARK = "MCP_JUNCTION_CHILD"
+DUMPABLE = "JUNCTION_DUMPABLE"
 GRACE_AT_END = 0.5
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 1, 4, 36
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by every Python
 _LINUX = sys.platform.startswith("linux")
@@ -302,6 +303,8 @@ def end_everything(grace: float, groups: list[int]) -> None:
 def main() -> None:
     if _prctl is not None:
         _prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        if os.environ.get(DUMPABLE) != "1":  # servers' secrets pass through here; exec undoes it
+            _prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)  # it ends when its socket does, not before
     readable, writable = os.pipe()

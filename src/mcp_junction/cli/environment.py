@@ -1,0 +1,110 @@
+"""The environment of this process: secrets are read from it, and then not in it any more.
+
+Other processes of the same user, our servers first of all, could read it in ``/proc/PID/environ``.
+To remove a variable does not help: the system shows the memory in which the process was given its
+variables. So the values of secrets are overwritten there, and in the command line likewise; the
+process is made one that others of its user cannot look into (no debugger, no core dump). What was
+hidden is still known here (``variables``): servers' definitions refer to it.
+
+Where there is no ``/proc`` only the variables are removed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+from mcp_junction.config.environment import is_secret_variable
+
+DUMPABLE = "JUNCTION_DUMPABLE"
+"""Set to 1 to have debuggers, profilers and core dumps work."""
+_PR_SET_DUMPABLE = 4
+_ARGUMENTS, _VARIABLES = 45, 47
+"""Where in ``/proc/self/stat``, behind the program's name, their memory begins; it ends one on."""
+
+_hidden: dict[str, str] = {}
+
+
+def variables() -> dict[str, str]:
+    """The variables this process was given, secrets as well: for its own use."""
+    return {**_hidden, **os.environ}
+
+
+def hidden_values() -> list[str]:
+    """The values of the variables that were hidden."""
+    return list(_hidden.values())
+
+
+def hide_secrets() -> None:
+    """Take secrets out of the visible environment, and let nobody look into the process."""
+    _hidden.clear()
+    _hidden.update(
+        (name, value)
+        for name, value in os.environ.items()
+        if value and is_secret_variable(name, value) and not _is_path(value)
+    )
+    if _hidden:
+        names = frozenset(map(os.fsencode, _hidden))
+        _overwrite(_VARIABLES, lambda entries: _values(entries, names), b"\0")
+        for name in _hidden:
+            del os.environ[name]
+    if os.environ.get(DUMPABLE) != "1" and sys.platform == "linux":
+        import ctypes  # two milliseconds that other systems need not spend
+
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def hide_arguments() -> None:
+    """Take secrets out of the visible command line."""
+    from mcp_junction.redaction.connections import mask_connection
+
+    words = sys.argv[1:]
+    masked = mask_connection({"args": words})["args"]
+    secret = frozenset(
+        os.fsencode(word) for word, shown in zip(words, masked, strict=True) if word != shown
+    )
+    if secret:
+        _overwrite(_ARGUMENTS, lambda entries: _whole(entries, secret), b"*")
+
+
+Span = tuple[int, int]
+
+
+def _values(entries: Iterable[tuple[int, bytes]], names: frozenset[bytes]) -> Iterator[Span]:
+    for at, entry in entries:
+        name, equals, value = entry.partition(b"=")
+        if equals and name in names:
+            yield at + len(name) + 1, len(value)
+
+
+def _whole(entries: Iterable[tuple[int, bytes]], words: frozenset[bytes]) -> Iterator[Span]:
+    return ((at, len(entry)) for at, entry in entries if entry in words)
+
+
+def _overwrite(
+    where: int, choose: Callable[[Iterable[tuple[int, bytes]]], Iterable[Span]], by: bytes
+) -> None:
+    """Overwrite parts of the memory in which the system has given us texts."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[where]), int(fields[where + 1])
+    except (OSError, ValueError, IndexError):
+        return
+    if not 0 < start < end:
+        return
+    import ctypes
+
+    entries = []
+    at = start
+    for entry in ctypes.string_at(start, end - start).split(b"\0"):
+        entries.append((at, entry))
+        at += len(entry) + 1
+    for place, size in choose(entries):
+        ctypes.memset(place, by[0], size)
+
+
+def _is_path(value: str) -> bool:
+    """Whether a value only says where something is."""
+    return value.startswith(("/", "~")) and os.path.exists(os.path.expanduser(value))
