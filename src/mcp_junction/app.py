@@ -34,7 +34,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
-from mcp_junction.listener.capabilities import stateless_capabilities
+from mcp_junction.listener.capabilities import instructions_of, stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
@@ -219,6 +219,20 @@ class Junction:
     def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
         shown = (u for key, u in self.servers.items() if endpoint.admits_server(key))
         return stateless_capabilities(u.greeting for u in shown if u.greeting is not None)
+
+    def instructions(self, endpoint: Endpoint) -> str:
+        shown = [(key, u) for key, u in self.servers.items() if endpoint.admits_server(key)]
+        return instructions_of(shown, self.settings.instructions_tokens)
+
+    @property
+    def has_greetings(self) -> bool:
+        return self.is_settled
+
+    async def greeted(self) -> None:
+        try:
+            await asyncio.wait_for(self.settled(), self.settings.instructions_wait_ms / 1000)
+        except TimeoutError:
+            pass
 
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         return await subscribed(listen, self.snapshot, uris)

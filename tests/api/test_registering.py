@@ -1,6 +1,8 @@
 """Servers are registered, shown, changed and removed over REST, on either store."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from tests.plugin_rest import SERVERS, registration, stdio_config
@@ -234,3 +236,14 @@ async def test_servers_are_listed_by_pages_and_by_status(gateway):
     for bad in ({"status": "asleep"}, {"limit": 0}, {"limit": "x"}, {"cursor": "!"}):
         answer = await served.client().get(SERVERS, params=bad)
         assert (answer.status_code, answer.json()["error_code"]) == (422, "VALIDATION_ERROR"), bad
+
+
+async def test_a_server_is_shown_with_the_instructions_it_gives_clients(gateway, tmp_path):
+    served = await gateway()
+    program = Path(__file__).parent.parent / "upstream" / "dual_server.py"
+    args = ["-E", "-S", str(program), str(tmp_path / "starts"), "Count with care."]
+    await served.register("peer", connection_config={"command": sys.executable, "args": args})
+    shown = (await served.client("viewer").get(f"{SERVERS}/peer")).json()
+    assert shown["instructions"] == "Count with care."
+    (listed,) = (await served.client().get(SERVERS)).json()["items"]
+    assert "instructions" not in listed

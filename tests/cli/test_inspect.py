@@ -52,6 +52,7 @@ def test_json_holds_everything_there_is_to_know(program, config):
         "name": "scripted",
         "version": "1",
         "protocol": "2025-11-25",
+        "instructions": None,
         "tools": ["good one:echo"],
         "phase": None,
         "diagnostic": None,

@@ -87,6 +87,14 @@ class FakeBackend:
     def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
         return {}
 
+    def instructions(self, endpoint: Endpoint) -> str:
+        return ""
+
+    has_greetings = True
+
+    async def greeted(self) -> None:
+        """Nobody is waited for."""
+
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         return list(uris) if self.is_settled else []
 

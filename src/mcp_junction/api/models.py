@@ -117,6 +117,7 @@ class Server(ServerHealth):
     registered_at: str | None
     connected_at: str | None
     updated_at: str | None
+    instructions: str | UnsetType | None = UNSET
     tools: list[Tool] | UnsetType = UNSET
 
 

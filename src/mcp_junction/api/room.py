@@ -24,6 +24,7 @@ class Room:
     def __init__(
         self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
     ) -> None:
+        self.junction = junction
         self.registry = registry
         self.denials = registry.denials
         self.searching = Searching(junction, registry)

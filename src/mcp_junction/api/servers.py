@@ -25,6 +25,7 @@ from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.shapes import ServerChange, ServerRegistration
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import CursorError, NotFound
+from mcp_junction.listener.capabilities import said_by
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 
@@ -105,7 +106,10 @@ async def show_server(
         if not include_absent:
             raise
         record, absent = await room.registry.absent.get(server_id), True
-    return _tagged(record, shown=await _shown(room, record, include_tools, absent))
+    shown = await _shown(room, record, include_tools, absent)
+    server = None if absent else room.junction.servers.get(record.name)
+    shown.instructions = None if server is None else said_by(server) or None
+    return _tagged(record, shown=shown)
 
 
 @patch(

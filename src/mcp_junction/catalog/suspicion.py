@@ -48,7 +48,7 @@ class Tool(NamedTuple):
 
 # Zero-width and joining, bidi, invisible operators, fillers, interlinear, tags, variation
 # selectors, and the controls, also those that move a terminal's cursor.
-_HIDDEN: Final = re.compile(
+HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -228,7 +228,7 @@ def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _hidden_in(text: str) -> Iterator[str]:
-    for match in _HIDDEN.finditer(text):
+    for match in HIDDEN.finditer(text):
         before, char = text[match.start() - 1 : match.start()], match.group()
         after = text[match.end() : match.end() + 1]
         if not _belongs(before, char, after):
@@ -255,4 +255,4 @@ def _is_written(char: str) -> bool:
 
 
 def _unseen(char: str) -> bool:
-    return unicodedata.combining(char) > 0 or _HIDDEN.match(char) is not None
+    return unicodedata.combining(char) > 0 or HIDDEN.match(char) is not None

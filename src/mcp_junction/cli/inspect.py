@@ -12,11 +12,13 @@ from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
+from mcp_junction.listener.capabilities import said_by
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.upstream.attempt import fault
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING, SIMPLE, ServerState
 
+_SHOWN_WORDS = 300
 _COLOURS = {
     ServerState.CONNECTED: "green",
     ServerState.CONNECTING: "yellow",
@@ -71,6 +73,7 @@ def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
         "name": greeting.name if greeting else None,
         "version": greeting.version if greeting else None,
         "protocol": greeting.protocol_version if greeting else None,
+        "instructions": said_by(server) or None,
         "tools": tools,
         "start_seconds": round(server.start_seconds, 3) if server.start_seconds else None,
         "phase": error.phase.value if error else None,
@@ -118,6 +121,11 @@ def _print_table(config: Config, report: list[dict[str, Any]]) -> None:
     names = [name for row in report for name in row["tools"]]
     if names:
         console.print(f"[bold]{len(names)} tools:[/] " + escape(", ".join(names)))
+    for row in report:
+        if row["instructions"]:
+            words = " ".join(row["instructions"].split())
+            short = words if len(words) <= _SHOWN_WORDS else f"{words[:_SHOWN_WORDS]}…"
+            console.print(f"[bold]instructions of {escape(row['server'])}:[/] " + escape(short))
 
 
 def _diagnostics(row: dict[str, Any]) -> str:

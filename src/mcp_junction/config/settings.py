@@ -52,6 +52,8 @@ class Settings(NamedTuple):
     drain_ms: int = 5_000
     timeout: int = 0
     page_size: int = DEFAULT_PAGE_SIZE
+    instructions_tokens: int = 2_000
+    instructions_wait_ms: int = 1_000
     max_line_bytes: int = DEFAULT_LIMIT
     max_body_bytes: int = 4 * 1024 * 1024
     session_idle_ms: int = 30 * 60 * 1000

@@ -52,6 +52,19 @@ class Backend(Protocol):
         """What a stateless client can have at an endpoint."""
         ...
 
+    def instructions(self, endpoint: Endpoint) -> str:
+        """What the servers at an endpoint want clients to know, as far as they have said it."""
+        ...
+
+    @property
+    def has_greetings(self) -> bool:
+        """Whether no server is still expected to say what it wants clients to know."""
+        ...
+
+    async def greeted(self) -> None:
+        """Wait for that, but only for a moment."""
+        ...
+
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         """Have updates of these resources come to ``listen``; those that will."""
         ...

@@ -136,7 +136,7 @@ class Dispatcher:
 
     # -- opening
 
-    def _initialize(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:
+    def _initialize(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
         params = frame.members()
         wanted = frames.text(params.get("protocolVersion"))
         if wanted is None:
@@ -154,11 +154,26 @@ class Dispatcher:
         if settings.separator is None:
             session.spelling = spelling_for(session.client, session.spelling)
         self._backend.introduced(session)
+        if self._backend.has_greetings:
+            return self._greeting(session, frame_id)
+        return self._greeting_soon(session, frame_id)
+
+    async def _greeting_soon(self, session: Session, frame_id: bytes) -> bytes:
+        """Servers are still starting: wait a moment for their instructions."""
+        await self._backend.greeted()
+        return self._greeting(session, frame_id)
+
+    def _greeting(self, session: Session, frame_id: bytes) -> bytes:
+        """The answer to ``initialize``."""
+        settings = self._backend.settings
         answer: dict[str, Any] = {
             "protocolVersion": session.protocol_version,
             "capabilities": CAPABILITIES,
             "serverInfo": {"name": settings.name, "version": settings.version},
         }
+        instructions = self._backend.instructions(session.endpoint)
+        if instructions:
+            answer["instructions"] = instructions
         return encode.result(frame_id, encode.dumps(answer))
 
     def _ping(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:

@@ -198,6 +198,9 @@ class StatelessDispatcher:
             "supportedVersions": STATELESS_VERSIONS,
             "capabilities": self._backend.capabilities(visitor.endpoint),
         }
+        instructions = self._backend.instructions(visitor.endpoint)
+        if instructions:
+            found["instructions"] = instructions
         payload = encode.dumps(found)
         return Reply(encode.ready_with(frame_id, payload, self._tail()))
 
@@ -364,7 +367,7 @@ def _reply(frame_id: bytes, outcome: Outcome) -> Reply | None:
     if outcome.kind is SUSPENDED:
         state = frames.members(outcome.payload).get("requestState", b"")
         return Reply(outcome.frame(frame_id), state=frames.octets(state))
-    return Reply(outcome.frame(frame_id), _status(outcome))
+    return Reply(outcome.frame(frame_id), _STATUS.get(outcome.code, 200))
 
 
 def refusal(
@@ -393,7 +396,3 @@ def ending(frame_id: bytes) -> Reply:
         SERVER_UNAVAILABLE, "Junction is ending", {"delivery": "not_sent"}
     )
     return Reply(encode.error(frame_id, payload), 503)
-
-
-def _status(outcome: Outcome) -> int:
-    return _STATUS.get(outcome.code, 200)

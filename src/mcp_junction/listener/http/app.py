@@ -8,7 +8,7 @@ before it ends. What a method means it does not know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import NamedTuple
 
@@ -228,7 +228,9 @@ class HttpListener:
         channel = Standing()
         session = self._doors.open_session(principal, endpoint, channel)
         answer = self._dispatcher.answer(session, frame, session)
-        assert isinstance(answer, bytes)
+        if isinstance(answer, Coroutine):
+            answer = await answer
+        assert answer is not None
         if not session.is_open:  # it was refused
             self._registry.discard(session)
             await _respond(send, 400, answer)

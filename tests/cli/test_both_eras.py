@@ -1,4 +1,4 @@
-"""Commands that start a server of both eras start it once."""
+"""Commands before a server of both eras: it is started once, and its instructions are shown."""
 
 import json
 import sys
@@ -21,3 +21,12 @@ def test_call_and_inspect_start_a_server_of_both_eras_once(program, config, tmp_
     assert starts.read_text("utf-8") == "start\n"
     if words[0] == "call":
         assert json.loads(shown.stdout) == [1, "newer"]
+
+
+def test_inspect_shows_the_instructions_of_servers(program, config, tmp_path):
+    args = ["-E", "-S", str(SERVER), str(tmp_path / "starts"), "Count\u202e with care."]
+    path = config({"p": {"command": sys.executable, "args": args}})
+    shown = program("inspect", "--config", path)
+    assert "instructions of p: Count with care." in " ".join(shown.stdout.split())
+    document = json.loads(program("inspect", "--json", "--config", path).stdout)
+    assert document["servers"][0]["instructions"] == "Count with care."
