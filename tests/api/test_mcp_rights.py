@@ -17,9 +17,10 @@ from tests.api.mcp_client import (
 from tests.api.test_access import HOSTS, ORIGINS
 from tests.plugin_rest import ROLES
 
-from mcp_junction.policy.principal import Role
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.roles import RIGHTS, Right
-from mcp_junction.protocol.versions import DENIED
+from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS
 
 CALLS = {
     "tools/call": {"name": "peer.echo", "arguments": {}},
@@ -62,6 +63,20 @@ async def test_each_method_is_open_to_the_roles_that_the_table_gives_it_to(gatew
                 assert f"the role {role}" in answer["error"]["message"]
     seen = await _seen_by_peer(served)
     assert seen.count("prompts/get") == seen.count("resources/read") == 2, "admin and agent alone"
+
+
+@pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
+async def test_a_task_of_somebody_else_is_none_to_who_may_not_call(gateway, method):
+    served = await gateway()
+    await served.register()
+    seal = served.junction.lot.seal
+    theirs = Principal("the-agent", Role.AGENT)
+    own = Principal("the-viewer", Role.VIEWER)
+    for principal, code in ((theirs, INVALID_PARAMS), (own, DENIED)):
+        task = seal.sealed_task("t1", "peer", principal, EVERYTHING.name)
+        client = await client_of("stateless").open(served, "viewer")
+        assert (await client.send(method, {"taskId": task}))["error"]["code"] == code
+    assert method not in await _seen_by_peer(served)
 
 
 @pytest.mark.parametrize("role", REFUSED)

@@ -144,6 +144,16 @@ async def test_a_running_server_knows_new_and_revoked_keys(serve, keys):
     assert one["key"].split("_", 2)[2] not in program.errors
 
 
+async def test_the_owner_is_let_in_without_a_key_when_that_is_asked_for_at_the_start(serve, keys):
+    made(keys)
+    program = await serve({"p": stdio_entry()})
+    assert await statuses(program, None) == [401]
+    await program.stop()
+    program = await serve({"p": stdio_entry()}, "--owner-without-key")
+    assert await statuses(program, None) == [400]
+    assert "--owner-without-key was given" in program.errors
+
+
 async def test_with_require_key_the_loopback_asks_for_one_too(serve, keys):
     program = await serve({"p": stdio_entry()}, "--require-key")
     assert await statuses(program, None) == [401]
