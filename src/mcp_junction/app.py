@@ -42,6 +42,7 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, LOG_MESSAGE
 from mcp_junction.resilience.clock import Clock, SystemClock
+from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.sessions.listen import Listen, is_told_by, subscribed
 from mcp_junction.sessions.server_messages import ServerMessages
 from mcp_junction.sessions.session import Session
@@ -90,7 +91,10 @@ class Junction:
         self._sink = fan_out(sinks)
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
-        self._opening = Opening(self.settings, self.environ, config.identity, self._warden)
+        self.stalls = Stalls(self.clock)
+        self._opening = Opening(
+            self.settings, self.environ, config.identity, self._warden, self.stalls
+        )
         attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
         self._terms = supervised or self.settings.restart, attempts, self.tasks.supervision
         self._deadlines = Deadlines(self.clock)
@@ -134,6 +138,7 @@ class Junction:
     async def __aenter__(self) -> Junction:
         self.tasks.supervise("deadlines", self._deadlines.run)
         self.tasks.supervise("parked calls", self.lot.run)
+        self.tasks.supervise("stalled connections", self.stalls.run)
         for definition in self.config.servers if self._starts else ():
             self.fleet.add(definition)
         return self

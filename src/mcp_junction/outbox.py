@@ -12,13 +12,14 @@ import asyncio
 class Outbox:
     """Frames on their way to a transport."""
 
-    __slots__ = ("_frames", "_loop", "_size", "_transport")
+    __slots__ = ("_flushed", "_frames", "_loop", "_size", "_transport")
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []
         self._size = 0
+        self._flushed = 0
 
     @property
     def is_closing(self) -> bool:
@@ -29,6 +30,11 @@ class Outbox:
         """Bytes that the other side has not taken yet."""
         return self._size + self._transport.get_write_buffer_size()
 
+    @property
+    def written(self) -> int:
+        """Bytes that were given to it in all."""
+        return self._flushed + self._size
+
     def send(self, frame: bytes) -> None:
         if not self._frames:
             self._loop.call_soon(self.flush)
@@ -37,6 +43,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Hand everything to the transport now."""
+        self._flushed += self._size
         frames, self._frames, self._size = self._frames, [], 0
         if frames and not self._transport.is_closing():
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))

@@ -155,7 +155,12 @@ class Service:
             await self._prepare(self._rest, stop)
         if self.when_loaded is not None:
             self.when_loaded()
-        protocol = protocol_for(self._calls, self._junction.settings.max_body_bytes)
+        protocol = protocol_for(
+            self._calls,
+            self._junction.settings.max_body_bytes,
+            stalls=self._junction.stalls,
+            quotas=self._junction.quotas,
+        )
         server = _server(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())
         sweeping = self._junction.tasks.supervise("sessions", self._registry.run)

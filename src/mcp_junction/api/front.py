@@ -81,6 +81,8 @@ class Front:
         principal: Principal | None = None
         try:
             scope[PRINCIPAL] = principal = self._admitted(scope)
+            if (exchange := scope.get("exchange")) is not None:
+                exchange.principal = principal
             if scope["path"] == METRICS:
                 check(principal, _METRICS_NEED)
                 await self._show_metrics(scope["method"], send)

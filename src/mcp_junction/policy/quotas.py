@@ -7,7 +7,7 @@ and so is answering a call that is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from mcp_junction.config.limits import UNLIMITED, Quota
@@ -58,20 +58,19 @@ class BoundedSet(Generic[T]):
         return next(iter(self._items), None)
 
 
-class Stream:
-    """What is counted as a stream: something that stays open and can be ended from our side."""
+class Stream(Protocol):
+    """What is counted as open: a stream or a connection that can be ended from our side."""
 
     __slots__ = ()
 
     def cut(self) -> None:
-        """End it: its principal has opened too many after it."""
-        raise NotImplementedError
+        """End it: its principal holds too much."""
 
 
 class Holding:
     """What one principal holds now."""
 
-    __slots__ = ("__weakref__", "bytes", "calls", "quota", "sessions", "streams")
+    __slots__ = ("__weakref__", "bytes", "calls", "paused", "quota", "sessions", "streams")
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
         self.quota = quota
@@ -79,6 +78,8 @@ class Holding:
         """Calls in flight, over every front."""
         self.bytes = 0
         """Bytes that wait to be written to its clients, or are kept for them."""
+        self.paused: dict[Stream, int] = {}
+        """Connections whose client reads too slowly, the oldest first, and what each has unsent."""
         self.sessions: BoundedSet[Any] = BoundedSet(quota.sessions)
         self.streams: BoundedSet[Stream] = BoundedSet(quota.streams)
 
@@ -87,6 +88,19 @@ class Holding:
         oldest = self.streams.add(stream)
         if oldest is not None:
             oldest.cut()
+
+    def pause(self, connection: Stream, size: int) -> None:
+        """Count what a connection has unsent; the oldest ones end when it is too much."""
+        self.paused[connection] = size
+        self.bytes += size
+        while self.paused and not self.has_room_for(0):
+            oldest = next(iter(self.paused))
+            self.resume(oldest)
+            oldest.cut()
+
+    def resume(self, connection: Stream) -> None:
+        """Its client has read enough, or has gone."""
+        self.bytes -= self.paused.pop(connection, 0)
 
     def has_room_for(self, size: int) -> bool:
         """Whether so many bytes more may wait to be written."""

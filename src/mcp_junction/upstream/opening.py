@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Phase, ServerError
+from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.server import Upstream
@@ -19,12 +20,18 @@ class Opening:
     """Opens links; one for all servers."""
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], identity: str, warden: Warden
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        identity: str,
+        warden: Warden,
+        stalls: Stalls | None = None,
     ) -> None:
         self._settings = settings
         self._environ = environ
         self._identity = identity
         self._warden = warden
+        self._stalls = stalls
         self._turns = Turns()
 
     async def __call__(self, upstream: Upstream) -> OwnedLink:
@@ -39,6 +46,8 @@ class Opening:
         inherit = self._settings.inherit_env and not definition.is_registered
         env = child_env(definition, self._environ, self._identity, inherit=inherit)
         link = StdioLink(definition.key, upstream, limit, self._turns)
+        link.on_stalled = upstream.give_up
+        link.stalls = self._stalls
         await link.start(definition, env, self._warden)
         return link
 
@@ -54,8 +63,7 @@ class Opening:
         if why is not None:
             raise ServerError(definition.key, Phase.STARTUP, why)
 
-    @staticmethod
-    async def _remote(upstream: Upstream, limit: int) -> OwnedLink:
+    async def _remote(self, upstream: Upstream, limit: int) -> OwnedLink:
         # Imported where they are used: most configs have no remote server.
         from mcp_junction.upstream.http.link import HttpLink
         from mcp_junction.upstream.http.sse_link import SseLink
@@ -63,8 +71,10 @@ class Opening:
         definition = upstream.definition
         try:
             if definition.transport == "http" and not upstream.manners.speaks_older:
-                return HttpLink(definition, upstream, limit, clock=upstream.clock)
-            link = SseLink(definition, upstream, limit)
+                return HttpLink(
+                    definition, upstream, limit, clock=upstream.clock, stalls=self._stalls
+                )
+            link = SseLink(definition, upstream, limit, stalls=self._stalls)
         except ValueError as error:
             raise ServerError(definition.key, Phase.STARTUP, str(error)) from None
         await link.start()

@@ -25,6 +25,7 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.redaction.texts import cut_tail
+from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import why_not_started
 from mcp_junction.upstream.exchange import Exchange
@@ -67,6 +68,10 @@ class StdioLink:
         self._ward: Ward | None = None
         self._definition = ServerDefinition(server, "stdio")
         self._limits = GENEROUS
+        self.stalls: Stalls | None = None
+        """Watches whether it reads its input."""
+        self.on_stalled: Callable[[str], None] | None = None
+        """Told why when it does not."""
 
     # -- life
 
@@ -89,6 +94,8 @@ class StdioLink:
         loop = asyncio.get_running_loop()
         pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0))
         self._stdin = Outbox(pipe)
+        if self.stalls is not None:
+            self.stalls.watch(self)
         self._stdout, _ = await loop.connect_read_pipe(
             lambda: _Pipe(self._stdout_data, self._stdout_end), os.fdopen(stdout, "rb", 0)
         )
@@ -116,6 +123,8 @@ class StdioLink:
 
     async def release(self, why: str) -> None:
         """Let go of the pipes and end every flight."""
+        if self.stalls is not None:
+            self.stalls.forget(self)
         for pipe in self._pipes:
             pipe.close()
         self._pipes = []
@@ -198,6 +207,20 @@ class StdioLink:
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
         if self.era is Era.HANDSHAKE:
             self.exchange.notify(method, params)
+
+    # -- whether it reads
+
+    @property
+    def written(self) -> int:
+        return self._stdin.written if self._stdin is not None else 0
+
+    @property
+    def unsent(self) -> int:
+        return self._stdin.unsent if self._stdin is not None else 0
+
+    def cut_stalled(self, seconds: float) -> None:
+        if self.on_stalled is not None:
+            self.on_stalled(f"it has read nothing of its input for {seconds:.0f} s")
 
     # -- the pipes
 

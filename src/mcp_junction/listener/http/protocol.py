@@ -9,6 +9,7 @@ ASGI, so any ASGI app can stand behind it, and uvicorn's own protocol could take
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any, Final
 from urllib.parse import unquote
@@ -21,7 +22,11 @@ from uvicorn.server import ServerState
 from mcp_junction.listener.http.exchange import STATUS, Exchange
 from mcp_junction.listener.http.heads import Fields, Known, known
 from mcp_junction.listener.http.peers import is_own_peer
+from mcp_junction.policy.quotas import Holding, Quotas
+from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.http")
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_QUEUED: Final = 16
@@ -44,36 +49,17 @@ class HttpProtocol(asyncio.Protocol):
     """One connection of a client. ``protocol_for`` makes the class that uvicorn is given."""
 
     __slots__ = (
-        "_app",
-        "_base",
-        "_begun",
-        "_body",
-        "_body_size",
-        "_current",
-        "_due",
-        "_fields",
-        "_header_bytes",
-        "_idle_after",
-        "_idle_since",
-        "_is_own_peer",
-        "_keep_alive",
-        "_known",
-        "_last_active",
-        "_last_scope",
-        "_loop",
-        "_parser",
-        "_paused",
-        "_queue",
-        "_resumed",
-        "_state",
-        "_timer",
-        "_transport",
-        "_url",
+        "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_fields",
+        "_header_bytes", "_holding", "_idle_after", "_idle_since", "_is_own_peer", "_keep_alive",
+        "_known", "_last_active", "_last_scope", "_loop", "_parser", "_paused", "_queue",
+        "_resumed", "_state", "_timer", "_transport", "_url", "written",
     )  # fmt: skip
 
     max_body: int
     patience: Patience
     tasks: TaskScope
+    stalls: Stalls | None = None
+    quotas: Quotas | None = None
 
     def __init__(
         self,
@@ -93,6 +79,8 @@ class HttpProtocol(asyncio.Protocol):
         self._current: Exchange | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
+        self._holding: Holding | None = None  # of whom what is unsent is counted for
+        self.written = 0
         self._resumed: asyncio.Future[None] | None = None
         self._keep_alive = True
         self._begun = 0.0  # when the request began that is coming in; 0 when none is
@@ -114,6 +102,8 @@ class HttpProtocol(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self._transport = transport  # type: ignore[assignment]
         self._state.connections.add(self)  # type: ignore[arg-type]
+        if self.stalls is not None:
+            self.stalls.watch(self)
         tls = transport.get_extra_info("sslcontext") is not None
         self._base = {
             "type": "http",
@@ -158,6 +148,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
+        if self.stalls is not None:
+            self.stalls.forget(self)
         if self._timer is not None:
             self._timer.cancel()
         self._transport = self._known = None
@@ -170,13 +162,34 @@ class HttpProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        asking = self._current.principal if self._current is not None else None
+        if asking is not None and self.quotas is not None:
+            self._holding = self.quotas.of(asking)
+            self._holding.pause(self, self.unsent)
 
     def resume_writing(self) -> None:
         self._paused = False
+        if self._holding is not None:
+            self._holding.resume(self)
+            self._holding = None
         if self._resumed is not None and not self._resumed.done():
             self._resumed.set_result(None)
         if self._queue and self._current is None and self._transport is not None:
             self._next()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the client has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def cut_stalled(self, seconds: float) -> None:
+        log.info("a client has read nothing for %.0f s; its connection is closed", seconds)
+        self.cut()
+
+    def cut(self) -> None:
+        """End the connection, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def shutdown(self) -> None:
         """The server is ending: finish what runs, take nothing more."""
@@ -308,11 +321,13 @@ class HttpProtocol(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
+            self.written += len(data)
             self._transport.write(data)
 
     def write_parts(self, parts: tuple[bytes, bytes]) -> None:
         """Both in one go, without copying the second."""
         if self._transport is not None:
+            self.written += len(parts[0]) + len(parts[1])
             self._transport.writelines(parts)
 
     async def drained(self) -> None:
@@ -361,9 +376,16 @@ class HttpProtocol(asyncio.Protocol):
 
 
 def protocol_for(
-    tasks: TaskScope, max_body: int, patience: Patience | None = None
+    tasks: TaskScope,
+    max_body: int,
+    patience: Patience | None = None,
+    stalls: Stalls | None = None,
+    quotas: Quotas | None = None,
 ) -> type[HttpProtocol]:
-    """The protocol, with the owner of its tasks, the size of body it takes, and for how long."""
+    """The protocol, with the owner of its tasks, the size of body it takes, and for how long.
+
+    ``stalls`` cuts clients that read nothing, ``quotas`` counts what is unsent to each principal.
+    """
     patience = patience or Patience()
     own = {"tasks": tasks, "max_body": max_body, "patience": patience}
-    return type("Protocol", (HttpProtocol,), own)
+    return type("Protocol", (HttpProtocol,), {**own, "stalls": stalls, "quotas": quotas})

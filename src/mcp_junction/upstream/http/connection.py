@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import httptools
 
+from mcp_junction.resilience.stalls import Stalls
+
 MAX_HEADER_BYTES: Final = 64 * 1024
 
 
@@ -46,13 +48,18 @@ class Connection(asyncio.Protocol):
     """Parses responses and hands them to the exchange under way."""
 
     __slots__ = (
-        "_closed", "_exchange", "_header_bytes", "_headers", "_idle", "_parser", "_transport",
-        "_until_close", "carried", "idle_since",
+        "_closed", "_exchange", "_header_bytes", "_headers", "_idle", "_parser", "_stalls",
+        "_transport", "_until_close", "carried", "idle_since", "written",
     )  # fmt: skip
 
     def __init__(
-        self, idle: Callable[[Connection], None], closed: Callable[[Connection], None]
+        self,
+        idle: Callable[[Connection], None],
+        closed: Callable[[Connection], None],
+        stalls: Stalls | None = None,
     ) -> None:
+        self._stalls = stalls
+        self.written = 0
         self._idle = idle
         self._closed = closed
         self._parser = httptools.HttpResponseParser(self)
@@ -67,6 +74,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        if self._stalls is not None:
+            self._stalls.watch(self)
 
     @property
     def usable(self) -> bool:
@@ -76,6 +85,7 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._exchange = self.carried = exchange
         exchange.written()
+        self.written += len(exchange.payload)
         self._transport.write(exchange.payload)
 
     def abort(self) -> None:
@@ -83,6 +93,14 @@ class Connection(asyncio.Protocol):
         self._exchange = None
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the server has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def cut_stalled(self, seconds: float) -> None:
+        self._fail(f"it has read nothing of the request for {seconds:.0f} s")
 
     def carries(self, exchange: Exchange) -> bool:
         return self._exchange is exchange
@@ -111,6 +129,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
         self._closed(self)
+        if self._stalls is not None:
+            self._stalls.forget(self)
         del self._parser  # it holds methods of ours: a cycle for the collector
         self._transport = None
         if exchange is None:

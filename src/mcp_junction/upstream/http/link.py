@@ -20,6 +20,7 @@ from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.sse import retry_seconds
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
 from mcp_junction.resilience.clock import Clock, SystemClock
+from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -47,6 +48,7 @@ class HttpLink:
         limit: int,
         dialer: Dialer | None = None,
         clock: Clock | None = None,
+        stalls: Stalls | None = None,
     ) -> None:
         self.server = definition.key
         self.era: Era = HANDSHAKE
@@ -59,7 +61,8 @@ class HttpLink:
         self.tasks = TaskScope(f"link to {definition.key}")
         where = target(definition.url)
         self._limits = definition.limits
-        self.pool = Pool(where, self.tasks, dialer or dialer_for(definition), self._limits)
+        dialer = dialer or dialer_for(definition)
+        self.pool = Pool(where, self.tasks, dialer, self._limits, stalls)
         headers = {"accept": _ACCEPT, **lowered(definition.headers)}
         self._post = where.head("POST", {"content-type": "application/json", **headers})
         self._get = where.head("GET", headers)

@@ -14,6 +14,7 @@ from typing import Final
 from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.urls import Place, read_url
 from mcp_junction.errors import RefusedError
+from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.connection import Connection, Exchange
 from mcp_junction.upstream.http.dialer import Dialer
@@ -55,6 +56,7 @@ class Pool:
         tasks: TaskScope,
         dialer: Dialer | None = None,
         limits: Limits = GENEROUS,
+        stalls: Stalls | None = None,
     ) -> None:
         self._where = where
         self._dialer = dialer or Dialer()
@@ -69,6 +71,7 @@ class Pool:
         self._carriers: dict[Exchange, Connection] = {}
         self._waiting_bytes = 0
         self._limits = limits
+        self._stalls = stalls
         self._closed = False
         self._failing_since: float | None = None
         self._outages = 0
@@ -170,7 +173,7 @@ class Pool:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 connection = await self._dialer.dial(
-                    self._where, lambda: Connection(self._freed, self._gone)
+                    self._where, lambda: Connection(self._freed, self._gone, self._stalls)
                 )
         except (OSError, TimeoutError, RefusedError) as error:
             self._opening -= 1

@@ -19,6 +19,7 @@ from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR, Era
+from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -39,7 +40,12 @@ class SseLink:
     """One stream from one server, and the address to post to."""
 
     def __init__(
-        self, definition: ServerDefinition, ear: Ear, limit: int, dialer: Dialer | None = None
+        self,
+        definition: ServerDefinition,
+        ear: Ear,
+        limit: int,
+        dialer: Dialer | None = None,
+        stalls: Stalls | None = None,
     ) -> None:
         self.server = definition.key
         self.era = Era.HANDSHAKE
@@ -52,7 +58,7 @@ class SseLink:
         dialer = dialer or dialer_for(definition)
         self._pool = Pool(target(definition.url), self._tasks, dialer)
         self._limits = definition.limits
-        self._posts = Pool(target(definition.url), self._tasks, dialer, self._limits)
+        self._posts = Pool(target(definition.url), self._tasks, dialer, self._limits, stalls)
         self._limit = limit
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.why = ""

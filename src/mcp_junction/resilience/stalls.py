@@ -1,0 +1,81 @@
+"""Stalls: end connections whose peer takes nothing of what is written to it.
+
+One sweep looks at all connections; nothing is armed or counted for a single write but the bytes
+that were written. How a connection is ended is its own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from mcp_junction.resilience.clock import Clock
+
+STALLED_AFTER: Final = 30.0
+"""Seconds in which a peer that is written to must take something."""
+SWEEP_EVERY: Final = 5.0
+_SLICE: Final = 500
+
+
+class Writer(Protocol):
+    """One connection that is written to."""
+
+    @property
+    def written(self) -> int:
+        """How many bytes were written in all."""
+        ...
+
+    @property
+    def unsent(self) -> int:
+        """How many of them the peer has not taken."""
+        ...
+
+    def cut_stalled(self, seconds: float) -> None:
+        """End it: the peer has taken nothing for so long."""
+        ...
+
+
+class Stalls:
+    """All connections, and since when those that have something to write have made no progress."""
+
+    def __init__(self, clock: Clock, patience: float = STALLED_AFTER) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._writers: set[Writer] = set()
+        self._since: dict[Writer, tuple[int, float]] = {}
+        """For those that have unsent bytes: how many were taken, and since when that is so."""
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def watch(self, writer: Writer) -> None:
+        self._writers.add(writer)
+
+    def forget(self, writer: Writer) -> None:
+        self._writers.discard(writer)
+        self._since.pop(writer, None)
+
+    def sweep(self, writers: list[Writer] | None = None) -> None:
+        """Look at connections, all if none are given; end those that have stalled."""
+        now = self._clock.now()
+        for writer in list(self._writers) if writers is None else writers:
+            unsent = writer.unsent
+            if not unsent:
+                self._since.pop(writer, None)
+                continue
+            taken = writer.written - unsent
+            before, since = self._since.get(writer, (-1, now))
+            if taken != before:
+                self._since[writer] = taken, now
+            elif now - since >= self._patience:
+                self.forget(writer)
+                writer.cut_stalled(now - since)
+
+    async def run(self) -> None:
+        """Sweep for ever, some at a time: there may be thousands."""
+        while True:
+            await self._clock.sleep(SWEEP_EVERY)
+            everyone = list(self._writers)
+            for start in range(0, len(everyone), _SLICE):
+                self.sweep([w for w in everyone[start : start + _SLICE] if w in self._writers])
+                await asyncio.sleep(0)
