@@ -104,7 +104,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     hurried = end_on((signal.SIGTERM, signal.SIGINT), stop.set)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        storage = await enter(opened(given))
+        storage = await enter(opened(given, serving=True))
         audit = await enter(storage.audit_log())
         bus = await enter(Bus(storage.store.events, audit.writer))
         calls = CallAudit(audit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -14,7 +14,8 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.cli.environment import hidden_values, variables
 from mcp_junction.cli.options import data_dir
 from mcp_junction.redaction.known import KNOWN
-from mcp_junction.store.store import Store, default_url, open_store
+from mcp_junction.store.serving_lock import ServingLock
+from mcp_junction.store.store import Store, default_url, open_store, sqlite_file
 from mcp_junction.vault.vault import Vault
 
 AUDIT = "audit"
@@ -41,8 +42,11 @@ class Storage(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(given: argparse.Namespace) -> AsyncIterator[Storage]:
-    """The store that the options, or else the environment, name."""
+async def opened(given: argparse.Namespace, *, serving: bool = False) -> AsyncIterator[Storage]:
+    """The store that the options, or else the environment, name.
+
+    ``serving`` is for the one process that serves from it. Raises UsageError when there is another.
+    """
     folder, environ = data_dir(given), variables()
     url = given.store or environ.get("JUNCTION_STORE") or default_url(folder)
     url = _with_password(url, environ.get("PGPASSWORD"))
@@ -50,8 +54,10 @@ async def opened(given: argparse.Namespace) -> AsyncIterator[Storage]:
     KNOWN.learn_url(url)
     for value in hidden_values():
         KNOWN.learn_value(value)
-    async with await open_store(url, vault) as store:
-        yield Storage(store, vault, folder)
+    file = sqlite_file(url) if serving else None
+    with ServingLock(file) if file is not None else nullcontext():
+        async with await open_store(url, vault) as store:
+            yield Storage(store, vault, folder)
 
 
 def _with_password(url: str, password: str | None) -> str:

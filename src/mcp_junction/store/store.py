@@ -126,6 +126,11 @@ async def open_store(
     raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
 
 
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite store; None for another kind. Raises UsageError."""
+    return _path(url) if urlsplit(url).scheme == "sqlite" else None
+
+
 def _path(url: str) -> Path:
     """``sqlite:///relative`` and ``sqlite:////absolute``; the third slash ends the empty host."""
     rest = unquote(url.removeprefix("sqlite:"))
