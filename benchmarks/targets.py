@@ -71,6 +71,7 @@ class Target:
     log: Path
 
     session: StdioSession | HttpSession = field(init=False)
+    _spent: dict[int, float] = field(default_factory=dict, init=False)
 
     @property
     def pid(self) -> int:
@@ -104,7 +105,13 @@ class Target:
         return own
 
     def cpu(self) -> float:
-        return procs.cpu_seconds(self.pids())
+        """Seconds of all its processes so far, those that have ended since the last look included.
+
+        A worker that ends in the middle of a round would else take what it had used out of it.
+        """
+        for pid in self.pids():
+            self._spent[pid] = max(procs.cpu_seconds([pid]), self._spent.get(pid, 0.0))
+        return sum(self._spent.values())
 
     def last_words(self) -> str:
         """The end of its stderr, for the report of a failure."""
