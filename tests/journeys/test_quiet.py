@@ -38,7 +38,7 @@ async def test_debug_says_more_on_stderr_and_nothing_on_stdout(junction):
     client = await junction({"one": scripted(noise=["not a frame"])}, "--debug")
     await client.told("one:count")
     await client.complaint("not a frame")
-    await client.complaint("tools/call of 'one:count' at server 'one': result after")
+    await client.complaint("tools/call of 'one:count' at server 'one': ok after")
     assert await client.end() == 0
     assert client.strays == []
 
