@@ -50,6 +50,7 @@ async def everything(served) -> str:
     return "\n".join(texts)
 
 
+@pytest.mark.req("S-07")
 @pytest.mark.parametrize("method", ["initialize", "tools/list"])
 async def test_a_header_that_a_server_repeats_is_nowhere_to_be_read(served, caplog, method):
     caplog.set_level(logging.DEBUG)
@@ -72,3 +73,77 @@ async def test_what_a_program_says_at_its_end_is_without_its_variables(served, c
     assert CANARY not in await everything(served)
     assert "its stderr ends with" in caplog.text
     assert CANARY not in caplog.text
+
+
+@pytest.mark.req("S-07")
+async def test_the_name_of_a_variable_that_is_not_set_is_told(served, caplog):
+    config = {**stdio_config(), "env": {"API_KEY": "${MY_API_TOKEN}", "OTHER": CANARY}}
+    await served.client().post(SERVERS, json=registration("parrot", connection_config=config))
+    shown = await served.until("parrot", "ERROR")
+    told = "the environment variable MY_API_TOKEN is not set"
+    assert told in shown["error_message"]
+    assert told in (await served.client().post(f"{SERVERS}/parrot/connect")).text
+    everywhere = await everything(served)
+    assert told in everywhere
+    assert told in caplog.text
+    assert CANARY not in everywhere
+    assert CANARY not in caplog.text
+
+
+@pytest.mark.req("S-07")
+async def test_a_caller_hears_what_a_program_died_of(served):
+    script = (
+        "import os, sys; said = f'Error: certificate of {os.environ[\"T\"]} has expired'\n"
+        "print(said, file=sys.stderr); sys.exit(2)"
+    )
+    config = {"command": stdio_config()["command"], "args": ["-c", script], "env": {"T": CANARY}}
+    await served.client().post(SERVERS, json=registration("parrot", connection_config=config))
+    shown = await served.until("parrot", "ERROR")
+    told = "exited with code 2"
+    assert told in shown["error_message"]
+    cause = "it said: Error: certificate of *** has expired"
+    assert cause in shown["error_message"]
+    assert cause in (await served.client().post(f"{SERVERS}/parrot/connect")).text
+    assert CANARY not in await everything(served)
+
+
+class WebPage(Toolbox):
+    """Answers everything with a page for people, and in it what it was sent."""
+
+    page = f"<!doctype html><html><title>Sign in, {CANARY}</title><p>{CANARY}".encode()
+    status = 200
+
+    async def _exchange(self, reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 {self.status} X\r\ncontent-type: text/html\r\nconnection: close\r\n"
+        writer.write(f"{head}content-length: {len(self.page)}\r\n\r\n".encode() + self.page)
+        await writer.drain()
+        raise ConnectionError
+
+
+@pytest.mark.req("S-07")
+@pytest.mark.parametrize("status", [200, 401, 404, 500])
+async def test_a_web_page_is_called_one_and_what_it_repeats_is_hidden(served, caplog, status):
+    caplog.set_level(logging.DEBUG)
+    async with WebPage() as server:
+        server.status = status
+        config = {"url": server.url, "headers": {"Authorization": f"Bearer {CANARY}"}}
+        body = registration("parrot", transport_type="HTTP", connection_config=config)
+        await served.client().post(SERVERS, json=body)
+        shown = await served.until("parrot", "ERROR")
+        assert f"HTTP {status}" in shown["error_message"]
+        assert " with a web page" in shown["error_message"]
+        if status != 404:  # after which the older transport is tried
+            assert "('Sign in, ***') where MCP should be" in shown["error_message"]
+        assert CANARY not in await everything(served)
+    assert CANARY not in caplog.text
+
+
+@pytest.mark.req("S-07")
+async def test_a_host_that_is_not_found_is_named(served):
+    config = {"url": "https://no-such-host.invalid/mcp", "headers": {"X-Key": CANARY}}
+    body = registration("parrot", transport_type="HTTP", connection_config=config)
+    await served.client().post(SERVERS, json=body)
+    shown = await served.until("parrot", "ERROR")
+    assert "the name 'no-such-host.invalid' cannot be resolved" in shown["error_message"]
+    assert CANARY not in await everything(served)

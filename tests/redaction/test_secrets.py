@@ -270,3 +270,19 @@ def test_secrets_are_looked_for_once_per_server():
     found = secrets_of(server)
     assert secrets_of(server._replace(id="7")) is found
     assert secrets_of(server._replace(env={"API_TOKEN": "another"})) != found
+
+
+def test_the_name_of_a_variable_is_no_secret_and_what_else_is_given_stays_one():
+    entry = {
+        "command": "run",
+        "args": ["--token", "${MY_API_TOKEN}", "-k", "${OTHER_KEY}x-0815-x"],
+        "env": {"API_KEY": "$SHELL_TOKEN", "SECRET": "pa$$WORD", "PASSWORD": "${SET_KEY}"},
+    }
+    reader = EntryReader("s", "$.s", {"SET_KEY": "hunter2-hunter2"})
+    server = reader.read(entry, Options({}, "$"), DEFAULTS, lenient=True)
+    assert server is not None
+    for name in ("MY_API_TOKEN", "OTHER_KEY", "SHELL_TOKEN"):
+        words = f"the environment variable {name} is not set"
+        assert words in server.fault
+        assert told(words, server) == words
+    assert told("no x-0815-x, pa$WORD, hunter2-hunter2", server) == "no ***, ***, ***"

@@ -24,16 +24,19 @@ _START: Final = 16
 
 def redact_error(error: ServerError, definition: ServerDefinition) -> ServerError:
     """The same error, without the secrets that its server is given."""
-    secrets = _secrets_of(definition)
-    tail = redact(error.stderr_tail, secrets)  # before it is lines: a secret may be several
-    return error.retold(
-        make_plain(redact(error.message, secrets)), "\n".join(map(make_plain, tail.splitlines()))
-    )
+    message = redact_words(error.message, definition)
+    return error.retold(message, redact_lines(error.stderr_tail, definition))
 
 
 def redact_words(text: str, definition: ServerDefinition) -> str:
     """One line of what a server has said, without the secrets that it is given."""
     return make_plain(redact(text, _secrets_of(definition)))
+
+
+def redact_lines(text: str, definition: ServerDefinition) -> str:
+    """What a server has written, line by line, without the secrets that it is given."""
+    text = redact(text, _secrets_of(definition))  # before it is lines: a secret may be several
+    return "\n".join(map(make_plain, text.splitlines()))
 
 
 def cut_tail(written: bytes, size: int, definition: ServerDefinition) -> str:

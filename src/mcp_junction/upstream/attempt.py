@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_junction.errors import EraError, Phase, ServerError
 from mcp_junction.protocol.versions import Era
 from mcp_junction.tasks import unless
+from mcp_junction.upstream.causes import add_cause
 from mcp_junction.upstream.hello import Greeting, Hello
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.listening import Listening
@@ -112,6 +113,7 @@ class Attempts:
         """What a link that has ended died of."""
         words = await link.last_words()
         what = f"{words.what} {when}"
+        what = f"{what}; it said: {words.cause}" if words.cause else what
         return ServerError(
             self._of.key,
             phase,
@@ -135,7 +137,7 @@ def fault(link: OwnedLink, message: str) -> ServerError:
     return ServerError(
         link.server,
         Phase.INITIALIZATION,
-        _with_stray(message, link),
+        _with_stray(add_cause(message, link.stderr_tail), link),
         stderr_tail=link.stderr_tail,
         refuses_credentials=link.refuses_credentials,
     )

@@ -40,6 +40,13 @@ class LastWords(msgspec.Struct, frozen=True):
 
     what: str
     exit_code: int | None = None
+    cause: str = ""
+    """What it has said of it itself, without secrets."""
+
+    @property
+    def told(self) -> str:
+        """How it ended, and why."""
+        return f"{self.what}; it said: {self.cause}" if self.cause else self.what
 
 
 class OwnedLink(Link, Protocol):

@@ -313,7 +313,7 @@ class Upstream:
             await link.end(self.terms.end_grace)
         else:
             is_over = link.closed.done()
-            await link.release((await link.last_words()).what if is_over else "it was given up")
+            await link.release((await link.last_words()).told if is_over else "it was given up")
             await link.end(0.0)
 
     # -- its link, for calls

@@ -24,9 +24,10 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import Era, era_of
-from mcp_junction.redaction.texts import cut_tail
+from mcp_junction.redaction.texts import cut_tail, redact_lines
 from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.causes import find_cause
 from mcp_junction.upstream.child_env import why_not_started
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight
@@ -142,9 +143,9 @@ class StdioLink:
         except TimeoutError:
             pass  # something it started still holds it
         code = self._ward.exited.result()
-        if code < 0:
-            return LastWords(f"was ended by signal {-code}", code)
-        return LastWords(f"exited with code {code}", code)
+        cause = find_cause(self.stderr_tail) if code else ""
+        what = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+        return LastWords(what, code, cause)
 
     async def opened(self, protocol_version: str) -> None:
         self.era = self.exchange.era = era_of(protocol_version)
@@ -175,7 +176,8 @@ class StdioLink:
 
     @property
     def stderr_tail(self) -> str:
-        return cut_tail(b"".join(self._stderr), _STDERR_TAIL, self._definition)
+        tail = cut_tail(b"".join(self._stderr), _STDERR_TAIL, self._definition)
+        return redact_lines(tail, self._definition)
 
     @property
     def _hears(self) -> bool:

@@ -70,6 +70,12 @@ class Dialer:
 
     async def dial(self, place: Place, make: MakeConnection) -> Connection:
         """A connection to ``place``. Raises OSError, or RefusedError when the rules forbid it."""
+        try:
+            return await self._dial(place, make)
+        except (socket.gaierror, ssl.SSLCertVerificationError) as error:
+            raise type(error)(error.errno, _explain(error, place.host)) from None
+
+    async def _dial(self, place: Place, make: MakeConnection) -> Connection:
         if literal(place.host) is not None:
             found = [place.host]
         else:
@@ -83,6 +89,14 @@ class Dialer:
             except OSError:
                 continue
         return await self._connect(make, addresses[-1], place)
+
+
+def _explain(error: socket.gaierror | ssl.SSLCertVerificationError, host: str) -> str:
+    """What is wrong with a host, by its name: the system does not say which it was."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = error.verify_message or error.reason
+        return f"certificate verify failed for {host!r}: {why}"
+    return f"the name {host!r} cannot be resolved: {error.strerror or error}"
 
 
 def dialer_for(definition: ServerDefinition) -> Dialer:

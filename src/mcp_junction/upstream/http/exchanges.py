@@ -158,7 +158,7 @@ class Posted:
             words += "; check the headers or credentials given for it"
         elif 300 <= self._status < 400:
             words += ", a redirect, and redirects are not followed"
-        self._spoiled(words)
+        self._spoiled(words + self._link.describe(body))
 
     def _streamed(self, chunk: bytes) -> None:
         assert self._events is not None

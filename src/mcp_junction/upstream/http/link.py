@@ -19,10 +19,12 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.sse import retry_seconds
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
+from mcp_junction.redaction.texts import redact_words
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.causes import describe_body
 from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
@@ -36,6 +38,8 @@ log = logging.getLogger("mcp_junction.upstream")
 _ACCEPT = "application/json, text/event-stream"
 _INITIALIZED_WAIT = 5.0
 _KEPT_METHODS = 64
+_DESCRIBED = 4096
+"""Bytes of a body that is no answer that are looked at."""
 
 
 class HttpLink:
@@ -51,6 +55,7 @@ class HttpLink:
         stalls: Stalls | None = None,
     ) -> None:
         self.server = definition.key
+        self._definition = definition
         self.era: Era = HANDSHAKE
         self.limit = limit
         self.clock = clock or SystemClock()
@@ -273,6 +278,11 @@ class HttpLink:
                 self.exchange.drop(flight, outcomes.unavailable(self.server, why))
         if not flight.future.done():
             self._carry(flight, frame, again=again)
+
+    def describe(self, body: bytes) -> str:
+        """What a body is that is no answer, without secrets: the server may repeat them in it."""
+        text = body[:_DESCRIBED].decode("utf-8", "replace")
+        return describe_body(redact_words(text, self._definition))
 
     def unreachable(self, why: str) -> None:
         """No connection can be made: the link is lost, and its owner takes over."""

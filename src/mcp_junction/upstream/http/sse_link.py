@@ -207,7 +207,8 @@ class _Stream:
         self._link.refuses_credentials = status in UNAUTHENTICATED
         kind = headers.get(b"content-type", b"")
         if status != 200 or not kind.startswith(b"text/event-stream"):
-            self._link.lost(f"it answered HTTP {status} where a stream of events should be")
+            page = " with a web page" if kind.startswith(b"text/html") else ""
+            self._link.lost(f"it answered HTTP {status}{page} where a stream of events should be")
 
     def data(self, chunk: bytes) -> None:
         try:
