@@ -4,6 +4,7 @@ One server for all workers of a session: the first to come has it started, the l
 ended. It belongs to a keeper, a process that also ends it when the session itself is gone.
 """
 
+import atexit
 import fcntl
 import importlib.util
 import os
@@ -11,8 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 BOUND = 60
@@ -35,14 +38,64 @@ def programs() -> Path:
     return found[-1].parent
 
 
+def is_open_to_all(folder: Path) -> bool:
+    """Whether a stranger can walk to a folder, and into it."""
+    return all(part.stat().st_mode & 0o005 == 0o005 for part in [folder, *folder.resolve().parents])
+
+
+def open_folder() -> Path:
+    """A folder for temporary files that a stranger can walk to."""
+    for folder in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
+        if folder.is_dir() and is_open_to_all(folder):
+            return folder
+    raise NoPostgres("there is no folder for temporary files that everybody can enter")
+
+
+@cache
+def reachable_programs() -> Path:
+    """The same folder, or a copy of it where whom we run it as can reach it.
+
+    A checkout may lie in a folder that only root can enter. The copy is made of links where that is
+    possible, and goes with this process.
+    """
+    there = programs()
+    if not as_somebody() or is_open_to_all(there):
+        return there
+    home = Path(tempfile.mkdtemp(prefix="jct-pg-programs-", dir=open_folder()))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    package = there.parent.parent
+    # The wheel's libraries are beside its package, and are looked for there.
+    for part in (there.parent, package.with_name(f"{package.name}.libs")):
+        if part.is_dir():
+            target = home / part.relative_to(package.parent)
+            shutil.copytree(part, target, symlinks=True, copy_function=_link)
+    for path in (home, *home.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    return home / there.relative_to(package.parent)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        if not os.stat(source).st_mode & 0o004:
+            raise OSError("everybody must be able to read it")
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+        os.chmod(target, os.stat(target).st_mode | 0o555)
+
+
 def as_somebody() -> dict[str, object]:
     """PostgreSQL refuses to be root."""
     if os.geteuid() != 0:
         return {}
     import pwd
 
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    others = [user for user in pwd.getpwall() if user.pw_uid != 0]  # it must be a user with a name
+    if not others:
+        raise NoPostgres("this machine has no user but root, and PostgreSQL refuses to be root")
+    user = next((user for user in others if user.pw_name == "nobody"), others[-1])
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 class Server:
@@ -51,7 +104,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._data = folder / "data"
-        self._bin = programs()
+        self._bin = reachable_programs()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -98,6 +151,22 @@ class Server:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(BOUND)
             self._process = None
+
+    def freeze(self) -> None:
+        """Let it answer nothing, with all its connections open."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: int) -> None:
+        assert self._process is not None
+        ours = str(self._process.pid)
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                pid, _, rest = stat.read_text().partition(" (")
+                if ours in (pid, rest.rpartition(") ")[2].split()[1]):
+                    os.kill(int(pid), number)
 
     def remove(self) -> None:
         self.stop()
@@ -162,12 +231,10 @@ def _locked(folder: Path):
 
 def keep(session: int) -> None:
     """Run a server until told to stop, or until the session is gone that could tell."""
-    import tempfile
-
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
     # A socket's path must be short, and a stranger must be able to walk to it.
-    server = Server(Path(tempfile.gettempdir()) / f"jct-pg-{os.getpid()}")
+    server = Server(open_folder() / f"jct-pg-{os.getpid()}")
     try:
         try:
             server.make()

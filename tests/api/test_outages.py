@@ -2,15 +2,13 @@
 
 import asyncio
 import os
-import tempfile
 import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 from tests.plugin_rest import CALL, SERVERS, registration, serve_api
 from tests.plugin_store import Opener, schema_url
-from tests.postgres_server import NoPostgres, Server
+from tests.postgres_server import NoPostgres, Server, open_folder
 from tests.registry.toolbox import Toolbox, until
 
 QUICK = 300
@@ -97,7 +95,7 @@ async def _accepted(client, method: str, path: str, **more) -> None:
 @pytest.fixture
 async def own_postgres():
     """A PostgreSQL for one test alone, to be stopped and started."""
-    server = Server(Path(tempfile.gettempdir()) / f"jct-own-{os.getpid()}")
+    server = Server(open_folder() / f"jct-own-{os.getpid()}")
     try:
         await asyncio.to_thread(server.make)
         await asyncio.to_thread(server.start)

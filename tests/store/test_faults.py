@@ -5,13 +5,12 @@ import json
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
 import pytest
 from tests.plugin_store import schema_url
-from tests.postgres_server import Server
+from tests.postgres_server import Server, open_folder
 from tests.store import full_disk
 from tests.store.records import server
 
@@ -91,7 +90,7 @@ async def test_while_it_is_locked_nothing_dangerous_is_done_and_nothing_is_lost(
 async def test_while_it_is_stopped_nothing_dangerous_is_done_and_nothing_is_lost(
     postgres, vault, tmp_path
 ):
-    machine = Server(Path("/tmp") / f"jct-pg-{uuid4().hex[:8]}")
+    machine = Server(open_folder() / f"jct-pg-{uuid4().hex[:8]}")
     machine.make()
     machine.start()
     try:
@@ -121,6 +120,36 @@ async def test_while_it_is_stopped_nothing_dangerous_is_done_and_nothing_is_lost
             assert (await calls(store), log.lost) == (100, 0)
             assert (await verify(store.audit, [key], points.all())).findings == []
     finally:
+        machine.remove()
+
+
+@pytest.mark.req("F-16", "S-15")
+async def test_a_server_that_freezes_with_its_connections_open_is_down(postgres, vault, tmp_path):
+    machine = Server(open_folder() / f"jct-pg-{uuid4().hex[:8]}")
+    machine.make()
+    machine.start()
+    try:
+        url = await schema_url(machine.url)
+        store = await open_store(url, vault, patience=1.0)
+        key, points = vault.derived("audit")[0], Checkpoints(tmp_path)
+        async with store, AuditLog(store.audit, key, vault.key_id, points) as log:
+            await log.flush()
+            machine.freeze()
+            async with asyncio.timeout(BOUND):
+                assert await is_refused(log)
+                with pytest.raises(StoreUnavailable):
+                    await store.servers.all()
+            for _ in range(100):
+                log.record(log.entry("call", "bot", "tools/call"))
+            machine.thaw()
+            async with asyncio.timeout(BOUND):
+                await log.flush()
+                assert not await is_refused(log)
+                assert await store.servers.all() == []
+            assert (await calls(store), log.lost) == (100, 0)
+            assert (await verify(store.audit, [key], points.all())).findings == []
+    finally:
+        machine.thaw()
         machine.remove()
 
 
