@@ -7,7 +7,8 @@
     ├── StateError         a requestState that is not ours, not the caller's, or no longer good
     ├── RefusedError       an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
-    │   └── EraError       it does not speak the era of the protocol that is wanted of it
+    │   ├── EraError       it does not speak the era of the protocol that is wanted of it
+    │   └── CircularError  it is a Junction that leads back to this one
     ├── StoreError         the store said no
     │   ├── StoreUnavailable   it cannot be reached, or cannot write now
     │   ├── UnreadableRow      a row is damaged, or of another type than it was written
@@ -146,6 +147,19 @@ class ServerError(JunctionError):
 
 class EraError(ServerError):
     """An upstream server does not speak the era of the protocol that is wanted of it."""
+
+
+class CircularError(ServerError):
+    """A server is a Junction that leads back to this one."""
+
+
+def circular(server: str) -> CircularError:
+    """Return the error for a server that is, or leads back to, this Junction."""
+    words = (
+        "circular reference: it is, or leads back to, this very Junction;"
+        " remove it here, or the entry that leads back from one of those behind it"
+    )
+    return CircularError(server, Phase.INITIALIZATION, words)
 
 
 class StoreError(JunctionError):

@@ -4,13 +4,14 @@ import itertools
 import json
 import logging
 
+import msgspec
 import pytest
 
 from mcp_junction.catalog.discovery import discover, discover_tools
 from mcp_junction.catalog.kinds import ALL, TOOLS
 from mcp_junction.catalog.remarks import MOST
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.errors import Phase, ServerError
+from mcp_junction.errors import CircularError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import ParamHeader
 from mcp_junction.protocol.versions import Era
@@ -266,3 +267,31 @@ async def test_a_list_ends_after_a_minute_and_says_so():
     listing = await discover(upstream, TOOLS, BOUND)
     assert [offer.name for offer in listing.offers] == ["0", "1"]
     assert listing.shortfall == "tools/list takes longer than 60 s"
+
+
+# -- other Junctions
+
+
+async def test_only_a_junction_is_told_that_a_junction_reads_its_lists():
+    upstream = serving(tools("a", cursor="1"), tools("b"))
+    upstream.terms = msgspec.structs.replace(upstream.terms, instance="here")
+    upstream.greeting = msgspec.structs.replace(upstream.greeting, instance="there")
+    await found(upstream)
+    mark = {"_meta": {"junction/id": "here"}}
+    asked = [json.loads(flight.params) for flight in upstream.wire.flights]
+    assert asked == [mark, {**mark, "cursor": "1"}]
+
+
+@pytest.mark.req("R-QUOTA")
+@pytest.mark.parametrize("reaches", [["there", "here"], ["there"], "here", [5], None])
+async def test_a_junction_that_leads_back_is_refused(reaches):
+    upstream = serving({**tools("a"), "_meta": {"junction/reaches": reaches}})
+    upstream.terms = msgspec.structs.replace(upstream.terms, instance="here")
+    upstream.greeting = msgspec.structs.replace(upstream.greeting, instance="there")
+    if reaches == ["there", "here"]:
+        with pytest.raises(CircularError, match="leads back"):
+            await found(upstream)
+    else:
+        assert await found(upstream) == ["a"]
+    is_read = isinstance(reaches, list) and reaches != [5]
+    assert upstream.condition.reaches == frozenset(reaches if is_read else ())

@@ -17,7 +17,8 @@ from mcp_junction.config.settings import Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
-from mcp_junction.listener.stateless import Reply, StatelessDispatcher
+from mcp_junction.listener.replies import Reply
+from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names, requests
@@ -56,6 +57,7 @@ class FakeBackend:
         self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
         self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
         self.is_settled = settled
+        self.instance = "here"
         self.quotas = Quotas(Quota(**(quota or {})))
         self.sessions: list[Session] = []
         self.levels: list[int] = []
@@ -63,6 +65,9 @@ class FakeBackend:
         self.visitors: list[Visitor] = []
         self.listened_to: list[Listen] = []
         self._gate = asyncio.Event()
+
+    def reaches(self, endpoint: Endpoint) -> set[str]:
+        return {self.instance, "behind"}
 
     async def settled(self) -> None:
         if not self.is_settled:

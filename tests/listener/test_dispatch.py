@@ -360,3 +360,16 @@ async def test_an_answer_to_nothing_we_asked_is_dropped():
     client.say(b'{"jsonrpc":"2.0","id":"junction-9","result":{}}')
     client.say(b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x"}}')
     assert client.take() == []
+
+
+# -- what Junctions tell each other
+
+
+@pytest.mark.parametrize("meta", [None, {"x": 1}, {"junction/id": 5}, {"junction/id": "there"}])
+async def test_a_junction_is_told_with_a_list_where_it_leads_and_nobody_else_is(meta):
+    client = opened(FakeUpstream("one"))
+    client.request("tools/list", {} if meta is None else {"_meta": meta})
+    result = client.answer()["result"]
+    assert [tool["name"] for tool in result["tools"]] == ["one:echo"]
+    is_told = meta == {"junction/id": "there"}
+    assert result.get("_meta") == ({"junction/reaches": ["behind", "here"]} if is_told else None)

@@ -6,15 +6,15 @@ returned with the reason, so that a shortened list is never taken for a whole on
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.kinds import TOOLS, Kind
 from mcp_junction.catalog.remarks import remark
-from mcp_junction.errors import FrameError, Phase, ServerError
-from mcp_junction.protocol import encode, envelope, frames, param_headers
+from mcp_junction.errors import FrameError, Phase, ServerError, circular
+from mcp_junction.protocol import encode, envelope, frames, lineage, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.redaction.texts import redact_error
@@ -66,8 +66,9 @@ async def _read_pages(
     seen: set[bytes] = set()
     cursor: Raw | None = None
     size, until = 0, upstream.clock.now() + MAX_SECONDS
+    meta = _mark(upstream)
     for _ in range(_MAX_PAGES):
-        params = encode.dumps({"cursor": cursor}) if cursor is not None else b"{}"
+        params = encode.dumps(meta if cursor is None else {**meta, "cursor": cursor})
         left = until - upstream.clock.now()
         if left <= 0:
             return f"takes longer than {MAX_SECONDS:g} s"
@@ -106,6 +107,8 @@ async def _read_page(
         items = _list.decode(page[kind.member])
     except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
         raise _failed(upstream, kind, f"the answer makes no sense: {error}") from None
+    if upstream.greeting is not None and upstream.greeting.instance:
+        _check_lineage(upstream, page.get("_meta"))
     is_marked = kind is TOOLS and MARK_BYTES in bytes(payload)
     slices = Slices()
     for item in items:
@@ -127,6 +130,19 @@ async def _read_page(
             offers[name] = Offer(name, kept, headers)
     cursor = page.get("nextCursor")
     return cursor.copy() if cursor is not None and frames.text(cursor) else None
+
+
+def _mark(upstream: Upstream) -> dict[str, Any]:
+    """Return what a request for a list says to another Junction; nothing to other servers."""
+    is_junction = upstream.greeting is not None and upstream.greeting.instance
+    return {"_meta": lineage.mark(upstream.terms.instance)} if is_junction else {}
+
+
+def _check_lineage(upstream: Upstream, meta: Raw | None) -> None:
+    """Remember which Junctions a server leads to. Raises CircularError when this is one of them."""
+    upstream.condition.reaches = reaches = lineage.reaches_in(meta)
+    if upstream.terms.instance in reaches:
+        raise circular(upstream.key)
 
 
 def _headers(

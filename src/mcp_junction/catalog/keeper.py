@@ -18,7 +18,7 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import ALL, TOOLS, Kind
 from mcp_junction.catalog.remarks import remark
 from mcp_junction.config.selection import ToolSelection
-from mcp_junction.errors import ServerError
+from mcp_junction.errors import CircularError, ServerError
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.server import Upstream
 
@@ -161,7 +161,7 @@ class Keeper:
         try:
             listing = await discover(upstream, kind, self._timeout)
         except ServerError as error:
-            if kind is TOOLS or upstream.current is None:
+            if kind is TOOLS or upstream.current is None or isinstance(error, CircularError):
                 raise
             remark(upstream, "%s; the rest of it serves", str(error))
             return Listing()
@@ -179,7 +179,10 @@ class Keeper:
                 if not self._again[upstream]:
                     return None
         except ServerError as error:
-            log.warning("%s; its lists stay as they were", error)
+            if isinstance(error, CircularError):
+                upstream.give_up(error.message)
+            else:
+                log.warning("%s; its lists stay as they were", error)
             return error
         finally:
             del self._again[upstream], self._reading[upstream]

@@ -44,6 +44,15 @@ class Backend(Protocol):
         """Wait until a server offers what ``call`` is for, or until none of them can any more."""
         ...
 
+    @property
+    def instance(self) -> str:
+        """The id of this Junction."""
+        ...
+
+    def reaches(self, endpoint: Endpoint) -> set[str]:
+        """The ids of all Junctions that an endpoint leads to, this one included."""
+        ...
+
     def spelling(self, endpoint: Endpoint) -> Spelling:
         """How names are written at an endpoint for a client nothing is known about."""
         ...

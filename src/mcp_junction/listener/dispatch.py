@@ -19,7 +19,7 @@ from mcp_junction.catalog.kinds import BY_LIST, Kind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
-from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import encode, frames, lineage
 from mcp_junction.protocol.envelope import check_introduction
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import cursor_in
@@ -170,6 +170,7 @@ class Dispatcher:
             "protocolVersion": session.protocol_version,
             "capabilities": CAPABILITIES,
             "serverInfo": {"name": settings.name, "version": settings.version},
+            "_meta": lineage.mark(self._backend.instance),
         }
         instructions = self._backend.instructions(session.endpoint)
         if instructions:
@@ -184,20 +185,24 @@ class Dispatcher:
     def _list(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
         kind = BY_LIST[frame.method]
         try:
-            cursor = cursor_in(frame.members())
+            params = frame.members()
+            cursor = cursor_in(params)
         except CursorError as error:
             return _refusal(frame_id, INVALID_PARAMS, str(error))
+        meta = params.get("_meta")
         if self._backend.is_settled or session.listed is not None:
-            return self._page(session, frame_id, kind, cursor)
-        return self._page_when_settled(session, frame_id, kind, cursor)
+            return self._page(session, frame_id, kind, cursor, meta)
+        return self._page_when_settled(session, frame_id, kind, cursor, meta)
 
     async def _page_when_settled(
-        self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None
+        self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None, meta: Raw | None
     ) -> bytes:
         await self._backend.settled()
-        return self._page(session, frame_id, kind, cursor)
+        return self._page(session, frame_id, kind, cursor, meta)
 
-    def _page(self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None) -> bytes:
+    def _page(
+        self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None, meta: Raw | None
+    ) -> bytes:
         catalog = self._backend.snapshot.catalog
         try:
             page = catalog.page(session.spelling, kind, session.endpoint, cursor)
@@ -206,6 +211,9 @@ class Dispatcher:
         if cursor is None:
             generation = self._backend.snapshot.generation
             session.listed = {**(session.listed or {}), kind.changed: generation}
+        if lineage.is_from_junction(meta):
+            reaches = lineage.tail(self._backend.reaches(session.endpoint))
+            return encode.ready_with(frame_id, page, b',"_meta":{%b}}' % reaches)
         return encode.ready(frame_id, page)
 
     # -- calls

@@ -12,7 +12,8 @@ from typing import Final
 from mcp_junction.calls.call import Wire
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
-from mcp_junction.listener.stateless import Reply, StatelessDispatcher, refusal, unsupported
+from mcp_junction.listener.replies import Reply, refusal, unsupported
+from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame

@@ -8,9 +8,9 @@ Call, ``subscriptions/listen`` stays. The answer goes on the Way it is given, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -27,23 +27,19 @@ from mcp_junction.listener import agreement
 from mcp_junction.listener.agreement import Headers
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.introductions import Introductions
+from mcp_junction.listener.replies import HTTP_STATUS, Reply, other_version, refusal
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import Holding
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.lineage import INSTANCE_KEY, is_from_junction, tail
 from mcp_junction.protocol.merge import cursor_in
 from mcp_junction.protocol.requests import Request
 from mcp_junction.protocol.versions import (
-    HEADER_MISMATCH,
     INVALID_PARAMS,
-    INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    PARSE_ERROR,
     SERVER_INFO_KEY,
-    SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
-    UNSUPPORTED_VERSION,
 )
 from mcp_junction.sessions.listen import Listen, Wanted
 from mcp_junction.sessions.visitor import Visitor
@@ -51,26 +47,8 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Delivery, Outcome
 
 _ROUTED: Final = ASKING | OF_TASKS | {COMPLETE}
-_STATUS: Final = {
-    PARSE_ERROR: 400,
-    INVALID_REQUEST: 400,
-    INVALID_PARAMS: 400,
-    HEADER_MISMATCH: 400,
-    MISSING_CAPABILITY: 400,
-    UNSUPPORTED_VERSION: 400,
-    METHOD_NOT_FOUND: 404,
-}
 _MAX_WATCHED: Final = 1000
 _join: Final = b"".join  # ``frames.octets``, for the way of every call
-
-
-class Reply(NamedTuple):
-    """An answer, and the HTTP status that goes with it."""
-
-    frame: bytes
-    status: int = 200
-    state: bytes = b""
-    """What the client is to come back with, if it is asked something; as JSON."""
 
 
 Rest = Coroutine[Any, Any, None] | None
@@ -178,7 +156,7 @@ class StatelessDispatcher:
         way: Way,
     ) -> Rest:
         if visitor is None:
-            reply: Reply | Coroutine[Any, Any, Reply] = _other_version(frame_id, params["_meta"])
+            reply: Reply | Coroutine[Any, Any, Reply] = other_version(frame_id, params["_meta"])
         elif method in BY_LIST:
             reply = self._list(visitor, frame_id, BY_LIST[method], params)
         elif method == "server/discover":
@@ -202,7 +180,8 @@ class StatelessDispatcher:
         if instructions:
             found["instructions"] = instructions
         payload = encode.dumps(found)
-        return Reply(encode.ready_with(frame_id, payload, self._tail()))
+        ours = b'"%b":%b' % (INSTANCE_KEY.encode(), encode.dumps(self._backend.instance))
+        return Reply(encode.ready_with(frame_id, payload, self._tail(ours)))
 
     def _list(
         self, visitor: Visitor, frame_id: bytes, kind: Kind, params: dict[str, Raw]
@@ -211,7 +190,8 @@ class StatelessDispatcher:
             cursor = cursor_in(params)
         except CursorError as error:
             return refusal(frame_id, INVALID_PARAMS, str(error))
-        return self._when_settled(self._page, visitor, frame_id, kind, cursor)
+        meta = params.get("_meta")
+        return self._when_settled(self._page, visitor, frame_id, kind, cursor, meta)
 
     def _when_settled(
         self, then: Callable[..., Reply], *given: Any
@@ -222,23 +202,31 @@ class StatelessDispatcher:
         await self._backend.settled()
         return then(*given)
 
-    def _page(self, visitor: Visitor, frame_id: bytes, kind: Kind, cursor: str | None) -> Reply:
+    def _page(
+        self, visitor: Visitor, frame_id: bytes, kind: Kind, cursor: str | None, meta: Raw | None
+    ) -> Reply:
         catalog = self._backend.snapshot.catalog
         try:
             page = catalog.page(visitor.spelling, kind, visitor.endpoint, cursor)
         except CursorError as error:
             return refusal(frame_id, INVALID_PARAMS, str(error))
-        return Reply(encode.ready_with(frame_id, page, self._tail()))
+        is_asked = is_from_junction(meta)
+        ours = tail(self._backend.reaches(visitor.endpoint)) if is_asked else b""
+        return Reply(encode.ready_with(frame_id, page, self._tail(ours)))
 
-    def _tail(self) -> bytes:
-        """What ends every result of ours: its type, how long it keeps and for whom, who says it."""
+    def _tail(self, ours: bytes) -> bytes:
+        """What ends every result of ours: its type, how long it keeps and for whom, who says it.
+
+        ``ours`` is a further member of its ``_meta``, for other Junctions.
+        """
         settings = self._backend.settings
         scope = b"private" if settings.separator is None else b"public"
-        return (b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":{"%b":%b}}') % (
+        return (b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":{"%b":%b%b}}') % (
             settings.list_ttl_ms,
             scope,
             SERVER_INFO_KEY.encode(),
             self._server_info,
+            b"," + ours if ours else b"",
         )
 
     # -- calls
@@ -367,32 +355,4 @@ def _reply(frame_id: bytes, outcome: Outcome) -> Reply | None:
     if outcome.kind is SUSPENDED:
         state = frames.members(outcome.payload).get("requestState", b"")
         return Reply(outcome.frame(frame_id), state=frames.octets(state))
-    return Reply(outcome.frame(frame_id), _STATUS.get(outcome.code, 200))
-
-
-def refusal(
-    frame_id: bytes, code: int, message: str, data: Mapping[str, Any] | None = None
-) -> Reply:
-    payload = encode.error_object(code, message, dict(data) if data is not None else None)
-    return Reply(encode.error(frame_id, payload), _STATUS.get(code, 200))
-
-
-def _other_version(frame_id: bytes, meta: Raw) -> Reply:
-    version = frames.text(envelope.read(meta).version)
-    if version is None:
-        return refusal(frame_id, INVALID_PARAMS, "the protocol version must be a string")
-    return unsupported(frame_id, version)
-
-
-def unsupported(frame_id: bytes, version: str) -> Reply:
-    """The answer to a version we do not speak, with those we do."""
-    data = {"supported": STATELESS_VERSIONS, "requested": version[:100]}
-    return refusal(frame_id, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
-
-
-def ending(frame_id: bytes) -> Reply:
-    """The answer to a request that comes too late."""
-    payload = encode.error_object(
-        SERVER_UNAVAILABLE, "Junction is ending", {"delivery": "not_sent"}
-    )
-    return Reply(encode.error(frame_id, payload), 503)
+    return Reply(outcome.frame(frame_id), HTTP_STATUS.get(outcome.code, 200))

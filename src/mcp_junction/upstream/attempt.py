@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from mcp_junction.errors import EraError, Phase, ServerError
+from mcp_junction.errors import EraError, Phase, ServerError, circular
 from mcp_junction.protocol.versions import Era
 from mcp_junction.tasks import unless
 from mcp_junction.upstream.causes import add_cause
@@ -102,6 +102,8 @@ class Attempts:
     async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
         greeting = await self._manners.greet(link, hello, self._of.terms)
         if isinstance(greeting, Greeting):
+            if greeting.instance and greeting.instance == self._of.terms.instance:
+                raise circular(self._of.key)
             return greeting
         if hello.only and greeting.of_era:
             raise EraError(self._of.key, Phase.INITIALIZATION, greeting.words)

@@ -29,6 +29,8 @@ class Terms(msgspec.Struct, frozen=True):
     """Where failures of its long-lived tasks are counted."""
     name: str = "mcp-junction"
     version: str = "0"
+    instance: str = ""
+    """The id of this Junction."""
 
 
 def terms_for(
@@ -37,6 +39,7 @@ def terms_for(
     supervised: bool,
     attempts: asyncio.Semaphore | None,
     supervision: Supervision,
+    instance: str = "",
 ) -> Terms:
     """The terms for a server; ``attempts`` are limited in the service only."""
     patience = settings.start_timeout_ms / 1000
@@ -51,4 +54,5 @@ def terms_for(
         supervision=supervision,
         name=settings.name,
         version=settings.version,
+        instance=instance,
     )

@@ -16,13 +16,8 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.agreement import said_twice
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
-from mcp_junction.listener.stateless import (
-    Reply,
-    Rest,
-    StatelessDispatcher,
-    refusal,
-    unsupported,
-)
+from mcp_junction.listener.replies import Reply, refusal, unsupported
+from mcp_junction.listener.stateless import Rest, StatelessDispatcher
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
