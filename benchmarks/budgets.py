@@ -50,7 +50,20 @@ class AtMost:
         return f"≤ {self.limit:g} {unit}"
 
 
-Limit = Ratio | AtMost
+@dataclass(frozen=True)
+class AtLeast:
+    """At least `limit`, in the figure's own unit."""
+
+    limit: float
+
+    def verdict(self, figure: Figure) -> str:
+        return OK if figure.ours >= self.limit else MISSED
+
+    def text(self, unit: str) -> str:
+        return f"≥ {self.limit:g} {unit}"
+
+
+Limit = Ratio | AtMost | AtLeast
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """Small calls over HTTP. Ours asks every client for a key."""
 
-from budgets import AtMost, Figure, Ratio
-from measure import added_latency, by_clients, cpu_per_call, echo
+import time
+from statistics import median
+
+from budgets import AtLeast, AtMost, Figure, Ratio
+from measure import added_latency, alternating, by_clients, cpu_per_call, echo
 from registry import case
 from targets import HttpTarget, Lab, Servers, server
 
@@ -37,6 +40,21 @@ async def http_http_32(lab: Lab) -> list[Figure]:
     upstream = await lab.serve_direct().open()
     servers = {"up": {"url": f"http://127.0.0.1:{upstream.port}/mcp"}}
     return await small_calls(lab, servers, 32, "CPU per call, 32 clients")
+
+
+@case("http-rate", budget={"calls a second": AtLeast(100)}, req=("NFR-S4",), front="http")
+async def http_rate(lab: Lab) -> list[Figure]:
+    """How many 300-byte calls of 32 clients are routed and answered in a second."""
+    pair = await lab.open_http_pair(UP, 32)
+    calls = lab.calls(4_000)
+    rates: dict[str, list[float]] = {target.name: [] for target in pair}
+    async for target in alternating(5, pair):
+        began = time.perf_counter()
+        await by_clients(target, echo, calls)
+        rates[target.name].append(calls / (time.perf_counter() - began))
+    floor, ours = (median(rates[target.name]) for target in pair)
+    note = f"slowest of five rounds: {min(rates['ours']):.0f}"
+    return [Figure("calls a second", ours, "/s", floor, note)]
 
 
 @case(

@@ -131,7 +131,10 @@ async def sessions_10k(lab: Lab) -> list[Figure]:
     wanted = 1_000 if lab.quick else 10_000
     limit = procs.raise_file_limit()  # ours inherits it
     count = min(wanted, limit - SPARE_FILES)
-    target = await lab.serve("ours", {"up": server("upstream.py", "--stdio")}).open()
+    up = {"up": server("upstream.py", "--stdio")}
+    # All of them are one agent's, which would be given 2,000 streams.
+    no_limit = {"max_sessions_per_principal": 0, "max_streams_per_principal": 0}
+    target = await lab.serve("ours", up, **no_limit).open()
     await warm_up(target)
     base = await settled_rss(target)
     sessions = await for_all(range(count), lambda _: open_idle(target))

@@ -18,7 +18,7 @@ CALLS = 200
 ENDS_WITHIN = 32.0
 
 
-@pytest.mark.req("F-17", "R-ANSWER", "R-ORPHANS")
+@pytest.mark.req("F-17", "R-DRAIN", "R-ANSWER", "R-ORPHANS")
 @pytest.mark.parametrize(
     "seconds",
     [pytest.param(3.0, id="short"), pytest.param(25.0, id="long", marks=pytest.mark.soak)],

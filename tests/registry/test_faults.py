@@ -112,7 +112,8 @@ async def ordeal(platform, toolbox, seconds: float) -> None:
         rows = await run.registry.history(name, limit=1000)
         lost += sum(row.event_type == "ERROR" for row in rows)
         back += sum(row.event_type == "RECONNECT" for row in rows)
-    assert back >= 0.95 * lost
+    assert lost >= len(took) / 2, "they were lost, and that was seen"
+    assert back > 0.95 * lost
     calls = await run.rows(kind="call")
     made = sum(one.started for one in traffic.values())
     assert len(calls) >= made, "all are in the audit"
@@ -124,7 +125,7 @@ async def ordeal(platform, toolbox, seconds: float) -> None:
     print("shaky:", {name: dict(traffic[name].outcomes) for name in shaky})
 
 
-@pytest.mark.req("NFR-R1", "NFR-R2", "NFR-R3", "NFR-R4", "NFR-S4")
+@pytest.mark.req("NFR-R1", "NFR-R2", "NFR-R3", "NFR-R4")
 async def test_servers_killed_under_load_come_back_and_harm_no_other(platform, toolbox):
     await ordeal(platform, toolbox, 5.0)
 

@@ -143,6 +143,27 @@ async def test_calls_that_fail_degrade_and_calls_that_succeed_make_it_well_again
     assert (record.healthy, record.error_rate) == (True, 0.0)
 
 
+@pytest.mark.req("NFR-R2")
+async def test_connections_that_are_lost_come_back_by_themselves_again_and_again(single, toolbox):
+    run = await single()
+    servers = {f"box{n}": await toolbox() for n in range(8)}
+    for name, server in servers.items():
+        await run.add(name, server)
+    for _ in range(3):
+        for server in servers.values():
+            await server.stop()
+        for name in servers:
+            while run.registry.find(name).status != "ERROR":
+                assert (await run.call(f"{name}.echo")).kind is Kind.ERROR
+        for server in servers.values():
+            await server.start()
+        for name in servers:
+            await run.until(name, "CONNECTED")
+    rows = [event for name in servers for event in await happened(run, name)]
+    assert rows.count("ERROR") == 24, "each loss is one"
+    assert rows.count("RECONNECT") > 0.95 * 24
+
+
 @pytest.mark.req("NFR-R2", "NFR-R4", "AG-US6-AC5")
 async def test_a_lost_server_comes_back_and_calls_made_meanwhile_wait_for_it(platform, toolbox):
     run = await platform()

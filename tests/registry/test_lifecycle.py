@@ -17,6 +17,7 @@ from mcp_junction.errors import (
     NotFound,
     VersionConflict,
 )
+from mcp_junction.registry import registry
 from mcp_junction.upstream.outcome import Delivery, Kind
 
 
@@ -113,6 +114,25 @@ async def test_a_disconnect_waits_for_the_calls_under_way_and_counts_them(single
     server.gate.set()
     assert await ending == ("DISCONNECTED", 3)
     assert [(await call).kind for call in calls] == [Kind.RESULT] * 3
+
+
+@pytest.mark.req("AG-US6-AC3")
+async def test_a_disconnect_waits_no_longer_than_its_limit_for_calls_that_do_not_end(
+    single, toolbox, monkeypatch
+):
+    assert registry.DRAIN == 30.0
+    monkeypatch.setattr(registry, "DRAIN", 0.3)
+    run = await single()
+    server = await toolbox()
+    await run.add("box", server)
+    server.gate.clear()
+    call = asyncio.ensure_future(run.call("box.echo"))
+    await until(lambda: server.calls)
+    ending = asyncio.ensure_future(run.registry.disconnect("box", ADMIN))
+    await until(lambda: run.junction.servers["box"].is_shut)
+    assert not ending.done(), "it waits first"
+    assert await asyncio.wait_for(ending, 10) == ("DISCONNECTED", 1)
+    assert (await call).delivery is Delivery.UNKNOWN, "it was sent, and is answered"
 
 
 async def test_by_force_it_does_not_wait_and_every_call_is_answered(single, toolbox):
