@@ -42,7 +42,7 @@ async def test_calls_cancelled_at_every_turn_of_the_loop_leave_no_task_and_no_fl
         assert within.flights("led") == 0
         assert client.session.calls == {}
         assert len(within.junction._deadlines) == 0
-        assert asyncio.all_tasks() == before
+        assert asyncio.all_tasks() <= before, "one that rested before may be gone"
         client.call("led:record", "last", nonce="last", delay_ms=50)
         await within.settled()
         ledger = rig.ledger()
@@ -91,7 +91,7 @@ async def test_when_a_junction_closes_no_task_is_left_whatever_ran(rig: Rig) -> 
         os.kill(rig.server_pid("stopped"), signal.SIGSTOP)
         os.kill(rig.server_pid("dead"), signal.SIGKILL)
         await until(lambda: len(within.calls) == 40, "the calls of the dead server to end")
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before, "one that rested before may be gone"
     assert len(client.answers("dead3")) == 1
 
 
