@@ -32,7 +32,8 @@ async def scheduled(opener, store):
     log = await opener.log(store, now=lambda: NOW + clock.now())
 
     def begin() -> None:
-        how = (90, store.audit, log, opener.checkpoints, clock, lambda: NOW + clock.now())
+        keys = opener.vault.derived("audit")
+        how = (90, store.audit, log, opener.checkpoints, keys, clock, lambda: NOW + clock.now())
         tasks.spawn(retire_daily(*how))
 
     async def left(writer: str) -> bool:

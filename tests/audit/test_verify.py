@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from mcp_junction.audit.chain import Entry
@@ -53,6 +54,21 @@ class Trail:
         if self.store.dialect is Dialect.SQLITE:
             return f"X'{value.hex()}'"
         return f"decode('{value.hex()}', 'hex')"
+
+    async def retire(self, log, before: float) -> int:
+        keys = self.opener.vault.derived("audit")
+        return await retire(self.store.audit, log, self.opener.checkpoints, keys, before)
+
+    async def forge(self, writer: str, kind: str, detail: str) -> None:
+        """Put a page of one row into the store, as somebody can who has no key."""
+        row = [writer, 1, 1.0, kind, "junction", "audit.retire", "", None, None, None, None]
+        row += [False, None, None, None, 0, None, None, detail, None]
+        mac, tag, body = map(self._bytes, (bytes(32), bytes(16), msgspec.json.encode(row)))
+        await self.run(
+            "INSERT INTO audit_pages"
+            " (writer, first_seq, last_seq, first_at, last_at, mac, tags, body)"
+            f" VALUES ('{writer}', 1, 1, 1, 1, {mac}, {tag}, {body})"
+        )
 
     async def verify(self, **given) -> Verdict:
         points = given.get("checkpoints", self.opener.checkpoints.all())
@@ -165,8 +181,6 @@ async def test_a_chain_that_is_gone_with_its_checkpoint_is_missed_by_the_next_on
 
 
 async def test_a_checkpoint_that_was_kept_elsewhere_shows_a_cut_tail(trail, tmp_path):
-    import msgspec
-
     exported = tmp_path / "kept.jsonl"
     exported.write_bytes(b"\n".join(map(msgspec.json.encode, trail.opener.checkpoints.all())))
     await trail.run("DELETE FROM audit_pages WHERE last_seq > 7")
@@ -203,13 +217,13 @@ async def test_retention_removes_what_is_old_and_what_is_left_is_sound(trail):
     gone = await trail.write(3, start=50.0)
     log = await trail.opener.log(trail.store, now=lambda: 1000.0)
     points = trail.opener.checkpoints
-    assert await retire(trail.store.audit, log, points, before=106.0) == 7 + 4
+    assert await trail.retire(log, 106.0) == 7 + 4
     await log.flush()
     assert await trail.store.audit.pages(gone) == []
     assert [page.first_seq for page in await trail.store.audit.pages(old)] == [8, 11]
     assert gone not in {point.writer for point in points.all()}
     assert await trail.found() == []
-    assert await retire(trail.store.audit, log, points, before=109.0) == 3
+    assert await trail.retire(log, 109.0) == 3
     assert await trail.found() == []
     await trail.run(f"DELETE FROM audit_pages WHERE writer = '{old}' AND last_seq = 11")
     assert await trail.found() == [(old, 11)]
@@ -217,16 +231,62 @@ async def test_retention_removes_what_is_old_and_what_is_left_is_sound(trail):
 
 async def test_retention_keeps_a_page_as_long_as_its_youngest_row(trail):
     log = await trail.opener.log(trail.store, now=lambda: 1000.0)
-    assert await retire(trail.store.audit, log, trail.opener.checkpoints, before=104.5) == 4
+    assert await trail.retire(log, 104.5) == 4
     assert (await trail.store.audit.pages(trail.writer))[0].first_seq == 5
 
 
 async def test_more_than_retention_removed_is_found(trail):
     old = trail.writer
     log = await trail.opener.log(trail.store, now=lambda: 1000.0)
-    await retire(trail.store.audit, log, trail.opener.checkpoints, before=106.0)
+    await trail.retire(log, 106.0)
     await trail.run(f"DELETE FROM audit_pages WHERE writer = '{old}' AND last_seq = 10")
     assert await trail.found() == [(old, 8)]
+
+
+@pytest.mark.parametrize("seq", [4, 10, 11])
+async def test_retention_removes_nothing_for_a_time_that_was_changed_in_the_store(trail, seq):
+    log = await trail.opener.log(trail.store, now=lambda: 1000.0)
+    await trail.run(f"UPDATE audit_pages SET first_at = 1, last_at = 1 WHERE last_seq = {seq}")
+    assert await trail.retire(log, 50.0) == 0
+    await log.flush()
+    assert [writer for writer, _ in await trail.found()] == [trail.writer], "it is still found"
+
+
+async def test_retention_removes_nothing_behind_a_row_that_was_changed(trail):
+    log = await trail.opener.log(trail.store, now=lambda: 1000.0)
+    await trail.edit(7, lambda lines, at: lines.__setitem__(at, lines[at].replace(b"105", b"1")))
+    await trail.run("UPDATE audit_pages SET last_at = 1 WHERE last_seq = 7")
+    assert await trail.retire(log, 50.0) == 0
+
+
+async def test_retention_removes_what_an_older_key_has_sealed(trail):
+    log = await trail.opener.log(trail.store, now=lambda: 1000.0)
+    keys = [b"a newer key", *trail.opener.vault.derived("audit")]
+    points = trail.opener.checkpoints
+    assert await retire(trail.store.audit, log, points, keys, before=106.0) == 7
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        "{}",
+        "{",
+        "[]",
+        '{"writer": [], "seq": 1, "head": ""}',
+        '{"writer": "w", "seq": 0}',
+        "\u00fc",
+    ],
+)
+async def test_an_anchor_that_nobody_with_a_key_wrote_is_named_and_not_believed(trail, detail):
+    await trail.forge("w", "anchor", detail)
+    assert await trail.found() == [("w", 1)]
+
+
+async def test_a_forged_anchor_does_not_stand_for_rows_that_are_gone(trail):
+    await trail.run(f"DELETE FROM audit_pages WHERE writer = '{trail.writer}'")
+    detail = {"writer": trail.writer, "seq": 11, "head": "00" * 32}
+    await trail.forge("w", "anchor", msgspec.json.encode(detail).decode())
+    assert sorted(await trail.found()) == sorted([("w", 1), (trail.writer, 1)])
 
 
 def test_checkpoints_of_an_empty_folder_are_none(tmp_path):

@@ -185,6 +185,10 @@ class Seals:
             return False
         return compare_digest(self.tags(page.lines), page.tags)
 
+    def made(self, page: AuditPage) -> bool:
+        """Whether the rows of a page are what its writer wrote at this place."""
+        return self.first_bad_row(page) is None
+
     def first_bad_row(self, page: AuditPage) -> int | None:
         """The first row of a page that is not what was written there, or is not there."""
         lines = page.lines

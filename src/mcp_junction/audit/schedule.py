@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mcp_junction.audit.checkpoints import Checkpoints
@@ -28,6 +28,7 @@ async def retire_daily(
     trail: AuditTrail,
     writer: AuditLog,
     checkpoints: Checkpoints,
+    keys: Sequence[bytes],
     clock: Clock,
     now: Callable[[], float] = time.time,
 ) -> None:
@@ -36,7 +37,7 @@ async def retire_daily(
     while True:
         await clock.sleep(pause)
         try:
-            removed = await retire(trail, writer, checkpoints, now() - days * DAY)
+            removed = await retire(trail, writer, checkpoints, keys, now() - days * DAY)
         except (StoreUnavailable, OSError) as error:
             log.warning("old rows of the audit cannot be removed now: %s", error)
             pause = AGAIN

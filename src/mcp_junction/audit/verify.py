@@ -55,7 +55,7 @@ async def verify(
     points, forged = _genuine(checkpoints, keys)
     verdict.findings.extend(forged)
     chains = await trail.chains()
-    anchors = await _anchors(trail)
+    anchors = await _anchors(trail, keys)
     walks = {writer: _Walk(writer, keys, anchors.get(writer, {})) for writer in chains}
     for writer in chains:
         await walks[writer].go(trail, verdict, {p.seq: p.head for p in points.get(writer, [])})
@@ -146,12 +146,18 @@ def _genuine(
     return genuine, forged
 
 
-async def _anchors(trail: AuditTrail) -> dict[str, dict[int, str]]:
-    """Writer → where its chain may begin, and the mac before. Each is itself a row of a chain."""
+async def _anchors(trail: AuditTrail, keys: Sequence[bytes]) -> dict[str, dict[int, str]]:
+    """Writer → where its chain may begin, and the mac before.
+
+    Each is itself a row of a chain; one that nobody with a key has written says nothing.
+    """
+    seals = [Seals(key) for key in keys]
     found: dict[str, dict[int, str]] = {}
     for row in await trail.rows(AuditQuery(kind="anchor", limit=sys.maxsize)):
-        detail = _detail(row)
-        found.setdefault(detail["writer"], {})[detail["seq"]] = detail["head"]
+        pages = await trail.pages(row.writer, row.seq - 1, limit=1)
+        if any(seal.made(page) and row in page.rows() for page in pages for seal in seals):
+            detail = _detail(row)
+            found.setdefault(detail["writer"], {})[detail["seq"]] = detail["head"]
     return found
 
 

@@ -163,8 +163,8 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
     from mcp_junction.audit.schedule import retire_daily
 
     if days:
-        trail, points = storage.store.audit, storage.checkpoints
-        forget = partial(retire_daily, days, trail, audit, points, junction.clock)
+        trail, points, keys = storage.store.audit, storage.checkpoints, storage.audit_keys
+        forget = partial(retire_daily, days, trail, audit, points, keys, junction.clock)
         junction.tasks.supervise("audit retention", forget, is_vital=False)
 
 
