@@ -67,6 +67,10 @@ ARGS = [
     [f"Server=h;Password={SECRET};Timeout=5"], ["-k", "sk-live0123456789abcdef"],
     ["ghp_0123456789abcdefABCDEF0123456789abcd"], ["AKIAIOSFODNN7EXAMPLE"],
     ["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"], ["sk-proj-abcdef123456"],
+    ["-u", f"me:{SECRET}"], ["--user", f"me:{SECRET}"], [f"me:{SECRET}@tcp(host:3306)/db"],
+    ["--jwt", SECRET], ["--psk", SECRET], ["--creds", SECRET], [f"Server=h;Uid=me;Pwd={SECRET};"],
+    [f"https://h/x?sv=1&sig={SECRET}"], ["https://h/mcp/sk-ak-0123456789abcdef/sse"],
+    ["https://h/x?code=aB0123456789abcdefK2=="], ["https://h/s/aB0123456789abcdefK2/mcp#top"],
 ]  # fmt: skip
 
 
@@ -88,7 +92,10 @@ def test_no_spelling_of_a_secret_among_the_arguments_is_shown_or_lost(args, kind
     "word",
     ["-y", "@scope/server@1.2.3", "mcp-server-git==2025.1.14", "--port", "8080", "/srv/data",
      "git+https://github.com/a/b@0123456789abcdef0123456789abcdef01234567", "--log-level=debug",
-     "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "https://api.example.com/v1?page=2", "${HOME}/x"],
+     "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "https://api.example.com/v1?page=2", "${HOME}/x",
+     "https://github.com/a/b/commit/0123456789abcdef0123456789abcdef01234567", "PWD=/srv/data",
+     "https://h.example/Projects/My-Notes/2024-11-17?view=Table", "git@github.com:a/b", "1000:1000",
+     "npm:left-pad@1.3.0", "https://h.example/3f2504e0-4f89-11d3-9a0c-0305e82c3301/mcp"],
 )  # fmt: skip
 def test_an_argument_that_is_no_secret_is_shown(word):
     assert mask_connection({"args": [word]})["args"] == [word]
@@ -135,6 +142,22 @@ def test_a_kept_secret_is_not_given_to_another_program():
         restore_masked({**mask_connection(kept), "command": "/tmp/evil"}, kept)
     sent = {**mask_connection(kept), "args": ["x", "--verbose"]}
     assert restore_masked(sent, kept) == {**kept, "args": ["x", "--verbose"]}
+
+
+@pytest.mark.req("S-14")
+@pytest.mark.parametrize(
+    "args",
+    [["-y", "evil", "--host", "h"], ["-y", "evil-key", "--host", "h"],
+     ["-y", "good", "--host", "evil"], ["-y", "good"],
+     ["-y", "good", "--host", "h", "--call=evil"], ["-y", "good", "--host", "h", "evil"]],
+)  # fmt: skip
+def test_a_kept_secret_is_not_given_to_what_other_arguments_name(args):
+    kept = {"command": "npx", "args": ["-y", "good", "--host", "h"], "env": {"TOKEN": "canary"}}
+    assert restore_masked({**mask_connection(kept), "args": kept["args"]}, kept) == kept
+    with pytest.raises(MaskError, match="what its arguments name has changed; send the value"):
+        restore_masked({**mask_connection(kept), "args": args}, kept)
+    anew = {**kept, "args": args, "env": {"TOKEN": "another"}}
+    assert restore_masked(anew, kept) == anew
 
 
 @pytest.mark.req("S-14")

@@ -5,7 +5,9 @@ else, in words, in ``NAME=value``, in a header that is an argument and in urls; 
 values wherever else it occurs. A reference to a variable (``${VAR}``) is shown: it is a name.
 
 Who sends a masked value back where it was shown means "as before". That holds as long as the
-connection leads to the same place: a kept secret is not sent to another origin or program.
+connection leads to the same place: a kept secret is not sent to another origin or program. Which
+program runs, and where it connects to, may also be said by its arguments (``npx PACKAGE``,
+``--host NAME``): flags alone may come and go.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _REFERENCE: Final = re.compile(
 )
 _PAIR: Final = re.compile(r"(-{0,2}[\w.-]+)=(.+)", re.DOTALL)
 _HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
+_BARE_FLAG: Final = re.compile(r"-\w|--[\w-]+")
 _KEEP: Final = "send the value itself instead of the mask"
 
 
@@ -134,16 +137,16 @@ def _mask_words(words: Sequence[Any], secrets: tuple[str, ...]) -> list[Any]:
     masked = []
     before = ""
     for word in words:
-        follows = (
-            isinstance(word, str)
-            and before.startswith("-")
-            and "=" not in before
-            and not word.startswith("-")
-            and is_credential_name(before)
-        )
+        follows = isinstance(word, str) and _is_flag_of_secret(before, word)
         masked.append(_mask_whole(word) if follows else _mask_value(word, secrets))
         before = word if isinstance(word, str) else ""
     return masked
+
+
+def _is_flag_of_secret(before: str, word: str) -> bool:
+    """Whether an argument is the value of the one before it, which names a secret."""
+    is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
+    return is_value and is_credential_name(before)
 
 
 def _mask_text(text: str, secrets: tuple[str, ...]) -> str:
@@ -211,9 +214,26 @@ def _moved(restored: dict[str, Any], kept: dict[str, Any]) -> str | None:
     """What of a connection leads elsewhere than before; None when nothing does."""
     if restored.get("command") != kept.get("command"):
         return "its command"
+    if _operands(restored) != _operands(kept):
+        return "what its arguments name"
     if _origin(restored) != _origin(kept):
         return "the origin of its url"
     return None
+
+
+def _operands(config: dict[str, Any]) -> list[str]:
+    """The arguments of a connection but for flags without a value, and for secrets."""
+    words = config.get("args")
+    found: list[str] = []
+    before = ""
+    for word in words if isinstance(words, list | tuple) else ():
+        text = word if isinstance(word, str) else ""
+        name, is_pair, _ = text.partition("=")
+        is_secret = _is_flag_of_secret(before, text) or (is_pair and is_secret_name(name))
+        if not is_secret and not _BARE_FLAG.fullmatch(text):
+            found.append(text)
+        before = text
+    return found
 
 
 def _origin(config: dict[str, Any]) -> tuple[str, str] | None:

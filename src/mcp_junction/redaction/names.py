@@ -32,7 +32,8 @@ _ENDINGS: Final = ("key", "token", "cookie")
 _ANYWHERE: Final = tuple(word for word in SECRET_WORDS if word not in _ENDINGS)
 _WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
 _ALSO_NAMED: Final = re.compile(
-    r"(\b|[-_])(pass|passwd|passphrase|seed[-_]phrase|mnemonic|auth|bearer|pat)$|[-_]pwd$"
+    r"(\b|[-_])(pass|passwd|passphrase|seed[-_]phrase|mnemonic|auth|bearer|pat|jwt|psk|creds?)$"
+    r"|(\b|[-_])(sig|signature)$|[-_]pwd$"
     r"|^pg(password|sslpassword)$"
 )
 

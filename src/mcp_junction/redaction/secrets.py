@@ -5,7 +5,10 @@ What counts, and where the line is:
 - What a name calls a secret (of a variable, a flag, a header, a parameter, a member of JSON), what
   follows ``Bearer`` and its like, and what a url holds before its host, from 4 characters on:
   shorter ones are found in every other word, and hiding them would tell more than it hides.
-- An argument that can hardly be anything but a credential (``values.is_token``).
+- An argument, a segment of a url's path or a value of its query that can hardly be anything but a
+  credential (``values.is_token``).
+- A password after a user's name (``-u name:password``, ``name:password@host``), unless it is
+  ordinary.
 - Whatever else stands in ``headers``, from 6 characters on; and of ``env``, and of variables that
   came into ``args``, what is not ordinary: paths, words, hosts and numbers stay, and variables
   that every process has. They are what messages are about. A reference to a variable is its name.
@@ -37,6 +40,8 @@ _PLAIN: Final = _SCHEMES | {"true", "false", "none", "null", "auto", "default"}
 """Values that are no secret, whatever they are called."""
 _SHORT_FLAG: Final = re.compile("-[kptsa]")
 """Flags that often mean a key, a password or a token: their value counts if it is unusual."""
+_USER_FLAGS: Final = ("-u", "--user")
+_USER_AT_HOST: Final = re.compile(r"[^\s:/@]++:([^\s/@]++)@[\w(\[]")
 _HEADER_FLAGS: Final = ("-h", "--header", "--headers")
 _HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
 _BREAKS: Final = re.compile(r"\r\n?|\n|\\r|\\n")  # also as .env files and JSON write them
@@ -46,6 +51,7 @@ _PAIR_ENDS: Final = re.compile(r"[\s;&,#]+")
 _BEFORE_HOST: Final = re.compile(r"://([^/?#\s]++)")
 _USER: Final = re.compile(r"://[^/?#\s:]*+:")
 _JSON_PAIR: Final = re.compile(r'"([^"\\]++)"\s*+:\s*+"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+_URL_PARTS: Final = re.compile(r"[/?&;#]|(?<=[^=])=(?=[^=])")
 _LOWER_HEX: Final = re.compile("%[0-9A-F]{2}")
 _SHELL_WORD: Final = re.compile(r"""(?:"[^"]*+"|'[^']*+'|\S)++""")
 _LOOKED_AT: Final = 65_536
@@ -157,6 +163,10 @@ def _told_by(before: str, word: str) -> Iterator[str]:
             yield from _credentials(word)
         elif _SHORT_FLAG.fullmatch(before):
             yield from unusual_parts(word)
+        elif before in _USER_FLAGS:
+            yield from unusual_parts(word.partition(":")[2])
+    if user := _USER_AT_HOST.match(word):
+        yield from unusual_parts(user[1])
     header = _HEADER.match(word)
     if header and (is_credential_name(header[1]) or before.lower() in _HEADER_FLAGS):
         yield from _words(header[2])
@@ -186,6 +196,7 @@ def _told_in(text: str) -> Iterator[str]:
             yield from _before_host(part)
         for word in text.split():
             yield from _password(word)
+            yield from _tokens_in_url(word)
     elif "=" in text:
         for word in text.split():
             yield from _paired(word)
@@ -211,9 +222,20 @@ def _unescaped(value: str) -> str:
 
 def _paired(part: str) -> Iterator[str]:
     """What follows the name of a secret, and "=": to the end of this part of a text."""
-    names = (name for name in _PAIR_NAME.finditer(part) if is_credential_name(name[1]))
+    names = (name for name in _PAIR_NAME.finditer(part) if _names_password(name[1]))
     for name in islice(names, _NESTED):
         yield from _decoded(part[name.end() :].strip("\"'"))
+
+
+def _names_password(name: str) -> bool:
+    """Whether a name before "=" is a secret's; ``Pwd`` is, and ``PWD`` is where a program runs."""
+    return is_credential_name(name) or name in ("Pwd", "pwd")
+
+
+def _tokens_in_url(word: str) -> Iterator[str]:
+    """What in the path or the query of a url can hardly be anything but a credential."""
+    place = word.partition("://")[2]
+    return filter(is_token, _URL_PARTS.split(place)[1:])
 
 
 def _before_host(part: str) -> Iterator[str]:
