@@ -28,6 +28,15 @@ FORWARDING = {
     "forwarded": "for=203.0.113.9",
     "x_real_ip": "203.0.113.9",
     "via": "1.1 proxy",
+    "x_forwarded_port": "443",
+    "x_forwarded_prefix": "/junction",
+    "x_original_forwarded_for": "203.0.113.9",
+    "cf_connecting_ip": "203.0.113.9",
+    "cdn_loop": "cloudflare",
+    "true_client_ip": "203.0.113.9",
+    "x_client_ip": "203.0.113.9",
+    "x_envoy_external_address": "203.0.113.9",
+    "tailscale_user_login": "ann@example.com",
 }
 
 

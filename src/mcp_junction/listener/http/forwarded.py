@@ -22,11 +22,31 @@ FORWARDING: Final = frozenset(
     (
         b"forwarded",
         b"via",
+        b"x-forwarded",
         b"x-forwarded-for",
         b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
         b"x-forwarded-proto",
+        b"x-forwarded-scheme",
         b"x-forwarded-server",
+        b"x-forwarded-ssl",
+        b"x-original-forwarded-for",
+        b"x-original-host",
         b"x-real-ip",
+        # What the proxies of clouds and the ends of tunnels on this machine add.
+        b"cdn-loop",
+        b"cf-connecting-ip",
+        b"cf-ray",
+        b"fastly-client-ip",
+        b"fly-client-ip",
+        b"tailscale-user-login",
+        b"true-client-ip",
+        b"x-amzn-trace-id",
+        b"x-azure-clientip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-envoy-external-address",
     )
 )
 """Headers by which a proxy says that it passes on what somebody else asked for."""
