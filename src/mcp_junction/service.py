@@ -42,6 +42,8 @@ log = logging.getLogger("mcp_junction.service")
 KEEP_ALIVE = 75
 DRAIN = 30
 KEYS_EVERY = 0.5
+AUDIT = "audit"
+"""What is down when rows of the audit are not stored, whether its task runs or not."""
 SERVERS_WITHIN = 2.0
 """Seconds that servers have to come up before we listen, unless all they offer is known."""
 
@@ -142,8 +144,10 @@ class Service:
     @property
     def down(self) -> list[str]:
         """What the service cannot do without and has not now: names of tasks, or the store."""
-        store = ["store"] if self._keys.is_blind else []
-        return store + self._junction.tasks.supervision.down
+        down = ["store"] if self._keys.is_blind else []
+        if self._rest is not None and self._rest.is_audit_failing:
+            down.append(AUDIT)
+        return down + [task for task in self._junction.tasks.supervision.down if task not in down]
 
     # -- life
 

@@ -7,6 +7,8 @@ from tests.plugin_rest import Served
 from tests.registry.toolbox import until
 from tests.telemetry.grammar import Metrics
 
+from mcp_junction.errors import StoreUnavailable
+
 BOUND = 20
 
 
@@ -108,3 +110,19 @@ async def test_a_check_of_one_server_that_fails_is_counted_and_keeps_the_service
     await until(lambda: supervision.failures["health checks"] >= 1)
     await until_ready(served)
     assert (await served.call("peer.echo")).status_code == 200
+
+
+@pytest.mark.req("R-SUPERVISE")
+async def test_an_audit_that_the_store_does_not_take_is_shown_to_be_down(gateway):
+    served = await gateway()
+    await until_ready(served)
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise StoreUnavailable("no such table")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(served.audit._trail, "append", refuse)
+        served.audit.record(served.audit.entry("call", "bot", "tools/call"))
+        await until(lambda: served.audit.is_failing)
+        assert await readiness(served) == (503, ["audit"])
+    await until_ready(served)

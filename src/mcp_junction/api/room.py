@@ -35,6 +35,11 @@ class Room:
         self.streams = Streams(bus, store.events, self._tasks, keys.is_in_force, junction.quotas)
         self.front = Front(keys, self._make, registry.metrics, self.denials.add)
 
+    @property
+    def is_audit_failing(self) -> bool:
+        """Whether what happens is not being recorded now."""
+        return self.registry.audit.is_failing
+
     async def load(self) -> None:
         """Load the routes. To be done before the service listens: it holds up calls."""
         self._finding.begin()

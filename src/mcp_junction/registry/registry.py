@@ -73,6 +73,7 @@ class Registry:
     def __init__(self, junction: Junction, store: Store, audit: AuditLog, bus: Bus) -> None:
         self._ground = Ground(junction, store, audit, bus)
         self.denials = audit.denials
+        self.audit = audit
         self._junction = junction
         self._fleet = junction.fleet
         self._roster = self._ground.roster
