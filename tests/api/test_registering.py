@@ -247,3 +247,17 @@ async def test_a_server_is_shown_with_the_instructions_it_gives_clients(gateway,
     assert shown["instructions"] == "Count with care."
     (listed,) = (await served.client().get(SERVERS)).json()["items"]
     assert "instructions" not in listed
+
+
+@pytest.mark.req("S-07")
+async def test_instructions_that_repeat_what_a_server_is_given_are_shown_without_it(
+    gateway, tmp_path
+):
+    served = await gateway()
+    program = Path(__file__).parent.parent / "upstream" / "dual_server.py"
+    args = ["-E", "-S", str(program), str(tmp_path / "starts"), "Log in\nwith Zq8-canary-77."]
+    config = {"command": sys.executable, "args": args, "env": {"API_KEY": "Zq8-canary-77"}}
+    await served.register("peer", connection_config=config)
+    shown = await served.client("viewer").get(f"{SERVERS}/peer")
+    assert "canary" not in shown.text
+    assert shown.json()["instructions"] == "Log in\nwith ***."

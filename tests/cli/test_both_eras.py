@@ -30,3 +30,13 @@ def test_inspect_shows_the_instructions_of_servers(program, config, tmp_path):
     assert "instructions of p: Count with care." in " ".join(shown.stdout.split())
     document = json.loads(program("inspect", "--json", "--config", path).stdout)
     assert document["servers"][0]["instructions"] == "Count with care."
+
+
+@pytest.mark.req("S-07")
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_inspect_shows_no_secret_that_instructions_repeat(program, config, tmp_path, form):
+    args = ["-E", "-S", str(SERVER), str(tmp_path / "starts"), "Log in with Zq8-canary-77."]
+    entry = {"command": sys.executable, "args": args, "env": {"API_KEY": "Zq8-canary-77"}}
+    shown = program("inspect", *form, "--config", config({"p": entry}))
+    assert "Log in with ***." in " ".join(shown.stdout.split())
+    assert "canary" not in shown.stdout + shown.stderr

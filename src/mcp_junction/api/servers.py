@@ -26,7 +26,9 @@ from mcp_junction.api.shapes import ServerChange, ServerRegistration
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import CursorError, NotFound
 from mcp_junction.listener.capabilities import said_by
+from mcp_junction.redaction.texts import redact_text
 from mcp_junction.store.records import ServerRecord
+from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState, parse_state
 
 Ref = Annotated[
@@ -108,7 +110,7 @@ async def show_server(
         record, absent = await room.registry.absent.get(server_id), True
     shown = await _shown(room, record, include_tools, absent)
     server = None if absent else room.junction.servers.get(record.name)
-    shown.instructions = None if server is None else said_by(server) or None
+    shown.instructions = None if server is None else _instructions(server)
     return _tagged(record, shown=shown)
 
 
@@ -174,6 +176,11 @@ def _tagged(
     if status == 201:
         headers["location"] = f"/api/v1/aggregator/servers/{record.id}"
     return Response(shown or shown_server(record), status_code=status, headers=headers)
+
+
+def _instructions(server: Upstream) -> str | None:
+    """What a server tells clients; who reads it here need not be allowed to be one."""
+    return redact_text(said_by(server), server.definition) or None
 
 
 async def _shown(room: InRoom, record: ServerRecord, with_tools: bool, absent: bool) -> Server:

@@ -13,7 +13,7 @@ from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.listener.capabilities import said_by
-from mcp_junction.redaction.texts import redact_error
+from mcp_junction.redaction.texts import redact_error, redact_text
 from mcp_junction.upstream.attempt import fault
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING, SIMPLE, ServerState
@@ -66,14 +66,18 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
 def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
     error = server.error or _lateness(server)
     greeting = server.greeting
+
+    def plain(text: str | None) -> str | None:
+        return text and redact_text(text, server.definition)
+
     return {
         "server": server.key,
         "state": server.state.value,
         "status": SIMPLE[server.state],
-        "name": greeting.name if greeting else None,
-        "version": greeting.version if greeting else None,
+        "name": plain(greeting.name) if greeting else None,
+        "version": plain(greeting.version) if greeting else None,
         "protocol": greeting.protocol_version if greeting else None,
-        "instructions": said_by(server) or None,
+        "instructions": plain(said_by(server)) or None,
         "tools": tools,
         "start_seconds": round(server.start_seconds, 3) if server.start_seconds else None,
         "phase": error.phase.value if error else None,

@@ -39,6 +39,11 @@ def redact_lines(text: str, definition: ServerDefinition) -> str:
     return "\n".join(map(make_plain, text.splitlines()))
 
 
+def redact_text(text: str, definition: ServerDefinition) -> str:
+    """What a server has said, whole, without the secrets that it is given."""
+    return redact(text, _secrets_of(definition))
+
+
 def cut_tail(written: bytes, size: int, definition: ServerDefinition) -> str:
     """The end of what a server wrote, about so many bytes of it.
 
