@@ -112,3 +112,17 @@ def test_a_secret_is_not_in_the_log_nor_in_a_traceback_there():
     assert said.startswith("no ***")
     assert "cannot use ***" in said
     assert "Ab1" not in said
+
+
+def test_what_was_learned_can_be_looked_at_ahead(known):
+    assert known.is_pending
+    known.take_pending()
+    assert not known.is_pending
+    assert known.redact(TOKEN) == "***"
+
+
+async def test_nothing_is_left_to_look_at_when_the_service_has_started(single, toolbox):
+    server = await toolbox()
+    await single({"box": {"url": server.url, "headers": {"X-Api-Key": TOKEN}}})
+    assert not KNOWN.is_pending
+    assert KNOWN.redact(f"no {TOKEN}") == "no ***"

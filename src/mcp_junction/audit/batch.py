@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.store.records import SealedPage
 
 _ROWS_A_TURN: Final = 32
@@ -44,6 +45,8 @@ class AuditBatch:
         A thread that does so keeps the loop from the interpreter for as long as it takes, up to the
         interpreter's switch interval of milliseconds, each time that the loop has let go of it.
         """
+        if KNOWN.is_pending:  # rare, and longer than a turn may take
+            await asyncio.to_thread(KNOWN.take_pending)
         rows = max(_ROWS_A_TURN, len(self._entries) // _TURNS)
         while self._page.add_rows(rows):  # noqa: ASYNC110 - others have their turn in between
             await asyncio.sleep(0)

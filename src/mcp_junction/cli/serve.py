@@ -105,6 +105,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         storage = await enter(opened(given, serving=True))
+        await storage.store.servers.seal_urls()
         audit = await enter(storage.audit_log())
         bus = await enter(Bus(storage.store.events, audit.writer))
         calls = CallAudit(audit)

@@ -71,7 +71,7 @@ class KnownSecrets:
     def is_in(self, text: str, server_id: str | None = None) -> bool:
         """Whether one of them may be in a text of everybody, or of one server."""
         if self._pending:
-            self._take_pending()
+            self.take_pending()
         for finder in self._strong:
             if finder.pattern.search(text) is not None:
                 return True
@@ -102,7 +102,16 @@ class KnownSecrets:
             return [self.redact_data(inner) for inner in value]
         return value
 
-    def _take_pending(self) -> None:
+    @property
+    def is_pending(self) -> bool:
+        """Whether something was learned that nobody has looked at yet."""
+        return bool(self._pending)
+
+    def take_pending(self) -> None:
+        """Look at what was learned: some tenths of a millisecond for each server.
+
+        Whoever asks does this first; who has time, or a thread, can do it ahead.
+        """
         with self._lock:
             pending, self._pending = self._pending, []
             known = {secret for finder in self._strong for secret in finder.secrets}

@@ -113,7 +113,6 @@ class Registry:
     async def _load(self) -> None:
         """Take up what is stored, and what the file says; nobody has to answer for that."""
         store, config = self._ground.store, self._junction.config
-        await store.servers.seal_urls()
         known = await store.servers.all()
         of_file = await recorded(self._ground, config, known)
         await self.skills.load()
@@ -125,6 +124,7 @@ class Registry:
             await asyncio.sleep(0)  # thousands of tools take a while
             definition = written.get(record.name) if record.origin == FILE else None
             self._admit(record, definition, tools[record.id], offers[record.id])
+        await asyncio.to_thread(KNOWN.take_pending)  # before there are calls that it could hold up
 
     def _admit(
         self,
