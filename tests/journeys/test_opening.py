@@ -13,6 +13,7 @@ from mcp_junction import __version__
 async def test_it_answers_initialize_as_an_mcp_server(launch):
     client = await launch({"one": scripted("echo")})
     greeting = await client.introduce()
+    assert list(greeting.pop("_meta")) == ["junction/id"], "for other Junctions"
     assert greeting == {
         "protocolVersion": "2025-11-25",
         "capabilities": {
@@ -51,7 +52,10 @@ async def test_the_stdio_command_is_the_program_without_a_command(launch, config
     path = config({"one": scripted("echo", "count")})
     bare = await launch(path)
     named = await launch(path, command=("stdio",))
-    assert await bare.introduce() == await named.introduce()
+    greetings = [await bare.introduce(), await named.introduce()]
+    ids = [greeting.pop("_meta")["junction/id"] for greeting in greetings]
+    assert ids[0] != ids[1], "each process has its own"
+    assert greetings[0] == greetings[1]
     assert await bare.tools() == await named.tools()
 
 
