@@ -9,9 +9,11 @@ from litestar import Router, get
 from litestar.params import QueryParameter
 
 from mcp_junction.api.access import Right, needs
+from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.models import SourceServer, ToolGroup, ToolGroupPage, shown_tool, source
 from mcp_junction.api.paging import USUAL, Cursor, Limit, page
-from mcp_junction.api.routes import InRoom, outcomes
+from mcp_junction.api.routes import InRoom, caller, outcomes
+from mcp_junction.policy.roles import has_right
 from mcp_junction.store.records import ToolRecord
 from mcp_junction.upstream.state import ServerState
 
@@ -29,8 +31,10 @@ _CALLABLE = (ServerState.CONNECTED, ServerState.DEGRADED, ServerState.CONNECTING
     opt=needs(Right.READ_TOOLS),
     responses=outcomes("SERVER_NOT_FOUND"),
     summary="List all tools, grouped by server",
+    description="Those that are disabled or quarantined only to who may read servers.",
 )
 async def list_tools(
+    request: AnyRequest,
     room: InRoom,
     server: OfServer = None,
     include_unavailable: WithAll = False,
@@ -39,6 +43,7 @@ async def list_tools(
     cursor: Cursor = None,
 ) -> ToolGroupPage:
     registry = room.registry
+    shows_all = has_right(caller(request), Right.READ_SERVERS)
     records = registry.all() if server is None else [registry.find(server)]
     sources = {
         record.id: source(record)
@@ -49,6 +54,7 @@ async def list_tools(
         one
         for server_id in sources
         for one in sorted(await registry.tools(server_id), key=by_position)
+        if shows_all or is_offered(one)
     ]
 
     def place(tool: ToolRecord) -> tuple[Any, ...]:
@@ -60,6 +66,11 @@ async def list_tools(
         for server_id, each in groupby(found.items, lambda tool: tool.server_id)
     ]
     return ToolGroupPage(found.total, found.next_cursor, groups)
+
+
+def is_offered(tool: ToolRecord) -> bool:
+    """Whether a tool may be called: to who only calls, any other does not exist."""
+    return tool.enabled and not tool.quarantined
 
 
 def by_position(tool: ToolRecord) -> tuple[Any, ...]:
