@@ -23,6 +23,7 @@ from tests.http.origin import BOUND, Origin, Visit
 from mcp_junction.config.limits import Limits
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.http.exchanges import Posted
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.outcome import Delivery
 
@@ -388,3 +389,29 @@ async def test_a_header_that_would_change_the_request_is_refused(headers):
 async def test_a_header_that_is_not_latin_is_refused_in_words():
     with pytest.raises(ValueError, match="the header 'x-a' has a value that cannot"):
         HttpLink(definition("http://127.0.0.1:1/", **{"x-a": "naïve …"}), Ears(), DEFAULT_LIMIT)
+
+
+async def test_an_answer_in_tiny_chunks_is_read_in_little_more_memory_than_its_size():
+    text = "x" * 200_000
+
+    async def drips(visit: Visit) -> None:
+        answer = {"jsonrpc": "2.0", "id": visit.message["id"], "result": {"text": text}}
+        body = json.dumps(answer).encode()
+        visit.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+        visit.raw(b"transfer-encoding: chunked\r\n\r\n")
+        pieces = [body[at : at + 2] for at in range(0, len(body), 2)]
+        visit.raw(b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces))
+        visit.end()
+
+    most, data = 0, Posted.data
+
+    def count(posted: Posted, chunk: bytes) -> None:
+        nonlocal most
+        data(posted, chunk)
+        most = max(most, len(posted._body))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Posted, "data", count)
+        async with linked(drips) as (_, link):
+            assert await call(link) == {"text": text}
+    assert 0 < most < 1_000, "each part takes forty bytes beside its own"

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -344,3 +345,19 @@ async def test_slow_requests_do_not_take_others_with_them():
         site.doors["/busy"].set()
         assert (await busy.response()).body == b"/busy"
         assert b" 408 " in await busy.closed()
+
+
+async def test_a_body_in_tiny_chunks_takes_little_more_memory_than_its_size(site, wire):
+    count = 50_000
+    wire.send(b"POST /a HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+    wire.send(b"2\r\nab\r\n" * count)
+    async with asyncio.timeout(BOUND):
+        while not site.state.connections:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.01)
+        (connection,) = site.state.connections
+        while connection._body_size < 2 * count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert sum(map(sys.getsizeof, connection._body)) < 4 * count
+    wire.send(b"0\r\n\r\n")
+    assert (await wire.response()).status == 200
+    assert site.bodies == [b"ab" * count]

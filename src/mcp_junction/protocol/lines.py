@@ -10,6 +10,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Final, NamedTuple
 
+from mcp_junction.protocol.pieces import MANY, merge_small
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 
 _KEPT: Final = 4096
@@ -96,6 +97,8 @@ class LineReader:
                 whole = b"".join(self._parts)
                 self._parts = []
                 self._head, self._tail = whole[:_KEPT], whole[-_KEPT:]
+            elif not len(self._parts) % MANY:
+                merge_small(self._parts)
         else:
             self._tail = (self._tail + data[-_KEPT:])[-_KEPT:]
 

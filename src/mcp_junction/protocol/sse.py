@@ -9,6 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 from mcp_junction.errors import FrameError
+from mcp_junction.protocol.pieces import MANY, merge_small
 from mcp_junction.protocol.sizes import DEFAULT_LIMIT
 from mcp_junction.protocol.versions import INVALID_REQUEST
 
@@ -67,6 +68,8 @@ class EventReader:
         """The beginning of a line, or more of it."""
         if part:
             self._partial.append(part)
+            if not len(self._partial) % MANY:
+                merge_small(self._partial)
             self._grow(len(part))
 
     def _whole(self, end: bytes) -> bytes:
@@ -88,6 +91,8 @@ class EventReader:
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
+            if not len(self._data) % MANY:
+                merge_small(self._data, b"\n")
             self._grow(len(value) + 1)  # an empty line of data costs something, too
         elif name == b"event":
             self._name = value

@@ -23,6 +23,7 @@ from mcp_junction.listener.http.exchange import STATUS, Exchange
 from mcp_junction.listener.http.heads import Fields, Known, known
 from mcp_junction.listener.http.peers import is_own_peer
 from mcp_junction.policy.quotas import Holding, Quotas
+from mcp_junction.protocol.pieces import MANY, merge_small
 from mcp_junction.resilience.stalls import Stalls
 from mcp_junction.tasks import TaskScope
 
@@ -272,6 +273,8 @@ class HttpProtocol(asyncio.Protocol):
         self._body_size += len(body)
         if self._body_size <= self.max_body:
             self._body.append(body)
+            if not len(self._body) % MANY:
+                merge_small(self._body)
         elif self._body:
             self._body = []
 

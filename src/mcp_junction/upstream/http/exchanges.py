@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
+from mcp_junction.protocol.pieces import MANY, merge_small
 from mcp_junction.protocol.sse import EventReader, retry_seconds
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
 from mcp_junction.upstream import outcome as outcomes
@@ -95,6 +96,8 @@ class Posted:
             self._spoiled(f"its answer is over the limit of {self._link.limit} bytes")
         else:
             self._body.append(chunk)
+            if not len(self._body) % MANY:
+                merge_small(self._body)
 
     def done(self) -> None:
         if self.flight.future.done():
