@@ -42,6 +42,23 @@ async def test_a_call_that_is_denied_leaves_a_row_and_more_of_them_a_count(gatew
     assert "canary-5ecret" not in str(rows)
 
 
+@pytest.mark.req("S-07")
+async def test_a_key_that_somebody_puts_into_a_path_or_a_name_is_not_in_the_audit(gateway):
+    served = await gateway()
+    key = served.keys["agent"]
+    assert (await served.client(None).get(f"{SERVERS}/{key}")).status_code == 401
+    assert (await served.client("viewer").delete(f"{SERVERS}/{key}")).status_code == 403
+    assert (await served.call(key)).status_code == 404
+    await served.audit.flush()
+    rows = await served.audit._trail.rows(AuditQuery(limit=100))
+    assert [row.target for row in rows if "***" in (row.target or "")][::-1] == [
+        f"{SERVERS}/***",
+        f"{SERVERS}/***",
+        "***",
+    ]
+    assert key not in str(rows)
+
+
 async def test_a_route_that_is_denied_leaves_a_row(gateway):
     served = await gateway()
     for _ in range(3):

@@ -64,6 +64,17 @@ def test_a_replaced_secret_is_still_known(known):
     assert known.redact(f"{TOKEN} sk-another-0815") == "*** ***"
 
 
+@pytest.mark.req("S-07")
+@pytest.mark.parametrize("end", [None, -30])
+def test_a_key_of_junctions_own_making_is_hidden_wherever_it_is_put(end):
+    key = f"jct_0123456789ab_{'Zq8-_' * 8}zzz"[:end]
+    shown = KnownSecrets().redact(f"no /api/v1/{key}/x, no {key}")
+    assert shown == "no /api/v1/***/x, no ***"
+    entry = Entry(kind="request", actor=key, action="GET", at=1.0, target=f"/mcp/{key}")
+    assert key.encode() not in Chain(b"k" * 32, "w").extend([entry]).page.body
+    assert KnownSecrets().redact("jct_0123456789ab") == "jct_0123456789ab", "its id is no secret"
+
+
 def test_what_a_url_of_our_own_holds_is_hidden():
     secrets = KnownSecrets()
     secrets.learn_url("postgresql://junction:hunter2-hunter2@db.example/x")

@@ -3,6 +3,7 @@
 Values are learned from the servers' definitions and from our own environment, and are not
 forgotten: a credential that was replaced may still be one. A *strong* one could hardly be in a text
 by chance and is hidden everywhere; a weak one (a word, a number) only in what its own server says.
+Keys that Junction has made are known by their form: their values are kept nowhere.
 
 Asking is cheap: one scan for the four rarest characters of each secret. Learning is put off until
 somebody asks. Any thread may do either.
@@ -15,13 +16,15 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mcp_junction.redaction.texts import redact
+from mcp_junction.redaction.texts import MASK, redact
 
 if TYPE_CHECKING:
     from mcp_junction.config.servers import ServerDefinition
 
 _LEAST: Final = 6
 _ANCHOR: Final = 4
+_OWN_KEY: Final = re.compile(r"jct_[0-9a-f]{12}_[\w-]{8,}")
+"""A key of Junction's own making, also one that was cut."""
 
 
 class _Finder:
@@ -75,6 +78,8 @@ class KnownSecrets:
         for finder in self._strong:
             if finder.pattern.search(text) is not None:
                 return True
+        if "jct_" in text and _OWN_KEY.search(text) is not None:
+            return True
         weak = self._weak.get(server_id) if server_id is not None else None
         return weak is not None and weak.pattern.search(text) is not None
 
@@ -90,7 +95,7 @@ class KnownSecrets:
             if finder.pattern.search(text) is not None
             for secret in finder.secrets
         )
-        return redact(text, found, is_cut=is_cut)
+        return redact(_OWN_KEY.sub(MASK, text), found, is_cut=is_cut)
 
     def redact_data(self, value: Any) -> Any:
         """A JSON value with every text in it without them."""
