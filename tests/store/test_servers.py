@@ -7,6 +7,7 @@ from msgspec import structs
 from tests.store.records import SECRET, server
 
 from mcp_junction.errors import AlreadyExists, NotFound, VaultError, VersionConflict
+from mcp_junction.store.database import Dialect
 from mcp_junction.store.records import DEFINING, STANDING, ServerRecord
 from mcp_junction.store.store import open_store
 from mcp_junction.vault.vault import Vault
@@ -204,6 +205,18 @@ async def test_a_health_url_of_an_older_version_is_sealed_once(store, dump):
     found = await dump.run("SELECT health_check_url FROM servers WHERE name = 'one'")
     assert SECRET not in str([tuple(row) for row in found])
     assert (await store.servers.get("one")).health_check_url == HEALTH
+
+
+@pytest.mark.req("S-15")
+async def test_a_health_url_that_is_no_text_keeps_no_other_from_being_sealed(store, dump):
+    if store.dialect is not Dialect.SQLITE:
+        pytest.skip("PostgreSQL keeps nothing else in such a column")
+    for name in ("one", "two"):
+        await store.servers.add(server(name))
+    await dump.run("UPDATE servers SET health_check_url = X'FF00' WHERE name = 'one'")
+    await dump.run(f"UPDATE servers SET health_check_url = '{HEALTH}' WHERE name = 'two'")
+    assert await store.servers.seal_urls() == 1
+    assert (await store.servers.get("two")).health_check_url == HEALTH
 
 
 async def test_a_health_url_is_sealed_anew_with_a_new_key(store, opener):

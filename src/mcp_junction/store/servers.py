@@ -220,7 +220,8 @@ class Servers:
             "SELECT id, health_check_url FROM servers WHERE health_check_url NOT LIKE ?",
             (f"{_SEALED}%",),
         )
-        sealed = [(self._sealed_url(key, url), key) for key, url in rows]
+        texts = [(key, url) for key, url in rows if isinstance(url, str)]  # others are damaged
+        sealed = [(self._sealed_url(key, url), key) for key, url in texts]
         if sealed:
             yield Batch("UPDATE servers SET health_check_url = ? WHERE id = ?", sealed)
         return len(sealed)
