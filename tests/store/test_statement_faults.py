@@ -359,6 +359,34 @@ async def test_a_row_that_cannot_be_read_is_left_out_and_reported_once(store, du
     assert caplog.text.count("cannot be read and is left out") == 1
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # PostgreSQL takes no such text
+@pytest.mark.req("S-15")
+async def test_a_text_that_is_no_utf8_makes_only_its_own_row_unreadable(store, dump):
+    ring = await KeyRing.open(store)
+    bad, bad_text = await ring.create(Role.AGENT, "bad", "test")
+    _, good_text = await ring.create(Role.AGENT, "good", "test")
+    for name in ("good", "bad"):
+        one = await store.servers.add(server(name))
+        await store.tools.replace(one.id, [definition(name)])
+    for place in (
+        f"keys SET agent = %s WHERE id = '{bad.id}'",
+        "servers SET description = %s WHERE name = 'bad'",
+        "tools SET flags = %s WHERE name = 'bad'",
+        "counters SET topic = %s WHERE topic = 'offers'",
+    ):
+        await dump.run("UPDATE " + place % "CAST(X'FFFE41' AS TEXT)")
+    await dump.run("UPDATE counters SET value = value + 1 WHERE topic = 'keys'")
+    await ring.refresh()
+    for known in (ring, await KeyRing.open(store)):
+        assert known.principal(f"Bearer {bad_text}".encode()) is None
+        assert known.principal(f"Bearer {good_text}".encode()) is not None
+    assert [one.name for one in await store.servers.all()] == ["good"]
+    tools = {one.name: one.quarantined for one in await store.tools.all()}
+    assert tools == {"good": False, "bad": True}
+    again = await store.tools.replace(one.id, [definition("bad"), definition("new")], strict=True)
+    assert [tool.name for tool in again.added] == ["new"]
+
+
 @pytest.mark.req("S-15")
 async def test_a_damaged_tool_keeps_its_server_from_nothing(store, dump):
     one = await store.servers.add(server("one"))

@@ -36,7 +36,7 @@ from mcp_junction.store.database import (
     Statement,
     insert,
 )
-from mcp_junction.store.sqlite_reader import SqliteReaders, drop
+from mcp_junction.store.sqlite_reader import SqliteReaders, drop, fetch
 from mcp_junction.store.waiting import ThreadJob, settle_all
 
 log = logging.getLogger("mcp_junction.store")
@@ -254,7 +254,7 @@ class SqliteDatabase:
 def _run(connection: sqlite3.Connection, statement: Statement) -> Rows:
     match statement:
         case Query(sql=sql, args=args):
-            return connection.execute(sql, args).fetchall()
+            return fetch(connection, sql, args)
         case Batch(sql=sql, rows=many):
             connection.executemany(sql, many)
         case Load(table=table, columns=columns, rows=many):

@@ -11,7 +11,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from mcp_junction.errors import StoreError, StoreUnavailable
@@ -101,11 +101,35 @@ class SqliteReaders:
 
     def _read(self, connection: sqlite3.Connection, job: _Reading) -> None:
         try:
-            rows = connection.execute(job.query.sql, job.query.args).fetchall()
+            rows = fetch(connection, job.query.sql, job.query.args)
         except (UnicodeError, OverflowError) as error:
             raise StoreError(f"SQLite takes no such value: {type(error).__name__}") from None
         job.moved_at = math.inf  # from here on it only computes, and that has an end
         job.result = job.make(rows)
+
+
+def fetch(connection: sqlite3.Connection, sql: str, args: Sequence[Any]) -> Rows:
+    """The rows that a statement answers with.
+
+    A text that is no UTF-8 would keep all rows from being read; it is handed out as bytes instead,
+    so that only its own row is unreadable. To look at each text costs time: that begins with the
+    first such text. Only a SELECT can be run again.
+    """
+    try:
+        return connection.execute(sql, args).fetchall()
+    except sqlite3.OperationalError as error:
+        is_known = connection.text_factory is _text_or_bytes
+        if is_known or "decode to UTF-8" not in str(error) or not sql.startswith("SELECT"):
+            raise
+    connection.text_factory = _text_or_bytes
+    return connection.execute(sql, args).fetchall()
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 def drop(connection: sqlite3.Connection | None) -> None:
