@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Raw
 
-from mcp_junction.calls.arrivals import Arrivals
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
@@ -23,6 +22,7 @@ from mcp_junction.calls.own import OwnTools
 from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import Watcher
+from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
 from mcp_junction.catalog.fleet import Fleet
@@ -34,7 +34,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.lot import Lot
 from mcp_junction.eras.seal import Seal
-from mcp_junction.listener.capabilities import instructions_of, stateless_capabilities
+from mcp_junction.listener.capabilities import join_instructions, stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
@@ -131,7 +131,7 @@ class Junction:
         self._snapshot = Snapshot(self.keeper.catalog, *self._paths, self._own, self.servers)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         wait = self.settings.list_wait_ms / 1000
-        self._arrivals = Arrivals(self.keeper, self.servers, self.tasks, wait)
+        self._startup = ServerStartup(self.keeper, self.servers, self.tasks, wait)
         self._changes = {method: self._coalescer(method) for method in _CHANGES}
         self._changed_at: dict[str, int] = {}
 
@@ -233,13 +233,13 @@ class Junction:
 
     def instructions(self, endpoint: Endpoint) -> str:
         shown = [(key, u) for key, u in self.servers.items() if endpoint.admits_server(key)]
-        return instructions_of(shown, self.settings.instructions_tokens)
+        return join_instructions(shown, self.settings.instructions_tokens)
 
     @property
-    def has_greetings(self) -> bool:
+    def has_all_instructions(self) -> bool:
         return self.is_settled
 
-    async def greeted(self) -> None:
+    async def wait_for_instructions(self) -> None:
         try:
             await asyncio.wait_for(self.settled(), self.settings.instructions_wait_ms / 1000)
         except TimeoutError:
@@ -265,13 +265,13 @@ class Junction:
 
     @property
     def is_settled(self) -> bool:
-        return self._arrivals.are_over or self._arrivals.look()
+        return self._startup.is_over or self._startup.check()
 
     async def settled(self) -> None:
-        await self._arrivals.wait()
+        await self._startup.wait()
 
     async def offered(self, call: Call) -> None:
-        await self._arrivals.wait_for(call)
+        await self._startup.wait_for(call)
 
     def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         for shared in self.servers.values():

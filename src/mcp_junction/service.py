@@ -79,7 +79,7 @@ class Service:
         self._calls = TaskScope("requests")
         self._draining = False
         self._expelled_for = keys.generation
-        self.when_loaded: Callable[[], None] | None = None
+        self.on_loaded: Callable[[], None] | None = None
         """Called when all that calls need is loaded, before any can come."""
         self.when_listening: Callable[[str], None] | None = None
         """Told the address, once there is one."""
@@ -143,7 +143,7 @@ class Service:
 
     @property
     def down(self) -> list[str]:
-        """What the service cannot do without and has not now: names of tasks, or the store."""
+        """Names of the vital parts that are down: tasks, the audit or the store."""
         down = ["store"] if self._keys.is_blind else []
         if self._rest is not None and self._rest.is_audit_failing:
             down.append(AUDIT)
@@ -157,8 +157,8 @@ class Service:
         """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``."""
         if self._rest is not None:
             await self._prepare(self._rest, stop)
-        if self.when_loaded is not None:
-            self.when_loaded()
+        if self.on_loaded is not None:
+            self.on_loaded()
         protocol = protocol_for(
             self._calls,
             self._junction.settings.max_body_bytes,
@@ -200,7 +200,7 @@ class Service:
             await self._rest.close()
 
     async def _prepare(self, rest: Room, stop: asyncio.Event) -> None:
-        """Do before we listen what would hold up calls: load the routes, take in new servers.
+        """Load the REST routes and wait for new servers: later both would hold up calls.
 
         Servers of which nothing is stored have a moment to come up: whoever calls them earlier
         would wait for that anyway, and the others for their lists to be taken in.
@@ -211,18 +211,18 @@ class Service:
         if not has_new:
             return
         try:
-            await asyncio.wait_for(unless(stop, self._take_in(rest)), SERVERS_WITHIN)
+            await asyncio.wait_for(unless(stop, self._wait_for_new_servers(rest)), SERVERS_WITHIN)
         except TimeoutError:
             pass  # they are waited for by whoever needs them
 
-    async def _take_in(self, rest: Room) -> None:
+    async def _wait_for_new_servers(self, rest: Room) -> None:
         junction = self._junction
         await junction.settled()
         catalog = junction.keeper.catalog
         if catalog.size >= MANY:
             usual = Wanted(junction.spelling(), TOOLS, EVERYTHING, aliases=True)
             await asyncio.to_thread(catalog.prepare, [usual])
-        await rest.caught_up()
+        await rest.wait_until_indexed()
 
     def _app(self) -> App:
         """The listener, behind what believes trusted proxies where there are any."""

@@ -95,9 +95,9 @@ class FakeBackend:
     def instructions(self, endpoint: Endpoint) -> str:
         return ""
 
-    has_greetings = True
+    has_all_instructions = True
 
-    async def greeted(self) -> None:
+    async def wait_for_instructions(self) -> None:
         """Nobody is waited for."""
 
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Front: the REST API as the listener sees it: a bare ASGI app, there from the beginning.
 
-It finds out who is asking, keeps out what is too large, and hands the rest to the real app, which
-is loaded behind it in a thread: a request that comes first waits for it. It knows no route but
-``/metrics``, which needs nothing of what is behind.
+It authenticates the request, refuses bodies that are too large, and hands the rest to the Litestar
+app, which is loaded in a thread: until then requests get 503. The only route it answers itself is
+``/metrics``, which does not need that app.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Front:
         self._draining = False
 
     async def load(self) -> None:
-        """Load what stands behind; in a thread, since servers are being connected meanwhile.
+        """Load the Litestar app, in a thread, since servers are being connected meanwhile.
 
         When that fails, the rest of the service goes on, and requests are answered with an error.
         """

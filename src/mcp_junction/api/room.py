@@ -37,17 +37,17 @@ class Room:
 
     @property
     def is_audit_failing(self) -> bool:
-        """Whether what happens is not being recorded now."""
+        """Whether audit rows cannot be stored now."""
         return self.registry.audit.is_failing
 
     async def load(self) -> None:
-        """Load the routes. To be done before the service listens: it holds up calls."""
+        """Load the REST routes. Call it before the service listens: loading holds up calls."""
         self._finding.begin()
         await self.front.load()
 
-    async def caught_up(self) -> None:
-        """Wait until what servers offer is stored and can be found."""
-        await self.registry.stored()
+    async def wait_until_indexed(self) -> None:
+        """Wait until the tools of the servers are stored and indexed for search."""
+        await self.registry.wait_until_stored()
         await self._finding.begin().current()
 
     def open(self) -> None:

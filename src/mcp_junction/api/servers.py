@@ -25,7 +25,7 @@ from mcp_junction.api.routes import InRoom, caller, options, outcomes
 from mcp_junction.api.shapes import ServerChange, ServerRegistration
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import CursorError, NotFound
-from mcp_junction.listener.capabilities import said_by
+from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.texts import redact_text
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.server import Upstream
@@ -179,8 +179,8 @@ def _tagged(
 
 
 def _instructions(server: Upstream) -> str | None:
-    """What a server tells clients; who reads it here need not be allowed to be one."""
-    return redact_text(said_by(server), server.definition) or None
+    """Return a server's instructions without its secrets; None when it has none."""
+    return redact_text(server_instructions(server), server.definition) or None
 
 
 async def _shown(room: InRoom, record: ServerRecord, with_tools: bool, absent: bool) -> Server:

@@ -1,4 +1,4 @@
-"""Instructions: what servers tell clients about their use, made fit to be passed on.
+"""Instructions: cleans and joins the ``instructions`` that servers send for clients.
 
 The texts are not trusted: characters that hide or reorder text are removed and each is bounded.
 Those of several servers are joined under the servers' names within a budget of tokens; the longest

@@ -12,7 +12,7 @@ from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
-from mcp_junction.listener.capabilities import said_by
+from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.texts import redact_error, redact_text
 from mcp_junction.upstream.attempt import fault
 from mcp_junction.upstream.server import Upstream
@@ -77,7 +77,7 @@ def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
         "name": plain(greeting.name) if greeting else None,
         "version": plain(greeting.version) if greeting else None,
         "protocol": greeting.protocol_version if greeting else None,
-        "instructions": plain(said_by(server)) or None,
+        "instructions": plain(server_instructions(server)) or None,
         "tools": tools,
         "start_seconds": round(server.start_seconds, 3) if server.start_seconds else None,
         "phase": error.phase.value if error else None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 _THRESHOLDS = (10_000, 10, 100)
-"""Bounds how long the collector holds calls up: its usual look is at 10,000 objects, about 2 ms."""
+"""For ``gc.set_threshold``: a usual collection looks at 10,000 objects, which takes about 2 ms."""
 _SWITCH_SECONDS = 0.001
 _AGAIN = 0.5
 """Seconds within which a signal is the same one again: whoever started us may pass it on."""
@@ -24,11 +24,11 @@ def run_async(main: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(main)
 
 
-def steady() -> None:
-    """Make ready for many calls: nothing in this process may hold all of them up for long.
+def tune_interpreter() -> None:
+    """Tune the garbage collector and thread switching so that neither holds up calls for long.
 
-    What was made so far lives as long as we do, and is not looked through again. A thread that
-    wants the interpreter has it after a millisecond, the one that runs the loop above all.
+    Objects made so far live as long as the process: the collector skips them from now on. A thread
+    that waits for the interpreter's lock, the loop's above all, gets it after a millisecond.
     """
     gc.collect()
     gc.freeze()

@@ -19,7 +19,7 @@ from mcp_junction.cli.options import (
     read_config,
     set_up_logging,
 )
-from mcp_junction.cli.runner import end_on, run_async, steady
+from mcp_junction.cli.runner import end_on, run_async, tune_interpreter
 from mcp_junction.config.load import Config
 from mcp_junction.errors import UsageError
 
@@ -135,7 +135,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         _forget(config.settings.audit_days, storage, audit, junction)
         if given.demo:
             service.when_listening = _demo_words
-        service.when_loaded = steady
+        service.on_loaded = tune_interpreter
         await service.serve(given.host, given.port, stop, hurried)
     return 0
 

@@ -62,16 +62,16 @@ class Backend(Protocol):
         ...
 
     def instructions(self, endpoint: Endpoint) -> str:
-        """What the servers at an endpoint want clients to know, as far as they have said it."""
+        """The instructions of the servers at an endpoint, as far as they are known by now."""
         ...
 
     @property
-    def has_greetings(self) -> bool:
-        """Whether no server is still expected to say what it wants clients to know."""
+    def has_all_instructions(self) -> bool:
+        """Whether every server has sent its instructions, or is not waited for."""
         ...
 
-    async def greeted(self) -> None:
-        """Wait for that, but only for a moment."""
+    async def wait_for_instructions(self) -> None:
+        """Wait for the instructions of starting servers, at most ``instructions_wait_ms``."""
         ...
 
     async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:

@@ -25,9 +25,9 @@ def stateless_capabilities(greetings: Iterable[Greeting]) -> dict[str, Any]:
     return {**CAPABILITIES, "extensions": extensions} if extensions else CAPABILITIES
 
 
-def instructions_of(servers: Sequence[tuple[str, Upstream]], tokens: int) -> str:
-    """What these servers tell clients: of one as it is, of several under their names."""
-    said = [(key, said_by(server)) for key, server in servers]
+def join_instructions(servers: Sequence[tuple[str, Upstream]], tokens: int) -> str:
+    """Join the instructions of servers: those of one as they are, of several under their names."""
+    said = [(key, server_instructions(server)) for key, server in servers]
     if len(said) == 1:
         return said[0][1]
     found = tuple((key, text) for key, text in said if text)
@@ -38,8 +38,8 @@ def instructions_of(servers: Sequence[tuple[str, Upstream]], tokens: int) -> str
     return join(found, tokens)
 
 
-def said_by(server: Upstream) -> str:
-    """What one server tells clients, without what must not be passed on; empty while it is down."""
+def server_instructions(server: Upstream) -> str:
+    """Return one server's instructions, cleaned; empty while it is down."""
     greeting = server.greeting
     if server.link is None or greeting is None or not greeting.instructions:
         return ""

@@ -154,17 +154,17 @@ class Dispatcher:
         if settings.separator is None:
             session.spelling = spelling_for(session.client, session.spelling)
         self._backend.introduced(session)
-        if self._backend.has_greetings:
-            return self._greeting(session, frame_id)
-        return self._greeting_soon(session, frame_id)
+        if self._backend.has_all_instructions:
+            return self._answer_initialize(session, frame_id)
+        return self._answer_initialize_later(session, frame_id)
 
-    async def _greeting_soon(self, session: Session, frame_id: bytes) -> bytes:
-        """Servers are still starting: wait a moment for their instructions."""
-        await self._backend.greeted()
-        return self._greeting(session, frame_id)
+    async def _answer_initialize_later(self, session: Session, frame_id: bytes) -> bytes:
+        """Answer ``initialize`` after waiting for the instructions of servers that are starting."""
+        await self._backend.wait_for_instructions()
+        return self._answer_initialize(session, frame_id)
 
-    def _greeting(self, session: Session, frame_id: bytes) -> bytes:
-        """The answer to ``initialize``."""
+    def _answer_initialize(self, session: Session, frame_id: bytes) -> bytes:
+        """Make the answer to ``initialize``."""
         settings = self._backend.settings
         answer: dict[str, Any] = {
             "protocolVersion": session.protocol_version,

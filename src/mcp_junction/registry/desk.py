@@ -55,7 +55,7 @@ class ToolDesk:
     async def all(self, member: Member | None = None) -> list[ToolRecord]:
         """The tools of one server or of all, in the order their servers list them."""
         if member is not None:
-            await self.stored(member)  # what was just found is among them
+            await self.wait_until_stored(member)  # what was just found is among them
             return await self._ground.store.tools.all(member.id)
         roster = self._ground.roster
         return [tool for tool in await self._ground.store.tools.all() if tool.server_id in roster]
@@ -68,20 +68,20 @@ class ToolDesk:
         found = await self._ground.store.tools.some(ids)
         if len(found) < len(ids):  # what was just discovered is being written
             for member in members.values():
-                await self.stored(member)
+                await self.wait_until_stored(member)
             found = await self._ground.store.tools.some(ids)
         return {Pair(members[tool.server_id].name, tool.name): tool for tool in found}
 
     async def get(self, member: Member, name: str) -> ToolRecord:
         """Raises NotFound."""
-        await self.stored(member)
+        await self.wait_until_stored(member)
         found = await self._ground.store.tools.get(member.id, name)
         if found.gone_at is not None:
             raise NotFound(f"there is no tool {name!r}")
         return found
 
-    async def stored(self, member: Member) -> None:
-        """Wait until what was just found at a server is stored, but not for long."""
+    async def wait_until_stored(self, member: Member) -> None:
+        """Wait a short time until the newest lists of a server are in the store."""
         await self._shelving.settled(member, _WRITTEN)
 
     # -- changing
@@ -138,7 +138,7 @@ class ToolDesk:
         """Write a decision about the definition with this hash, and make it hold."""
         given = {"target": f"{member.name}.{name}", "detail": {"hash": digest}}
         async with self._ground.act(actor, action, member.record, **given):
-            await self.stored(member)
+            await self.wait_until_stored(member)
             await self.inspection.settled(_WRITTEN)  # what is approved is approved with its flags
             async with member.deciding:
                 known = member.decisions.get(name)

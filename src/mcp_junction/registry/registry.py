@@ -95,10 +95,10 @@ class Registry:
         await self._load()
         return self
 
-    async def stored(self) -> None:
-        """Wait until what servers are known to offer is in the store."""
+    async def wait_until_stored(self) -> None:
+        """Wait until the current lists of all servers are in the store."""
         for member in self._roster:
-            await self._desk.stored(member)
+            await self._desk.wait_until_stored(member)
 
     async def __aexit__(
         self,

@@ -45,7 +45,7 @@ class ToolReviews:
             return [(self._live(roster.get(found.server_id)), found)]
         meant = [member for member in roster if ref.startswith(f"{member.name}.")]
         for member in meant:
-            await self._desk.stored(member)
+            await self._desk.wait_until_stored(member)
         names = {(member.id, ref[len(member.name) + 1 :]): member for member in meant}
         tools = await store.some(list(names))
         return [(self._live(names[tool.server_id, tool.name]), tool) for tool in tools]

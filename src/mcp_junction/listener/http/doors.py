@@ -37,7 +37,7 @@ class Doors(Protocol):
 
     @property
     def down(self) -> list[str]:
-        """What is down, in fixed words, while it keeps us from being ready."""
+        """Names of what is down and keeps the service from being ready."""
         ...
 
 

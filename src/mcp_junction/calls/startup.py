@@ -1,6 +1,6 @@
-"""Arrivals: wait until the servers are up or have failed, or offer what a call is for.
+"""ServerStartup: waits until all servers are up or have failed, or one offers what a call needs.
 
-Only the first arrival of each server is waited for. What a server does later is not known here.
+Only the first start of each server is waited for. What a server does later is not known here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.server import Upstream
 
 
-class Arrivals:
-    """The first arrivals of all servers."""
+class ServerStartup:
+    """The first start of all servers, and waiting for it."""
 
     def __init__(
         self, keeper: Keeper, servers: Mapping[str, Upstream], tasks: TaskScope, limit: float
@@ -27,22 +27,22 @@ class Arrivals:
         self._servers = servers
         self._tasks = tasks
         self._limit = limit
-        self.are_over = False
-        """Whether all of them were seen to be over."""
+        self.is_over = False
+        """Whether ``check`` has found that every server is up, has failed or was known before."""
 
-    def look(self) -> bool:
-        """Look whether they are over by now."""
-        if not self.are_over and all(map(self._is_known, self._servers.values())):
-            self.are_over = True
+    def check(self) -> bool:
+        """Check whether every server is up, has failed or was known before."""
+        if not self.is_over and all(map(self._is_known, self._servers.values())):
+            self.is_over = True
             self._keeper.catalog.settle()
-        return self.are_over
+        return self.is_over
 
     def _is_known(self, server: Upstream) -> bool:
         """Whether it is up or has failed, or what it offers was known before."""
         return server.settled.is_set() or server.key in self._keeper.catalog.offerings
 
     async def wait(self) -> None:
-        """Wait until they are over, but not for ever."""
+        """Wait for every server, at most ``limit`` seconds."""
         unknown = [server for server in self._servers.values() if not self._is_known(server)]
         waits = [self._tasks.spawn(server.settled.wait()) for server in unknown]
         try:
@@ -64,14 +64,14 @@ class Arrivals:
         over = self._tasks.spawn(self.wait())
         holding.calls += 1
         try:
-            while not over.done() and not self._has(call):
+            while not over.done() and not self._is_offered(call):
                 either: set[asyncio.Future[None]] = {over, self._keeper.swapped}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             holding.calls -= 1
             over.cancel()
 
-    def _has(self, call: Call) -> bool:
+    def _is_offered(self, call: Call) -> bool:
         catalog, caller = self._keeper.catalog, call.caller
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
