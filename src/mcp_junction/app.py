@@ -96,9 +96,9 @@ class Junction:
             self.settings, self.environ, config.identity, self._warden, self.stalls
         )
         attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
-        self.instance = os.urandom(8).hex()
+        self.junction_id = os.urandom(8).hex()
         restart = supervised or self.settings.restart
-        self._terms = restart, attempts, self.tasks.supervision, self.instance
+        self._terms = restart, attempts, self.tasks.supervision, self.junction_id
         self._deadlines = Deadlines(self.clock)
         self._subscriptions = Subscriptions()
         self.messages = ServerMessages(self.sessions, self._subscriptions)
@@ -221,9 +221,11 @@ class Junction:
         if not self._subscriptions.names(upstream.key, uri):  # else someone has come meanwhile
             await upstream.unsubscribe(uri)
 
-    def reaches(self, endpoint: Endpoint) -> set[str]:
+    def reachable_junctions(self, endpoint: Endpoint) -> set[str]:
         shown = (u for key, u in self.servers.items() if endpoint.admits_server(key))
-        return {self.instance}.union(*(u.condition.reaches for u in shown if u.state in SERVING))
+        return {self.junction_id}.union(
+            *(u.condition.reachable_junctions for u in shown if u.state in SERVING)
+        )
 
     # -- stateless clients
 

@@ -73,7 +73,7 @@ async def test_who_closes_a_cycle_of_several_refuses_it(gateways, era):
     links = [lead(three, "two", two, era=era), lead(two, "one", one, era=era)]
     await until(lambda: all(map(is_serving, links)))
     client = await three.front()
-    await until(lambda: three.junction.servers["two"].condition.reaches)
+    await until(lambda: three.junction.servers["two"].condition.reachable_junctions)
     closing = lead(one, "three", three, era=era)
     await until(lambda: is_refused(closing))
     assert all(map(is_serving, links)), "what leads to it goes on"
@@ -108,9 +108,9 @@ async def test_a_chain_and_a_diamond_are_not_refused(gateways):
     await until(lambda: {"left", "right"} <= set(top.junction.keeper.catalog.offerings))
     for way in ("left", "right"):
         assert json.loads(await client.told(f"{way}.end.own.echo"))["name"] == "echo"
-    assert top.junction.servers["left"].condition.reaches == {
-        left.junction.instance,
-        end.junction.instance,
+    assert top.junction.servers["left"].condition.reachable_junctions == {
+        left.junction.junction_id,
+        end.junction.junction_id,
     }
 
 

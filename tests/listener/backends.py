@@ -57,7 +57,7 @@ class FakeBackend:
         self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
         self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
         self.is_settled = settled
-        self.instance = "here"
+        self.junction_id = "here"
         self.quotas = Quotas(Quota(**(quota or {})))
         self.sessions: list[Session] = []
         self.levels: list[int] = []
@@ -66,8 +66,8 @@ class FakeBackend:
         self.listened_to: list[Listen] = []
         self._gate = asyncio.Event()
 
-    def reaches(self, endpoint: Endpoint) -> set[str]:
-        return {self.instance, "behind"}
+    def reachable_junctions(self, endpoint: Endpoint) -> set[str]:
+        return {self.junction_id, "behind"}
 
     async def settled(self) -> None:
         if not self.is_settled:

@@ -1,7 +1,7 @@
-"""Discovery: read a server's lists to their end, whatever the server does with its cursors.
+"""Discovery: reads a server's lists page by page, within limits of items, bytes and seconds.
 
-A list that does not end is left at a limit of items, bytes or seconds. What was read of it is
-returned with the reason, so that a shortened list is never taken for a whole one.
+What was read of a longer list, or of one whose cursors go in a circle, is returned with the reason:
+a shortened list is never taken for a whole one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Raw
 from mcp_junction.catalog.kinds import TOOLS, Kind
 from mcp_junction.catalog.remarks import remark
 from mcp_junction.errors import FrameError, Phase, ServerError, circular
-from mcp_junction.protocol import encode, envelope, frames, lineage, param_headers
+from mcp_junction.protocol import cycles, encode, envelope, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.redaction.texts import redact_error
@@ -66,7 +66,7 @@ async def _read_pages(
     seen: set[bytes] = set()
     cursor: Raw | None = None
     size, until = 0, upstream.clock.now() + MAX_SECONDS
-    meta = _mark(upstream)
+    meta = _list_meta(upstream)
     for _ in range(_MAX_PAGES):
         params = encode.dumps(meta if cursor is None else {**meta, "cursor": cursor})
         left = until - upstream.clock.now()
@@ -107,8 +107,8 @@ async def _read_page(
         items = _list.decode(page[kind.member])
     except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
         raise _failed(upstream, kind, f"the answer makes no sense: {error}") from None
-    if upstream.greeting is not None and upstream.greeting.instance:
-        _check_lineage(upstream, page.get("_meta"))
+    if upstream.greeting is not None and upstream.greeting.junction_id:
+        _check_cycle(upstream, page.get("_meta"))
     is_marked = kind is TOOLS and MARK_BYTES in bytes(payload)
     slices = Slices()
     for item in items:
@@ -132,16 +132,16 @@ async def _read_page(
     return cursor.copy() if cursor is not None and frames.text(cursor) else None
 
 
-def _mark(upstream: Upstream) -> dict[str, Any]:
-    """Return what a request for a list says to another Junction; nothing to other servers."""
-    is_junction = upstream.greeting is not None and upstream.greeting.instance
-    return {"_meta": lineage.mark(upstream.terms.instance)} if is_junction else {}
+def _list_meta(upstream: Upstream) -> dict[str, Any]:
+    """Return the ``_meta`` of a list request to another Junction; nothing for other servers."""
+    is_junction = upstream.greeting is not None and upstream.greeting.junction_id
+    return {"_meta": cycles.id_meta(upstream.terms.junction_id)} if is_junction else {}
 
 
-def _check_lineage(upstream: Upstream, meta: Raw | None) -> None:
-    """Remember which Junctions a server leads to. Raises CircularError when this is one of them."""
-    upstream.condition.reaches = reaches = lineage.reaches_in(meta)
-    if upstream.terms.instance in reaches:
+def _check_cycle(upstream: Upstream, meta: Raw | None) -> None:
+    """Note which Junctions are behind a server. Raises CircularError when this one is."""
+    upstream.condition.reachable_junctions = reachable = cycles.reachable_in(meta)
+    if upstream.terms.junction_id in reachable:
         raise circular(upstream.key)
 
 

@@ -45,12 +45,12 @@ class Backend(Protocol):
         ...
 
     @property
-    def instance(self) -> str:
+    def junction_id(self) -> str:
         """The id of this Junction."""
         ...
 
-    def reaches(self, endpoint: Endpoint) -> set[str]:
-        """The ids of all Junctions that an endpoint leads to, this one included."""
+    def reachable_junctions(self, endpoint: Endpoint) -> set[str]:
+        """The ids of this Junction and of all Junctions behind an endpoint."""
         ...
 
     def spelling(self, endpoint: Endpoint) -> Spelling:

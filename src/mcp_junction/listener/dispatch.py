@@ -19,7 +19,7 @@ from mcp_junction.catalog.kinds import BY_LIST, Kind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
-from mcp_junction.protocol import encode, frames, lineage
+from mcp_junction.protocol import cycles, encode, frames
 from mcp_junction.protocol.envelope import check_introduction
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import cursor_in
@@ -170,7 +170,7 @@ class Dispatcher:
             "protocolVersion": session.protocol_version,
             "capabilities": CAPABILITIES,
             "serverInfo": {"name": settings.name, "version": settings.version},
-            "_meta": lineage.mark(self._backend.instance),
+            "_meta": cycles.id_meta(self._backend.junction_id),
         }
         instructions = self._backend.instructions(session.endpoint)
         if instructions:
@@ -211,9 +211,9 @@ class Dispatcher:
         if cursor is None:
             generation = self._backend.snapshot.generation
             session.listed = {**(session.listed or {}), kind.changed: generation}
-        if lineage.is_from_junction(meta):
-            reaches = lineage.tail(self._backend.reaches(session.endpoint))
-            return encode.ready_with(frame_id, page, b',"_meta":{%b}}' % reaches)
+        if cycles.is_from_junction(meta):
+            reachable = cycles.reachable_member(self._backend.reachable_junctions(session.endpoint))
+            return encode.ready_with(frame_id, page, b',"_meta":{%b}}' % reachable)
         return encode.ready(frame_id, page)
 
     # -- calls

@@ -31,8 +31,8 @@ from mcp_junction.listener.replies import HTTP_STATUS, Reply, other_version, ref
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import Holding
 from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.cycles import ID_KEY, is_from_junction, reachable_member
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.lineage import INSTANCE_KEY, is_from_junction, tail
 from mcp_junction.protocol.merge import cursor_in
 from mcp_junction.protocol.requests import Request
 from mcp_junction.protocol.versions import (
@@ -180,7 +180,7 @@ class StatelessDispatcher:
         if instructions:
             found["instructions"] = instructions
         payload = encode.dumps(found)
-        ours = b'"%b":%b' % (INSTANCE_KEY.encode(), encode.dumps(self._backend.instance))
+        ours = b'"%b":%b' % (ID_KEY.encode(), encode.dumps(self._backend.junction_id))
         return Reply(encode.ready_with(frame_id, payload, self._tail(ours)))
 
     def _list(
@@ -210,8 +210,9 @@ class StatelessDispatcher:
             page = catalog.page(visitor.spelling, kind, visitor.endpoint, cursor)
         except CursorError as error:
             return refusal(frame_id, INVALID_PARAMS, str(error))
-        is_asked = is_from_junction(meta)
-        ours = tail(self._backend.reaches(visitor.endpoint)) if is_asked else b""
+        ours = b""
+        if is_from_junction(meta):
+            ours = reachable_member(self._backend.reachable_junctions(visitor.endpoint))
         return Reply(encode.ready_with(frame_id, page, self._tail(ours)))
 
     def _tail(self, ours: bytes) -> bytes:

@@ -102,7 +102,7 @@ class Attempts:
     async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
         greeting = await self._manners.greet(link, hello, self._of.terms)
         if isinstance(greeting, Greeting):
-            if greeting.instance and greeting.instance == self._of.terms.instance:
+            if greeting.junction_id and greeting.junction_id == self._of.terms.junction_id:
                 raise circular(self._of.key)
             return greeting
         if hello.only and greeting.of_era:

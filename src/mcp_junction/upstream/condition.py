@@ -1,4 +1,7 @@
-"""Condition: why a connected server counts as CONNECTED or as DEGRADED. Not who finds that out."""
+"""Condition: the facts that make a connected server CONNECTED or DEGRADED.
+
+It only keeps them: health checks and discovery set them.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,17 @@ from mcp_junction.upstream.state import ServerState
 
 
 class Condition:
-    """What is known of a server whose link is up, beside that it is."""
+    """What is known of a server while its link is up."""
 
-    __slots__ = ("is_well", "reaches", "shortfall")
+    __slots__ = ("is_well", "reachable_junctions", "shortfall")
 
     def __init__(self) -> None:
         self.is_well = True
-        """What its checks and its calls say."""
+        """Whether it is healthy by its checks and its calls."""
         self.shortfall = ""
         """Which of its lists were not read to the end, and why; empty when all were."""
-
-        self.reaches: frozenset[str] = frozenset()
-        """The Junctions that its lists lead to."""
+        self.reachable_junctions: frozenset[str] = frozenset()
+        """The ids of the Junctions behind it, as its lists name them."""
 
     @property
     def state(self) -> ServerState:

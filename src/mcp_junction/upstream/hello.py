@@ -8,7 +8,7 @@ import msgspec
 
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol.lineage import instance_in
+from mcp_junction.protocol.cycles import junction_id_in
 from mcp_junction.protocol.versions import (
     LATEST_HANDSHAKE,
     LATEST_STATELESS,
@@ -63,7 +63,7 @@ class Greeting(msgspec.Struct, frozen=True):
     """The versions it names, where it names more than one."""
     info: dict[str, Any] = {}
     """All that it says of its name, title, icons and so on."""
-    instance: str = ""
+    junction_id: str = ""
     """Its id, if it is a Junction."""
 
     @property
@@ -87,7 +87,7 @@ def read_greeting(payload: msgspec.Raw | bytes) -> Greeting:
         version=str(info.get("version", "")),
         instructions=frames.text(answer.get("instructions")) or "",
         info=info,
-        instance=instance_in(answer.get("_meta")),
+        junction_id=junction_id_in(answer.get("_meta")),
     )
 
 
@@ -116,7 +116,7 @@ def read_discovery(payload: msgspec.Raw | bytes) -> Greeting | None:
         era=Era.STATELESS,
         supported=tuple(supported),
         info=info,
-        instance=instance_in(answer.get("_meta")),
+        junction_id=junction_id_in(answer.get("_meta")),
     )
 
 

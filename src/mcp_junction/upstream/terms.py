@@ -29,7 +29,7 @@ class Terms(msgspec.Struct, frozen=True):
     """Where failures of its long-lived tasks are counted."""
     name: str = "mcp-junction"
     version: str = "0"
-    instance: str = ""
+    junction_id: str = ""
     """The id of this Junction."""
 
 
@@ -39,7 +39,7 @@ def terms_for(
     supervised: bool,
     attempts: asyncio.Semaphore | None,
     supervision: Supervision,
-    instance: str = "",
+    junction_id: str = "",
 ) -> Terms:
     """The terms for a server; ``attempts`` are limited in the service only."""
     patience = settings.start_timeout_ms / 1000
@@ -54,5 +54,5 @@ def terms_for(
         supervision=supervision,
         name=settings.name,
         version=settings.version,
-        instance=instance,
+        junction_id=junction_id,
     )
