@@ -42,7 +42,7 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, LOG_MESSAGE
 from mcp_junction.resilience.clock import Clock, SystemClock
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.sessions.listen import Listen, is_told_by, subscribed
 from mcp_junction.sessions.server_messages import ServerMessages
 from mcp_junction.sessions.session import Session
@@ -91,7 +91,7 @@ class Junction:
         self._sink = fan_out(sinks)
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
-        self.stalls = Stalls(self.clock)
+        self.stalls = StallSweep(self.clock)
         self._opening = Opening(
             self.settings, self.environ, config.identity, self._warden, self.stalls
         )
@@ -198,8 +198,8 @@ class Junction:
         endpoint: Endpoint = EVERYTHING,
     ) -> Session:
         """A conversation; by default with the person who started this process."""
-        holding = self.quotas.of(principal)
-        session = Session(principal, self.spelling(endpoint), send, offer, endpoint, holding)
+        usage = self.quotas.of(principal)
+        session = Session(principal, self.spelling(endpoint), send, offer, endpoint, usage)
         self.sessions.add(session)
         return session
 

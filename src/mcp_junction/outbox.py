@@ -32,7 +32,7 @@ class Outbox:
 
     @property
     def written(self) -> int:
-        """Bytes that were given to it in all."""
+        """Total of the bytes given to it, written or not."""
         return self._flushed + self._size
 
     def send(self, frame: bytes) -> None:

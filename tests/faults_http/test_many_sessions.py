@@ -164,5 +164,5 @@ async def test_at_the_limit_of_sessions_each_opening_ends_an_older_one(http_rig:
         for _ in range(50):
             assert (await late.request("POST", OPENING)).status == 200
             assert len(within.junction.sessions) == len(within.service._registry) == 5
-        holding = within.junction.quotas.of(LOCAL_OWNER)
-        await until(lambda: len(holding.streams) == 4, "the stream of the oldest to end")
+        usage = within.junction.quotas.of(LOCAL_OWNER)
+        await until(lambda: len(usage.streams) == 4, "the stream of the oldest to end")

@@ -11,7 +11,7 @@ from tests.http.wire import BOUND, Wire
 
 from mcp_junction.config.limits import Quota
 from mcp_junction.listener.http.streams import KEPT_EVENTS, EventStream
-from mcp_junction.policy.quotas import Holding
+from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.tasks import TaskScope
 
 
@@ -359,55 +359,57 @@ async def test_a_deleted_session_ends_with_its_calls_and_streams(gateway, peer):
 # -- what a principal may have waiting
 
 
-async def holding_stream(quota: int, **how) -> tuple[Holding, EventStream, list[bytes], TaskScope]:
+async def limited_stream(
+    quota: int, **how
+) -> tuple[QuotaUsage, EventStream, list[bytes], TaskScope]:
     """A stream of a principal that may have so many bytes waiting; what its reader was sent."""
     tasks, sent = TaskScope("streams"), []
 
     async def send(message) -> None:
         sent.append(message.get("body", b""))
 
-    holding = Holding(Quota(bytes=quota))
-    stream = EventStream(1, tasks, holding, **how)
+    usage = QuotaUsage(Quota(bytes=quota))
+    stream = EventStream(1, tasks, usage, **how)
     await stream.attach(send, after=0, prime=False)
-    return holding, stream, sent, tasks
+    return usage, stream, sent, tasks
 
 
 @pytest.mark.req("R-QUOTA")
 async def test_bytes_are_counted_while_they_wait_and_no_longer():
-    holding, stream, sent, tasks = await holding_stream(10_000)
+    usage, stream, sent, tasks = await limited_stream(10_000)
     stream.send(b'"%b"\n' % (b"x" * 1000))
-    assert holding.bytes > 2000, "it is kept, and on its way"
+    assert usage.bytes > 2000, "it is kept, and on its way"
     await tasks.settle(5)
-    assert 1000 < holding.bytes < 2000, "it is kept"
+    assert 1000 < usage.bytes < 2000, "it is kept"
     assert b"x" * 1000 in sent[-1]
     stream.detach()
     del stream
-    assert holding.bytes == 0
+    assert usage.bytes == 0
 
 
 @pytest.mark.req("R-QUOTA")
 async def test_a_principal_over_its_bytes_loses_what_is_kept_then_its_reader():
-    holding, stream, sent, tasks = await holding_stream(5_000)
+    usage, stream, sent, tasks = await limited_stream(5_000)
     for _ in range(10):
         stream.send(b'"%b"\n' % (b"x" * 1000))
         await tasks.settle(5)
     assert len(sent) == 12, "a reader that reads misses nothing"
-    assert holding.bytes <= 5_000
-    holding.bytes += 5_000  # another stream of the same principal holds all it may
+    assert usage.bytes <= 5_000
+    usage.bytes += 5_000  # another stream of the same principal holds all it may
     detached = stream.detached
     stream.offer(b'"can be done without"\n')
     assert stream.is_attached
     stream.send(b'"cannot"\n')
     assert detached.done()
     assert not stream.is_attached
-    holding.bytes -= 5_000
-    assert holding.bytes == 0
+    usage.bytes -= 5_000
+    assert usage.bytes == 0
 
 
 @pytest.mark.req("R-QUOTA")
 async def test_what_nobody_can_come_back_for_is_not_counted_once_it_is_sent():
-    holding, stream, _, tasks = await holding_stream(5_000, resumable=False)
+    usage, stream, _, tasks = await limited_stream(5_000, resumable=False)
     for _ in range(20):
         stream.send(b'"%b"\n' % (b"x" * 1000))
         await tasks.settle(5)
-    assert holding.bytes == 0
+    assert usage.bytes == 0

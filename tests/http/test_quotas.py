@@ -38,8 +38,8 @@ class Two:
         return await self.gateway.front(key=key, **how)
 
     def holds(self, calls: int = 0, streams: int = 0) -> bool:
-        holding = self.gateway.junction.quotas.of(GREEDY)
-        return (holding.calls, len(holding.streams)) == (calls, streams)
+        usage = self.gateway.junction.quotas.of(GREEDY)
+        return (usage.calls, len(usage.streams)) == (calls, streams)
 
     async def until_holds(self, **what: int) -> None:
         async with asyncio.timeout(BOUND):

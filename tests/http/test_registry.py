@@ -59,10 +59,8 @@ class Desk:
         self.tasks = TaskScope("streams")
 
     def open(self, principal: Principal = LOCAL_OWNER, endpoint=EVERYTHING):
-        holding = self.quotas.of(principal)
-        session = Session(
-            principal, names.PLATFORM, lambda _: None, endpoint=endpoint, holding=holding
-        )
+        usage = self.quotas.of(principal)
+        session = Session(principal, names.PLATFORM, lambda _: None, endpoint=endpoint, usage=usage)
         session.protocol_version = "2025-11-25"
         return self.registry.add(self.registry.new_id(), session, endpoint)
 

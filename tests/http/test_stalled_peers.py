@@ -12,7 +12,7 @@ from tests.http.wire import Wire
 from tests.plugin_http import stdio_entry
 
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.resilience.stalls import STALLED_AFTER, Stalls
+from mcp_junction.resilience.stalls import STALLED_AFTER, StallSweep
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.outcome import Delivery
@@ -48,7 +48,7 @@ async def until(is_so) -> None:
             await asyncio.sleep(0.01)
 
 
-async def pass_by(stalls: Stalls, clock: Told) -> None:
+async def pass_by(stalls: StallSweep, clock: Told) -> None:
     """Let as much time go by as a peer is given."""
     stalls.sweep()
     clock.time += STALLED_AFTER
@@ -83,21 +83,21 @@ async def test_what_is_unsent_to_a_principal_is_counted_and_his_oldest_connectio
     )
     await gateway.settled()
     client = await gateway.front(listens=False)
-    holding = gateway.junction.quotas.of(LOCAL_OWNER)
+    usage = gateway.junction.quotas.of(LOCAL_OWNER)
     wires = []
     for _ in range(3):
         wires.append(await Wire.open(gateway.port, limit=1024))
         wires[-1].request("POST", "/mcp", ECHO, **client.headers)
-        await until(lambda: holding.calls)
-        await until(lambda: not holding.calls)
-    assert 0 < len(holding.paused) < 3, "there is no room for all of them"
-    assert 0 < holding.bytes <= 10 * 1024 * 1024
+        await until(lambda: usage.calls)
+        await until(lambda: not usage.calls)
+    assert 0 < len(usage.paused) < 3, "there is no room for all of them"
+    assert 0 < usage.bytes <= 10 * 1024 * 1024
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await wires[0].response()
     assert len((await wires[-1].response()).body) > len(LARGE)
     for wire in wires:
         wire.reset()
-    await until(lambda: not holding.bytes)
+    await until(lambda: not usage.bytes)
 
 
 @pytest.mark.req("R-QUOTA")
@@ -108,7 +108,7 @@ async def test_a_server_that_reads_nothing_of_a_request_is_cut():
         taken.append(writer)
 
     clock = Told()
-    stalls = Stalls(clock)
+    stalls = StallSweep(clock)
     server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1024)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
     link = HttpLink(definition(url), Ears(), 1024, stalls=stalls)

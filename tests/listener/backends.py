@@ -133,8 +133,8 @@ class Client:
         self.tasks = TaskScope("calls")
         self.dispatcher = Dispatcher(backend, self.tasks)
         self.sent: list[bytes] = []
-        holding = backend.quotas.of(LOCAL_OWNER)
-        self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append, holding=holding)
+        usage = backend.quotas.of(LOCAL_OWNER)
+        self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append, usage=usage)
 
     def say(self, line: bytes) -> None:
         """One line, as a listener would take it."""

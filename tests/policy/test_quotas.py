@@ -5,10 +5,10 @@ import pytest
 from mcp_junction.config.limits import UNLIMITED, Quota, quota_of
 from mcp_junction.config.settings import Settings
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.policy.quotas import BoundedSet, Holding, Quotas, Stream
+from mcp_junction.policy.quotas import BoundedSet, Closable, Quotas, QuotaUsage
 
 
-class Cuttable(Stream):
+class Cuttable(Closable):
     def __init__(self) -> None:
         self.is_cut = False
 
@@ -45,10 +45,10 @@ def test_a_full_set_spares_what_is_in_use():
 
 @pytest.mark.req("R-QUOTA")
 def test_the_oldest_stream_of_the_same_holding_is_cut():
-    holding, other = Holding(Quota(streams=2)), Holding(Quota(streams=2))
+    usage, other = QuotaUsage(Quota(streams=2)), QuotaUsage(Quota(streams=2))
     streams = [Cuttable() for _ in range(3)]
     for stream in streams:
-        holding.open_stream(stream)
+        usage.open_stream(stream)
     other.open_stream(spared := Cuttable())
     assert [stream.is_cut for stream in (*streams, spared)] == [True, False, False, False]
 

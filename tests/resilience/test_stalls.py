@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_junction.resilience.stalls import STALLED_AFTER, SWEEP_EVERY, Stalls
+from mcp_junction.resilience.stalls import STALLED_AFTER, SWEEP_EVERY, StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.clock import FakeClock
 
@@ -28,7 +28,7 @@ class Peer:
 @pytest.mark.req("R-QUOTA")
 async def test_a_peer_that_takes_nothing_for_thirty_seconds_is_cut():
     clock = FakeClock()
-    stalls, tasks = Stalls(clock), TaskScope("test")
+    stalls, tasks = StallSweep(clock), TaskScope("test")
     tasks.spawn(stalls.run())
     stuck, slow, idle = Peer(100), Peer(100), Peer()
     for peer in (stuck, slow, idle):
@@ -52,7 +52,7 @@ async def test_a_peer_that_takes_nothing_for_thirty_seconds_is_cut():
 
 async def test_time_counts_from_when_there_was_something_to_take():
     clock = FakeClock()
-    stalls, peer = Stalls(clock), Peer()
+    stalls, peer = StallSweep(clock), Peer()
     stalls.watch(peer)
     for is_written in (False, True):
         await clock.advance(1000)
@@ -69,7 +69,7 @@ async def test_time_counts_from_when_there_was_something_to_take():
 
 
 async def test_nothing_is_kept_of_a_connection_that_is_gone():
-    stalls, peer = Stalls(FakeClock()), Peer(5)
+    stalls, peer = StallSweep(FakeClock()), Peer(5)
     stalls.watch(peer)
     stalls.sweep()
     stalls.forget(peer)

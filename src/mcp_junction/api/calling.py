@@ -167,8 +167,8 @@ class Calling:
     def _session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)
         if session is None:
-            holding = self._junction.quotas.of(principal)
-            session = Session(principal, self._junction.spelling(), _nowhere, holding=holding)
+            usage = self._junction.quotas.of(principal)
+            session = Session(principal, self._junction.spelling(), _nowhere, usage=usage)
             session.protocol_version = LATEST_HANDSHAKE
             self._sessions[principal] = session
         return session

@@ -14,7 +14,7 @@ from litestar.plugins import InitPlugin
 from mcp_junction import __version__
 from mcp_junction.api.access import ANYONE, RIGHTS
 from mcp_junction.api.routes import BODY
-from mcp_junction.policy.roles import KEYED
+from mcp_junction.policy.roles import KEY_ROLES
 
 _UNUSED: Final = "/api/v1/unused"
 
@@ -86,5 +86,5 @@ def _complete(operation: dict[str, Any], options: dict[str, Any]) -> None:
     if right in ANYONE:
         operation["security"] = []
     else:
-        roles = [role.value for role in KEYED if right in RIGHTS[role]]
+        roles = [role.value for role in KEY_ROLES if right in RIGHTS[role]]
         operation["x-roles"] = roles

@@ -15,7 +15,7 @@ import msgspec
 from mcp_junction.api.models import moment
 from mcp_junction.bus.bus import Bus, missed
 from mcp_junction.policy.principal import Principal
-from mcp_junction.policy.quotas import Quotas, Stream
+from mcp_junction.policy.quotas import Closable, Quotas
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord
 from mcp_junction.tasks import TaskScope
@@ -87,14 +87,14 @@ class Streams:
         pump = self._tasks.spawn(self._pump(queue, after, types))
         self._open[queue] = principal
         self.end(self._is_allowed)  # a key may have been revoked while we asked the store
-        holding, counted = self._quotas.of(principal), _Followed(queue)
-        holding.open_stream(counted)
+        usage, counted = self._quotas.of(principal), _FollowerStream(queue)
+        usage.open_stream(counted)
         try:
             yield _OPENING
             while (data := await _soon(queue)) is not None:
                 yield data
         finally:
-            holding.streams.discard(counted)
+            usage.streams.discard(counted)
             del self._open[queue]
             pump.cancel()
 
@@ -108,8 +108,8 @@ class Streams:
             _end(queue)  # it can be taken up where it was
 
 
-class _Followed(Stream):
-    """A stream of events, as it is counted for its principal."""
+class _FollowerStream(Closable):
+    """One response of ``/api/v1/events``, as it is counted for its principal."""
 
     __slots__ = ("_queue",)
 

@@ -15,7 +15,7 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
-from mcp_junction.policy.quotas import Holding
+from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_MESSAGE, SERVER_UNAVAILABLE, Era
@@ -40,8 +40,8 @@ class Caller(Wire, Protocol):
     principal: Principal
     spelling: Spelling
     endpoint: Endpoint
-    holding: Holding
-    """What its principal holds."""
+    usage: QuotaUsage
+    """What its principal uses of its quota."""
 
     def ask(self, method: str, params: Raw, wire: Wire) -> Awaitable[Outcome]: ...
 

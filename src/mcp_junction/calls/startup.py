@@ -58,17 +58,17 @@ class ServerStartup:
         The call counts as one in flight meanwhile. One that is over its principal's quota does not
         wait: it is refused where it goes on.
         """
-        holding = call.caller.holding
-        if holding.calls >= holding.quota.calls:
+        usage = call.caller.usage
+        if usage.calls >= usage.quota.calls:
             return
         over = self._tasks.spawn(self.wait())
-        holding.calls += 1
+        usage.calls += 1
         try:
             while not over.done() and not self._is_offered(call):
                 either: set[asyncio.Future[None]] = {over, self._keeper.swapped}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            holding.calls -= 1
+            usage.calls -= 1
             over.cancel()
 
     def _is_offered(self, call: Call) -> bool:

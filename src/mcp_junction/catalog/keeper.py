@@ -29,7 +29,7 @@ Review = Callable[[Offering], Awaitable[Offering]]
 """Looks at what a server offers before anybody sees it; what may be seen of it."""
 
 
-MANY: Final = 500
+MANY_TOOLS: Final = 500
 """Tools from which on views are made beforehand; fewer take less than a few milliseconds."""
 
 
@@ -197,7 +197,7 @@ class Keeper:
         """
         before = self.catalog
         wanted = before.viewed()
-        if not wanted or before.size + len(offering.tools) < MANY:
+        if not wanted or before.size + len(offering.tools) < MANY_TOOLS:
             return None
         known = before.offerings.get(offering.upstream.key)
         if known == offering:

@@ -15,10 +15,10 @@ from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.signing import sign_existing_keys
 from mcp_junction.policy.principal import LOCAL_OWNER, Role
-from mcp_junction.policy.roles import KEYED, Right, has_right, refusal
+from mcp_junction.policy.roles import KEY_ROLES, Right, has_right, refusal
 from mcp_junction.store.records import KeyRecord
 
-_ROLES = [role.value for role in KEYED]
+_ROLES = [role.value for role in KEY_ROLES]
 _MAY = {
     Role.ADMIN: "may do everything",
     Role.ORCHESTRATOR: "reads everything; calls only on behalf of an agent that it names",

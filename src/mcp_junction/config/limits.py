@@ -1,4 +1,4 @@
-"""Limits: how much of us one server, and one principal, may hold at once.
+"""Limits: how much one server, and one principal, may use at once.
 
 They are compared on every call, so they are plain numbers: no limit is a very large one.
 """
@@ -26,7 +26,7 @@ GENEROUS: Final = Limits()
 
 
 class Quota(NamedTuple):
-    """What one principal may hold at once."""
+    """What one principal may use at once."""
 
     sessions: int = sys.maxsize
     streams: int = sys.maxsize

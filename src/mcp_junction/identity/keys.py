@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.policy.roles import KEYED
+from mcp_junction.policy.roles import KEY_ROLES
 from mcp_junction.store.keys import KeysRead
 from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.store import Store
@@ -199,7 +199,7 @@ class KeyRing:
                 len(found.rejected),
                 ", ".join(found.rejected[:_SHOWN]),
             )
-        good = [key for key in found.keys if key.revoked_at is None and key.role in KEYED]
+        good = [key for key in found.keys if key.revoked_at is None and key.role in KEY_ROLES]
         self._in_force = {key.id.encode(): _known(key) for key in good}
         self._was_issued = found.was_issued
         self._seen.clear()

@@ -24,7 +24,7 @@ class Backend(Protocol):
     lot: Lot
     """Where calls wait for their clients."""
     quotas: Quotas
-    """What every principal holds."""
+    """The usage of every principal."""
 
     @property
     def snapshot(self) -> Snapshot:

@@ -20,7 +20,7 @@ from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import cycles, encode, frames
-from mcp_junction.protocol.envelope import check_introduction
+from mcp_junction.protocol.envelope import check_client_info
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merge import cursor_in
 from mcp_junction.protocol.names import spelling_for
@@ -142,7 +142,7 @@ class Dispatcher:
         if wanted is None:
             raise FrameError(INVALID_PARAMS, "protocolVersion is missing")
         client, capabilities = params.get("clientInfo"), params.get("capabilities")
-        check_introduction(client or b"", capabilities or b"")
+        check_client_info(client or b"", capabilities or b"")
         session.client_info = (client or Raw(b"{}")).copy()
         info = frames.members(session.client_info)
         settings = self._backend.settings

@@ -122,7 +122,7 @@ class Introductions:
             self._visitors.clear()
 
     def _introduced(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> Visitor:
-        envelope.check_introduction(said.client, said.capabilities)
+        envelope.check_client_info(said.client, said.capabilities)
         try:
             capabilities = frames.members(said.capabilities)
             info = frames.members(said.client)
@@ -132,7 +132,7 @@ class Introductions:
         spelling = self._backend.spelling(endpoint)
         if self._backend.settings.separator is None:
             spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
-        holding = self._backend.quotas.of(principal)
-        visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy(), holding)
+        usage = self._backend.quotas.of(principal)
+        visitor = Visitor(principal, endpoint, spelling, capabilities, said.client.copy(), usage)
         self._backend.introduced(visitor)
         return visitor

@@ -29,7 +29,7 @@ from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.introductions import Introductions
 from mcp_junction.listener.replies import HTTP_STATUS, Reply, other_version, refusal
 from mcp_junction.policy.principal import Principal
-from mcp_junction.policy.quotas import Holding
+from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.cycles import ID_KEY, is_from_junction, reachable_member
 from mcp_junction.protocol.frames import Frame
@@ -84,7 +84,7 @@ class StatelessDispatcher:
         """How many calls are under way."""
         return len(self.running) - len(self.listens)
 
-    def holding_of(self, principal: Principal) -> Holding:
+    def usage_of(self, principal: Principal) -> QuotaUsage:
         return self._backend.quotas.of(principal)
 
     # -- a request

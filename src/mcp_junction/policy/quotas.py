@@ -1,7 +1,7 @@
-"""Quotas: how much one principal may hold at once, and what each holds now.
+"""Quotas: counts the sessions, streams, calls and bytes of each principal against its limits.
 
-It only counts and says who has to make room. Ending a session or a stream is done by its owner,
-and so is answering a call that is refused.
+At a limit it says which session has to go, and cuts the oldest stream or connection. It neither
+ends sessions nor answers refused calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BoundedSet(Generic[T]):
-    """A set with a limit: what is added to a full one takes the place of the oldest."""
+    """A set with a limit: an item added to a full one replaces the oldest."""
 
     __slots__ = ("_items", "limit")
 
@@ -58,17 +58,17 @@ class BoundedSet(Generic[T]):
         return next(iter(self._items), None)
 
 
-class Stream(Protocol):
-    """What is counted as open: a stream or a connection that can be ended from our side."""
+class Closable(Protocol):
+    """A stream or a connection that the service can end."""
 
     __slots__ = ()
 
     def cut(self) -> None:
-        """End it: its principal holds too much."""
+        """End it, because its principal is over a limit."""
 
 
-class Holding:
-    """What one principal holds now."""
+class QuotaUsage:
+    """What one principal uses now, and its limits."""
 
     __slots__ = ("__weakref__", "bytes", "calls", "paused", "quota", "sessions", "streams")
 
@@ -78,18 +78,18 @@ class Holding:
         """Calls in flight, over every front."""
         self.bytes = 0
         """Bytes that wait to be written to its clients, or are kept for them."""
-        self.paused: dict[Stream, int] = {}
+        self.paused: dict[Closable, int] = {}
         """Connections whose client reads too slowly, the oldest first, and what each has unsent."""
         self.sessions: BoundedSet[Any] = BoundedSet(quota.sessions)
-        self.streams: BoundedSet[Stream] = BoundedSet(quota.streams)
+        self.streams: BoundedSet[Closable] = BoundedSet(quota.streams)
 
-    def open_stream(self, stream: Stream) -> None:
+    def open_stream(self, stream: Closable) -> None:
         """Count a stream; the principal's oldest ends when there are too many."""
         oldest = self.streams.add(stream)
         if oldest is not None:
             oldest.cut()
 
-    def pause(self, connection: Stream, size: int) -> None:
+    def pause(self, connection: Closable, size: int) -> None:
         """Count what a connection has unsent; the oldest ones end when it is too much."""
         self.paused[connection] = size
         self.bytes += size
@@ -98,8 +98,8 @@ class Holding:
             self.resume(oldest)
             oldest.cut()
 
-    def resume(self, connection: Stream) -> None:
-        """Its client has read enough, or has gone."""
+    def resume(self, connection: Closable) -> None:
+        """Stop counting a connection: its client has read enough, or has gone."""
         self.bytes -= self.paused.pop(connection, 0)
 
     def has_room_for(self, size: int) -> bool:
@@ -108,19 +108,19 @@ class Holding:
 
 
 class Quotas:
-    """What every principal holds; nothing is kept of one that holds nothing."""
+    """The usage of every principal; an entry lives as long as somebody refers to it."""
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
         self.quota = quota
-        self._holdings: WeakValueDictionary[tuple[str, str], Holding] = WeakValueDictionary()
+        self._usages: WeakValueDictionary[tuple[str, str], QuotaUsage] = WeakValueDictionary()
 
     def __len__(self) -> int:
-        return len(self._holdings)
+        return len(self._usages)
 
-    def of(self, principal: Principal) -> Holding:
-        """Return what a principal holds, by whichever of its keys."""
+    def of(self, principal: Principal) -> QuotaUsage:
+        """Return the usage of a principal, which all its keys share."""
         key = principal.id, principal.role.value
-        found = self._holdings.get(key)
+        found = self._usages.get(key)
         if found is None:
-            found = self._holdings[key] = Holding(self.quota)
+            found = self._usages[key] = QuotaUsage(self.quota)
         return found

@@ -52,10 +52,10 @@ RIGHTS: Final = {
 with an administrator's key. An orchestrator calls only on behalf of an agent that it names, which a
 request cannot do yet: so it cannot call."""
 
-KEYED: Final = tuple(role for role in Role if role is not Role.OWNER)
+KEY_ROLES: Final = tuple(role for role in Role if role is not Role.OWNER)
 """The roles that a key can have."""
 
-CALLERS: Final = tuple(role for role, rights in RIGHTS.items() if Right.CALL in rights)
+CALLING_ROLES: Final = tuple(role for role, rights in RIGHTS.items() if Right.CALL in rights)
 """The roles that have the right to call. A tuple, because to hash a role runs Python code."""
 
 _ON_BEHALF: Final = "the role orchestrator calls only on behalf of an agent, and no agent is named"

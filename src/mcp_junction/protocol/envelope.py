@@ -17,7 +17,7 @@ from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.requests import Request
-from mcp_junction.protocol.sizes import MAX_INTRODUCTION
+from mcp_junction.protocol.sizes import MAX_CLIENT_INFO
 from mcp_junction.protocol.versions import (
     CAPABILITIES_KEY,
     CLIENT_INFO_KEY,
@@ -70,11 +70,11 @@ _worn = msgspec.json.Decoder(_Worn).decode
 _NOTHING_WORN: Final = _Worn()
 
 
-def check_introduction(client: Raw | bytes, capabilities: Raw | bytes) -> None:
-    """Raise FrameError when a client says more of itself than is kept for it."""
+def check_client_info(client: Raw | bytes, capabilities: Raw | bytes) -> None:
+    """Raise FrameError when ``clientInfo`` or ``capabilities`` are too large."""
     for what, raw in (("clientInfo", client), ("capabilities", capabilities)):
-        if len(raw) > MAX_INTRODUCTION:
-            words = f"{what} is {len(raw)} bytes long; send at most {MAX_INTRODUCTION}"
+        if len(raw) > MAX_CLIENT_INFO:
+            words = f"{what} is {len(raw)} bytes long; send at most {MAX_CLIENT_INFO}"
             raise FrameError(INVALID_PARAMS, words)
 
 

@@ -1,7 +1,7 @@
-"""Stalls: end connections whose peer takes nothing of what is written to it.
+"""StallSweep: ends connections whose peer reads nothing of what is written to it.
 
-One sweep looks at all connections; nothing is armed or counted for a single write but the bytes
-that were written. How a connection is ended is its own business.
+One sweep looks at all connections: a single write costs no timer, only a count of its bytes. How a
+connection is ended is up to that connection.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Writer(Protocol):
         ...
 
     def cut_stalled(self, seconds: float) -> None:
-        """End it: the peer has taken nothing for so long."""
+        """End it, because the peer has read nothing for ``seconds``."""
         ...
 
 
-class Stalls:
-    """All connections, and since when those that have something to write have made no progress."""
+class StallSweep:
+    """Watches connections with unsent bytes, and ends those that make no progress."""
 
     def __init__(self, clock: Clock, patience: float = STALLED_AFTER) -> None:
         self._clock = clock
         self._patience = patience
         self._writers: set[Writer] = set()
         self._since: dict[Writer, tuple[int, float]] = {}
-        """For those that have unsent bytes: how many were taken, and since when that is so."""
+        """For those with unsent bytes: how many the peer has read, and since when."""
 
     def __len__(self) -> int:
         return len(self._writers)

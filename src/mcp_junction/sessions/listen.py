@@ -57,7 +57,7 @@ class Listen(Visitor):
             visitor.spelling,
             {},
             visitor.client_info,
-            visitor.holding,
+            visitor.usage,
         )
         self.id = frame_id
         self.announcements = wanted.announcements()

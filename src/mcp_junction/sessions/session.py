@@ -12,8 +12,8 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.policy.principal import Principal
-from mcp_junction.policy.quotas import Holding
-from mcp_junction.policy.roles import CALLERS
+from mcp_junction.policy.quotas import QuotaUsage
+from mcp_junction.policy.roles import CALLING_ROLES
 from mcp_junction.protocol import encode, envelope, frames, levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
@@ -45,7 +45,6 @@ class Session:
         "client",
         "client_info",
         "endpoint",
-        "holding",
         "listed",
         "log_level",
         "offer",
@@ -53,6 +52,7 @@ class Session:
         "protocol_version",
         "send",
         "spelling",
+        "usage",
     )
 
     def __init__(
@@ -62,10 +62,10 @@ class Session:
         send: Callable[[bytes], None],
         offer: Callable[[bytes], None] | None = None,
         endpoint: Endpoint = EVERYTHING,
-        holding: Holding | None = None,
+        usage: QuotaUsage | None = None,
     ) -> None:
         self.principal = principal
-        self.holding = holding or Holding()
+        self.usage = usage or QuotaUsage()
         self.spelling = spelling
         self.endpoint = endpoint
         self.send = send
@@ -89,7 +89,7 @@ class Session:
     @property
     def may_call(self) -> bool:
         """Whether the client has the right to call anything."""
-        return self.principal.role in CALLERS
+        return self.principal.role in CALLING_ROLES
 
     @property
     def questions(self) -> frozenset[str]:

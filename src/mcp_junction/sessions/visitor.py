@@ -12,7 +12,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Wire
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.policy.principal import Principal
-from mcp_junction.policy.quotas import Holding
+from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import envelope
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, Era
@@ -31,10 +31,10 @@ class Visitor:
         "_hello",
         "client_info",
         "endpoint",
-        "holding",
         "principal",
         "questions",
         "spelling",
+        "usage",
     )
 
     def __init__(
@@ -44,10 +44,10 @@ class Visitor:
         spelling: Spelling,
         capabilities: dict[str, Raw],
         client_info: Raw,
-        holding: Holding | None = None,
+        usage: QuotaUsage | None = None,
     ) -> None:
         self.principal = principal
-        self.holding = holding or Holding()
+        self.usage = usage or QuotaUsage()
         self.endpoint = endpoint
         self.spelling = spelling
         self.client_info = client_info

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Phase, ServerError
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.server import Upstream
@@ -25,7 +25,7 @@ class Opening:
         environ: Mapping[str, str],
         identity: str,
         warden: Warden,
-        stalls: Stalls | None = None,
+        stalls: StallSweep | None = None,
     ) -> None:
         self._settings = settings
         self._environ = environ

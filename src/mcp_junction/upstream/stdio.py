@@ -25,7 +25,7 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.redaction.texts import cut_tail, redact_lines
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.causes import find_cause
 from mcp_junction.upstream.child_env import why_not_started
@@ -69,7 +69,7 @@ class StdioLink:
         self._ward: Ward | None = None
         self._definition = ServerDefinition(server, "stdio")
         self._limits = GENEROUS
-        self.stalls: Stalls | None = None
+        self.stalls: StallSweep | None = None
         """Watches whether it reads its input."""
         self.on_stalled: Callable[[str], None] | None = None
         """Told why when it does not."""

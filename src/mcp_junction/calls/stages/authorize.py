@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Handler
-from mcp_junction.policy.roles import CALLERS, Right, refusal
+from mcp_junction.policy.roles import CALLING_ROLES, Right, refusal
 from mcp_junction.protocol.versions import DENIED
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
@@ -19,7 +19,7 @@ from mcp_junction.upstream.outcome import Delivery, Outcome
 
 def authorize(call: Call, following: Handler) -> Awaitable[Outcome]:
     """Pass on a call whose caller has the right to call; refuse any other."""
-    return following(call) if call.caller.principal.role in CALLERS else _refuse(call)
+    return following(call) if call.caller.principal.role in CALLING_ROLES else _refuse(call)
 
 
 async def _refuse(call: Call) -> Outcome:

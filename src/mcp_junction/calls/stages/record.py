@@ -33,19 +33,19 @@ class Record:
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
         began = self._clock.now()
-        holding = call.caller.holding
-        holding.calls += 1
+        usage = call.caller.usage
+        usage.calls += 1
         try:
-            if holding.calls <= holding.quota.calls:
+            if usage.calls <= usage.quota.calls:
                 outcome = await following(call)
             else:
-                outcome = outcomes.over_quota(holding.quota.calls)
+                outcome = outcomes.over_quota(usage.quota.calls)
         except Exception:  # a fault of ours must still be answered
             log.exception("a call failed inside Junction")
             delivery = call.flight.delivery if call.flight is not None else None
             outcome = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
         finally:
-            holding.calls -= 1
+            usage.calls -= 1
         seconds = self._clock.now() - began
         if self._sink is not None:
             self._emit(self._sink, call, outcome, seconds)

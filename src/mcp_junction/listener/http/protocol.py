@@ -22,9 +22,9 @@ from uvicorn.server import ServerState
 from mcp_junction.listener.http.exchange import STATUS, Exchange
 from mcp_junction.listener.http.heads import Fields, Known, known
 from mcp_junction.listener.http.peers import is_own_peer
-from mcp_junction.policy.quotas import Holding, Quotas
+from mcp_junction.policy.quotas import Quotas, QuotaUsage
 from mcp_junction.protocol.pieces import MANY, merge_small
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 
 log = logging.getLogger("mcp_junction.http")
@@ -51,15 +51,15 @@ class HttpProtocol(asyncio.Protocol):
 
     __slots__ = (
         "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_fields",
-        "_header_bytes", "_holding", "_idle_after", "_idle_since", "_is_own_peer", "_keep_alive",
-        "_known", "_last_active", "_last_scope", "_loop", "_parser", "_paused", "_queue",
-        "_resumed", "_state", "_timer", "_transport", "_url", "written",
+        "_header_bytes", "_idle_after", "_idle_since", "_is_own_peer", "_keep_alive", "_known",
+        "_last_active", "_last_scope", "_loop", "_parser", "_paused", "_queue", "_resumed",
+        "_state", "_timer", "_transport", "_url", "_usage", "written",
     )  # fmt: skip
 
     max_body: int
     patience: Patience
     tasks: TaskScope
-    stalls: Stalls | None = None
+    stalls: StallSweep | None = None
     quotas: Quotas | None = None
 
     def __init__(
@@ -80,7 +80,7 @@ class HttpProtocol(asyncio.Protocol):
         self._current: Exchange | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
-        self._holding: Holding | None = None  # of whom what is unsent is counted for
+        self._usage: QuotaUsage | None = None  # of the principal that unsent bytes count for
         self.written = 0
         self._resumed: asyncio.Future[None] | None = None
         self._keep_alive = True
@@ -165,14 +165,14 @@ class HttpProtocol(asyncio.Protocol):
         self._paused = True
         asking = self._current.principal if self._current is not None else None
         if asking is not None and self.quotas is not None:
-            self._holding = self.quotas.of(asking)
-            self._holding.pause(self, self.unsent)
+            self._usage = self.quotas.of(asking)
+            self._usage.pause(self, self.unsent)
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._holding is not None:
-            self._holding.resume(self)
-            self._holding = None
+        if self._usage is not None:
+            self._usage.resume(self)
+            self._usage = None
         if self._resumed is not None and not self._resumed.done():
             self._resumed.set_result(None)
         if self._queue and self._current is None and self._transport is not None:
@@ -382,7 +382,7 @@ def protocol_for(
     tasks: TaskScope,
     max_body: int,
     patience: Patience | None = None,
-    stalls: Stalls | None = None,
+    stalls: StallSweep | None = None,
     quotas: Quotas | None = None,
 ) -> type[HttpProtocol]:
     """The protocol, with the owner of its tasks, the size of body it takes, and for how long.

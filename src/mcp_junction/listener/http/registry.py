@@ -1,8 +1,8 @@
 """SessionRegistry: which sessions of HTTP clients there are, and when they are over.
 
 A session belongs to the principal and the endpoint it was opened with; to anyone else it does not
-exist. Idle ones expire, and so do those whose client has gone, with the calls it left. A principal
-has so many: when it opens one more, its own oldest goes.
+exist. Idle ones expire, and so do those whose client has gone, with the calls it left. Each
+principal has a limit: when it opens one more session, its own oldest ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HttpSession:
     """What the listener keeps about a session, beside the session itself."""
 
     __slots__ = (
-        "_delivered", "_next_stream", "considered", "endpoint", "id", "last_used", "session",
+        "_delivered", "_next_stream", "checked_at", "endpoint", "id", "last_used", "session",
         "streams",
     )  # fmt: skip
 
@@ -42,8 +42,8 @@ class HttpSession:
         self.session = session
         self.endpoint = endpoint
         self.last_used = now
-        self.considered = now
-        """When it was last looked at for whether it must make room."""
+        self.checked_at = now
+        """When it was last checked for whether it is in use."""
         self.streams: dict[int, EventStream] | None = None
         self._next_stream = _STANDING + 1
         self._delivered: set[int] = set()  # the streams that were delivered at the last look
@@ -51,21 +51,21 @@ class HttpSession:
     def new_stream(self, tasks: TaskScope) -> EventStream:
         """A stream for one call; old ones that have ended make room."""
         streams = self._streams()
-        self._bound_delivered(streams)
+        self._trim_delivered(streams)
         while len(streams) > KEPT_STREAMS:
             ended = next((n for n, s in streams.items() if s.ended and n != _STANDING), None)
             if ended is None:
                 break
             del streams[ended]
         stream = streams[self._next_stream] = EventStream(
-            self._next_stream, tasks, self.session.holding
+            self._next_stream, tasks, self.session.usage
         )
         self._next_stream += 1
         return stream
 
     @staticmethod
-    def _bound_delivered(streams: dict[int, EventStream]) -> None:
-        """Drop the oldest delivered streams until what is kept of the others is within bounds."""
+    def _trim_delivered(streams: dict[int, EventStream]) -> None:
+        """Drop the oldest delivered streams until those that are left fit into KEPT_BYTES."""
         delivered = [number for number, stream in streams.items() if stream.is_delivered]
         kept = sum(streams[number].kept_bytes for number in delivered)
         for number in delivered:
@@ -87,7 +87,7 @@ class HttpSession:
         """The stream for what belongs to no call."""
         streams = self._streams()
         if _STANDING not in streams:
-            streams[_STANDING] = EventStream(_STANDING, tasks, self.session.holding)
+            streams[_STANDING] = EventStream(_STANDING, tasks, self.session.usage)
         return streams[_STANDING]
 
     def find_stream(self, last_event_id: bytes) -> tuple[EventStream, int] | None:
@@ -194,18 +194,18 @@ class SessionRegistry:
         return f"{self._replica}.{secrets.token_urlsafe(18)}"
 
     def add(self, session_id: str, session: Session, endpoint: Endpoint) -> HttpSession:
-        """Keep a new session; its principal's oldest goes when that one has too many."""
+        """Add a new session; at the principal's limit its oldest session ends."""
         found = HttpSession(session_id, session, endpoint, self._clock.now())
         self._sessions[session_id] = found
-        oldest = session.holding.sessions.add(found, self._is_in_use)
+        oldest = session.usage.sessions.add(found, self._is_in_use)
         if oldest is not None:
             self.remove(oldest, "its principal has opened too many sessions after it")
         return found
 
     def _is_in_use(self, found: HttpSession) -> bool:
-        """Whether a session was used since this was last asked, or somebody waits for it."""
-        was_used = found.last_used > found.considered
-        found.considered = self._clock.now()
+        """Whether a session was used since the last check, or somebody waits for it."""
+        was_used = found.last_used > found.checked_at
+        found.checked_at = self._clock.now()
         return was_used or not found.is_idle
 
     def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
@@ -222,7 +222,7 @@ class SessionRegistry:
 
     def remove(self, found: HttpSession, reason: str) -> None:
         if self._sessions.pop(found.id, None) is not None:
-            found.session.holding.sessions.discard(found)
+            found.session.usage.sessions.discard(found)
             found.close(reason)
             self._closed(found.session)
 
@@ -237,7 +237,7 @@ class SessionRegistry:
                 self.remove(found, "the key was revoked")
 
     def sweep(self) -> None:
-        """End what has been idle for too long, and drop what nobody will ask for again."""
+        """End sessions that have been idle for too long, and drop delivered streams."""
         oldest = self._clock.now() - self._idle_seconds
         for found in list(self._sessions.values()):
             found.forget_delivered()

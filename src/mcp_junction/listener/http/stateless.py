@@ -106,8 +106,8 @@ class Flow(msgspec.Struct, eq=False):
 
     def _begin(self) -> EventStream:
         if self.stream is None:
-            holding = self._dispatcher.holding_of(self._principal)
-            self.stream = EventStream(0, self._tasks, holding, resumable=False)
+            usage = self._dispatcher.usage_of(self._principal)
+            self.stream = EventStream(0, self._tasks, usage, resumable=False)
             attach = self.stream.attach(self._send, after=0, prime=False)
             self._attaching = self._tasks.spawn(attach)
         return self.stream

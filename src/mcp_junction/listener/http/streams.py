@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from mcp_junction.policy.quotas import Holding, Stream
+from mcp_junction.policy.quotas import Closable, QuotaUsage
 from mcp_junction.protocol import sse
 from mcp_junction.tasks import TaskScope
 
@@ -37,25 +37,25 @@ def accepts_stream(accept: bytes | None) -> bool:
     return not accept or _STREAM in accept or b"*/*" in accept
 
 
-class EventStream(Stream):
+class EventStream(Closable):
     """One stream of events to one client."""
 
     __slots__ = (
-        "_draining", "_handed", "_held", "_holding", "_kept", "_kept_bytes", "_next", "_pending",
-        "_pending_bytes", "_resumable", "_send", "_tasks", "detached", "ended", "is_delivered",
-        "number",
+        "_draining", "_handed", "_held", "_kept", "_kept_bytes", "_next", "_pending",
+        "_pending_bytes", "_resumable", "_send", "_tasks", "_usage", "detached", "ended",
+        "is_delivered", "number",
     )  # fmt: skip
 
     def __init__(
         self,
         number: int,
         tasks: TaskScope,
-        holding: Holding | None = None,
+        usage: QuotaUsage | None = None,
         *,
         resumable: bool = True,
     ) -> None:
         self.number = number
-        self._holding = holding or Holding()
+        self._usage = usage or QuotaUsage()
         self._held = 0  # bytes that are counted for its principal
         self._resumable = resumable
         self.ended = False
@@ -73,12 +73,12 @@ class EventStream(Stream):
         self._draining: Send | None = None
 
     def __del__(self) -> None:
-        self._holding.bytes -= self._held  # whatever became of it, it holds nothing any more
+        self._usage.bytes -= self._held  # whatever became of it, it holds nothing any more
 
-    def _hold(self, size: int) -> None:
-        """Count bytes that are kept here, or less than nothing when they are let go."""
+    def _count_bytes(self, size: int) -> None:
+        """Count bytes that are kept here; ``size`` is negative when they are released."""
         self._held += size
-        self._holding.bytes += size
+        self._usage.bytes += size
 
     @property
     def is_attached(self) -> bool:
@@ -94,14 +94,14 @@ class EventStream(Stream):
     def send(self, frame: bytes) -> None:
         if self._pending_bytes > BREAK_ABOVE:
             self.detach()  # it does not read; what it missed it may ask for again
-        if self._holding.has_room_for(len(frame)) or self._make_room_for(len(frame)):
+        if self._usage.has_room_for(len(frame)) or self._make_room_for(len(frame)):
             self._push(frame)
 
     def offer(self, frame: bytes) -> None:
         if (
             self._pending_bytes < DROP_ABOVE
             and (self._send is not None or len(self._kept) < 16)
-            and self._holding.has_room_for(len(frame))
+            and self._usage.has_room_for(len(frame))
         ):
             self._push(frame)
 
@@ -110,12 +110,12 @@ class EventStream(Stream):
 
         Its principal has as many bytes waiting as it may have, here or in other streams.
         """
-        self._hold(-self._kept_bytes)
+        self._count_bytes(-self._kept_bytes)
         self._kept.clear()
         self._kept_bytes = 0
-        if not self._holding.has_room_for(size):
+        if not self._usage.has_room_for(size):
             self.detach()
-        return self._holding.has_room_for(size)
+        return self._usage.has_room_for(size)
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -129,11 +129,11 @@ class EventStream(Stream):
             return
         self._kept.append((number, frame))
         self._kept_bytes += len(frame)
-        self._hold(len(frame))
+        self._count_bytes(len(frame))
         while len(self._kept) > KEPT_EVENTS or self._kept_bytes > KEPT_BYTES + len(frame):
             size = len(self._kept.popleft()[1])
             self._kept_bytes -= size
-            self._hold(-size)
+            self._count_bytes(-size)
         if self._send is not None:
             self._handed = number
             self._queue(self._event(number, frame))
@@ -144,7 +144,7 @@ class EventStream(Stream):
     def _queue(self, data: bytes) -> None:
         self._pending.append(data)
         self._pending_bytes += len(data)
-        self._hold(len(data))
+        self._count_bytes(len(data))
         self._drain_soon()
 
     def _drain_soon(self) -> None:
@@ -182,14 +182,14 @@ class EventStream(Stream):
         await send({"type": "http.response.body", "body": first, "more_body": True})
         self.detached = asyncio.get_running_loop().create_future()
         self._send = send
-        self._holding.open_stream(self)
+        self._usage.open_stream(self)
         begin = self._handed if after is None else after
         for number, frame in self._kept:
             if number > begin:
                 self._queue(self._event(number, frame))
         self._handed = self._next - 1
         if not self._resumable:
-            self._hold(-self._kept_bytes)
+            self._count_bytes(-self._kept_bytes)
             self._kept.clear()
             self._kept_bytes = 0
         self._drain_soon()
@@ -203,7 +203,7 @@ class EventStream(Stream):
             _settle(attached)
 
     def cut(self) -> None:
-        """End the response to the reader there is, if there is one."""
+        """End the response to the current reader, if there is one."""
         if self._send is not None and self.detached is not None:
             # It may be stuck: nobody waits for it.
             self._tasks.spawn(_end(self._send, self.detached))
@@ -212,13 +212,13 @@ class EventStream(Stream):
 
     def _clear_pending(self) -> None:
         self._pending.clear()
-        self._hold(-self._pending_bytes)
+        self._count_bytes(-self._pending_bytes)
         self._pending_bytes = 0
 
     def detach(self) -> None:
         """There is no reader any more."""
         self._send = None
-        self._holding.streams.discard(self)
+        self._usage.streams.discard(self)
         self._clear_pending()
         if self.detached is not None:
             _settle(self.detached)

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import httptools
 
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self,
         idle: Callable[[Connection], None],
         closed: Callable[[Connection], None],
-        stalls: Stalls | None = None,
+        stalls: StallSweep | None = None,
     ) -> None:
         self._stalls = stalls
         self.written = 0

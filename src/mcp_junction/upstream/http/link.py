@@ -21,7 +21,7 @@ from mcp_junction.protocol.sse import retry_seconds
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
 from mcp_junction.redaction.texts import redact_words
 from mcp_junction.resilience.clock import Clock, SystemClock
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.causes import describe_body
@@ -52,7 +52,7 @@ class HttpLink:
         limit: int,
         dialer: Dialer | None = None,
         clock: Clock | None = None,
-        stalls: Stalls | None = None,
+        stalls: StallSweep | None = None,
     ) -> None:
         self.server = definition.key
         self._definition = definition

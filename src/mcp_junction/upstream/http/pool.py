@@ -14,7 +14,7 @@ from typing import Final
 from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.urls import Place, read_url
 from mcp_junction.errors import RefusedError
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.connection import Connection, Exchange
 from mcp_junction.upstream.http.dialer import Dialer
@@ -56,7 +56,7 @@ class Pool:
         tasks: TaskScope,
         dialer: Dialer | None = None,
         limits: Limits = GENEROUS,
-        stalls: Stalls | None = None,
+        stalls: StallSweep | None = None,
     ) -> None:
         self._where = where
         self._dialer = dialer or Dialer()

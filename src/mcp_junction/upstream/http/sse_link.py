@@ -19,7 +19,7 @@ from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR, Era
-from mcp_junction.resilience.stalls import Stalls
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.exchange import Exchange
@@ -45,7 +45,7 @@ class SseLink:
         ear: Ear,
         limit: int,
         dialer: Dialer | None = None,
-        stalls: Stalls | None = None,
+        stalls: StallSweep | None = None,
     ) -> None:
         self.server = definition.key
         self.era = Era.HANDSHAKE
