@@ -228,7 +228,7 @@ class VaultError(JunctionError):
 
 
 class MissingKey(VaultError):
-    """A value was sealed with a key that is not here. Never holds either."""
+    """A value was sealed with a key that is not here. The message holds neither of them."""
 
 
 class MaskError(JunctionError):

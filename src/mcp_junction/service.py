@@ -28,7 +28,7 @@ from mcp_junction.listener.http.app import HttpListener
 from mcp_junction.listener.http.doors import Standing
 from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
-from mcp_junction.listener.http.owner import LocalOwner
+from mcp_junction.listener.http.owner import OwnerCheck
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
 from mcp_junction.listener.http.registry import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
@@ -68,7 +68,7 @@ class Service:
         if owner_without_key and self._needs_key:
             raise UsageError("--owner-without-key: only on loopback, and not with --require-key")
         self._owner_without_key = owner_without_key
-        self._owner = LocalOwner()
+        self._owner = OwnerCheck()
         if not is_loopback(host) and not keys.has_any:
             raise UsageError(
                 f"listening on {host} needs keys: make one with `mcp-junction keys create`,"
@@ -107,7 +107,7 @@ class Service:
         authorization = headers.get(b"authorization")
         if authorization:
             return self._keys.principal(authorization)
-        if self._is_open_to_owner and self._owner.makes(scope, headers):
+        if self._is_open_to_owner and self._owner.is_owner_request(scope, headers):
             return LOCAL_OWNER
         return None
 
@@ -116,7 +116,7 @@ class Service:
         """Whether the owner needs no key: while no key for anybody else was ever made here."""
         if self._needs_key:
             return False
-        return self._owner_without_key or not self._keys.was_issued
+        return self._owner_without_key or not self._keys.has_issued_client_keys
 
     def endpoint(self, path: str) -> Endpoint | None:
         """What is at a path; servers come and go, and so do their addresses."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.audit import denials as module
-from mcp_junction.audit.denials import ANONYMOUS, MOST, OTHERS, SAMPLES, Denials, Denied
+from mcp_junction.audit.denials import ANONYMOUS, MOST, OTHERS, SAMPLES, Denial, Denials
 from mcp_junction.store.records import AuditQuery
 
 pytestmark = pytest.mark.req("NFR-SEC4")
@@ -22,8 +22,8 @@ class Rows(list):
         return sum(row.detail["count"] for row in self)
 
 
-def denied(target="box.echo", actor="vi", address=None, action="tools/call") -> Denied:
-    return Denied("call", actor, action, target, "no right", "viewer", "s1", address)
+def denied(target="box.echo", actor="vi", address=None, action="tools/call") -> Denial:
+    return Denial("call", actor, action, target, "no right", "viewer", "s1", address)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ async def test_a_flood_from_everywhere_is_bounded_and_still_counted(denials, row
         address = f"10.{number >> 8}.{number & 255}.1"
         denials.add(denied(f"/{number}" * 1000, ANONYMOUS, address))
     assert len(denials._repeated) == 10
-    assert len(denials._rest) == 11
+    assert len(denials._overflow) == 11
     denials.flush()
     assert len(rows) == 10 + 11
     assert rows.total == 5_000

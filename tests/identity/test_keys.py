@@ -62,7 +62,7 @@ async def test_a_key_of_the_administrators_own_making_is_taken_and_the_one_befor
     await ring.adopt(first, "JUNCTION_ADMIN_KEY")
     await ring.adopt(first, "JUNCTION_ADMIN_KEY")
     assert whose(ring.principal(bearer(first))) == ("admin", Role.ADMIN)
-    assert (ring.has_admin, ring.was_issued) == (True, False)
+    assert (ring.has_admin, ring.has_issued_client_keys) == (True, False)
     assert first not in repr(await ring.all())
     await ring.adopt(second, "JUNCTION_ADMIN_KEY")
     assert ring.principal(bearer(first)) is None
@@ -82,7 +82,7 @@ async def test_a_key_that_can_be_guessed_or_not_be_sent_is_not_taken(opener, wea
 async def test_an_agents_key_does_not_become_an_administrators(store):
     ring = await KeyRing.open(store)
     _, text = await ring.create(Role.AGENT, "bot", "admin")
-    assert ring.was_issued
+    assert ring.has_issued_client_keys
     with pytest.raises(UsageError, match="no administrator's"):
         await ring.adopt(text, "JUNCTION_ADMIN_KEY")
 

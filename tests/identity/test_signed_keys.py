@@ -49,7 +49,7 @@ async def test_a_row_that_was_put_into_the_database_is_no_key(opener, dump, capl
     assert again.principal(bearer(FORGED)) is None
     assert again.principal(bearer(text)) is not None
     assert [key.id for key in await again.all()] == [text.split("_")[1]]
-    assert "carry no valid signature and are no keys: forged" in caplog.text
+    assert "carry no valid signature and are ignored: forged" in caplog.text
     assert SECRET not in caplog.text
 
 
@@ -142,7 +142,7 @@ async def test_without_the_file_too_nothing_is_signed_beside_signed_rows(opener,
     assert await sign_existing_keys(store, audit, folder) == 0
     again = await ring_of(opener)
     assert again.principal(bearer(FORGED)) is None
-    assert again.was_issued, "whoever removed the note may have removed keys, too"
+    assert again.has_issued_client_keys, "whoever removed the note may have removed keys, too"
 
 
 async def test_a_new_store_has_nothing_to_sign_and_signs_nothing_later(opener, dump):
@@ -175,7 +175,7 @@ async def test_keys_are_signed_anew_with_the_vaults_new_key(opener, dump):
         ring = await KeyRing.open(turned)
         assert ring.principal(bearer(text)) is not None
         assert ring.principal(bearer(gone)) is None
-        assert ring.was_issued
+        assert ring.has_issued_client_keys
         assert {one.id for one in await ring.all()} == {key.id, revoked.id}
     async with await open_store(opener.url, Vault([old])) as behind:
         assert not (await KeyRing.open(behind)).has_any, "it has not the key that signed"
@@ -183,15 +183,17 @@ async def test_keys_are_signed_anew_with_the_vaults_new_key(opener, dump):
 
 async def test_that_a_key_was_made_once_is_known_for_ever(opener, dump):
     ring = await ring_of(opener)
-    assert not ring.was_issued
+    assert not ring.has_issued_client_keys
     await ring.create(Role.ADMIN, "admin", "test")
-    assert not ring.was_issued, "an administrator's is no other's"
+    assert not ring.has_issued_client_keys, "an administrator's is no other's"
     key, _ = await ring.create(Role.VIEWER, "vi", "test")
     await ring.revoke(key.id, "test")
-    assert ring.was_issued
+    assert ring.has_issued_client_keys
     await dump.run("DELETE FROM keys WHERE role = 'viewer'")
-    assert (await ring_of(opener)).was_issued
+    assert (await ring_of(opener)).has_issued_client_keys
     await dump.run("UPDATE key_state SET issued = (1 = 0)")
-    assert (await ring_of(opener)).was_issued, "what was changed is not believed"
+    assert (await ring_of(opener)).has_issued_client_keys, "what was changed is not believed"
     await dump.run("DELETE FROM key_state")
-    assert (await ring_of(opener)).was_issued, "there are keys, and nothing says whose there were"
+    assert (await ring_of(opener)).has_issued_client_keys, (
+        "there are keys, and nothing says whose there were"
+    )

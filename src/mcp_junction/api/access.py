@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from mcp_junction.errors import RequestError
 from mcp_junction.policy.principal import Principal
-from mcp_junction.policy.roles import ANYONE, RIGHTS, Right, has_right, refusal
+from mcp_junction.policy.roles import ANYONE, RIGHTS, Right, explain_refusal, has_right
 
-__all__ = ["ANYONE", "PRINCIPAL", "PUBLIC", "REFUSING", "RIGHTS", "Right", "check", "needs"]
+__all__ = ["ANYONE", "DENIAL_CODES", "PRINCIPAL", "PUBLIC", "RIGHTS", "Right", "check", "needs"]
 
 PRINCIPAL: Final = "mcp_junction.principal"
 """Where the Front leaves, in the scope of a request, whom it is from."""
 _NEEDS: Final = "needs"
-REFUSING: Final = ("UNAUTHENTICATED", "FORBIDDEN")
-"""The codes of errors that the audit has as denials."""
+DENIAL_CODES: Final = ("UNAUTHENTICATED", "FORBIDDEN")
+"""The codes of errors that the audit counts as denials."""
 PUBLIC: Final = frozenset({"/api/v1/docs", "/api/v1/openapi.json"})
 """The paths that need no key. Everywhere else a key is asked for before a route is looked for."""
 
@@ -36,4 +36,4 @@ def check(principal: Principal | None, options: dict[str, Any]) -> None:
     if principal is None:
         raise RequestError("UNAUTHENTICATED", "a key is needed: Authorization: Bearer …")
     if right is None or not has_right(principal, right):
-        raise RequestError("FORBIDDEN", refusal(principal, right))
+        raise RequestError("FORBIDDEN", explain_refusal(principal, right))

@@ -33,7 +33,7 @@ from mcp_junction.api.errors import answer_to
 from mcp_junction.api.openapi import CONFIG, own_pages
 from mcp_junction.api.room import Room
 from mcp_junction.errors import RequestError
-from mcp_junction.listener.http.refusals import refused
+from mcp_junction.listener.http.refusals import describe_denial
 
 ROUTERS = (
     servers.ROUTES,
@@ -61,7 +61,7 @@ def make_app(room: Room) -> Litestar:
     return _Routes(
         [*ROUTERS, docs.show_openapi, docs.show_docs],
         dependencies={"room": Provide(lambda: room, sync_to_thread=False, use_cache=True)},
-        guards=[_guard_of(room)],
+        guards=[_make_guard(room)],
         exception_handlers={Exception: _error},
         openapi_config=CONFIG,
         on_app_init=[own_pages],
@@ -70,8 +70,8 @@ def make_app(room: Room) -> Litestar:
     )
 
 
-def _guard_of(room: Room) -> Guard:
-    """Make the guard of all routes: it refuses who has no right, and tells the audit."""
+def _make_guard(room: Room) -> Guard:
+    """Make the guard of all routes: it refuses callers without the right, and tells the audit."""
 
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
@@ -81,7 +81,7 @@ def _guard_of(room: Room) -> Guard:
         try:
             check(principal, handler.opt)
         except RequestError as error:
-            room.denials.add(refused(scope, error.detail, principal))
+            room.denials.add(describe_denial(scope, error.detail, principal))
             raise
 
     return guard

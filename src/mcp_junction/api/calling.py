@@ -128,7 +128,7 @@ class Calling:
         session = self._session(principal)
         params = {"name": Raw(b'""'), "arguments": arguments}
         try:
-            spelled, record = await self._found(session, name, server)
+            spelled, record = await self._resolve_or_wait(session, name, server)
         except (RequestError, NotFound) as error:
             await _record_refused(self._call(session, name, params), INVALID_PARAMS, str(error))
             raise
@@ -175,10 +175,10 @@ class Calling:
 
     # -- which tool is meant
 
-    async def _found(
+    async def _resolve_or_wait(
         self, session: Session, name: str, server: str | None
     ) -> tuple[str, ServerRecord | None]:
-        """What ``_resolved`` finds, once the server that is meant has been waited for."""
+        """Resolve a name; an unknown one again after waiting for its server to come up."""
         try:
             return await self._resolved(session, name, server)
         except RequestError:
@@ -299,7 +299,7 @@ class Calling:
 
 
 async def _record_refused(call: Call, code: int, words: str) -> None:
-    """Take a call that goes nowhere down the pipeline: whoever records calls records it, too."""
+    """Send a refused call through the pipeline, so that it is recorded like any other."""
     call.ended_by = outcomes.failed(code, words, Delivery.NOT_SENT)
     if code == DENIED:
         call.denial = words

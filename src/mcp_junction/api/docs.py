@@ -54,7 +54,7 @@ _making = threading.Lock()
     include_in_schema=False,
 )
 async def show_openapi(request: AnyRequest) -> Response[bytes]:
-    document = await asyncio.to_thread(_made_once, _document, request.app)
+    document = await asyncio.to_thread(_make_once, _document, request.app)
     return Response(document, media_type=MediaType.JSON)
 
 
@@ -64,12 +64,12 @@ async def show_openapi(request: AnyRequest) -> Response[bytes]:
     include_in_schema=False,
 )
 async def show_docs(request: AnyRequest) -> Response[bytes]:
-    page = await asyncio.to_thread(_made_once, _page, request.app)
+    page = await asyncio.to_thread(_make_once, _page, request.app)
     return Response(page, media_type=MediaType.HTML, headers=_CLOSED)
 
 
-def _made_once(make: Callable[[Litestar], bytes], app: Litestar) -> bytes:
-    """Make a document, or wait for the thread that makes it."""
+def _make_once(make: Callable[[Litestar], bytes], app: Litestar) -> bytes:
+    """Make a document, in one thread at a time."""
     with _making:
         return make(app)
 

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from mcp_junction.api.access import PRINCIPAL, PUBLIC, REFUSING, Right, check, needs
+from mcp_junction.api.access import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.api.errors import ErrorAnswer, answer_to
-from mcp_junction.audit.denials import Denied
+from mcp_junction.audit.denials import Denial
 from mcp_junction.errors import RequestError
 from mcp_junction.listener.http.doors import METRICS
-from mcp_junction.listener.http.refusals import refused
+from mcp_junction.listener.http.refusals import describe_denial
 from mcp_junction.policy.principal import Principal
 from mcp_junction.telemetry.exposition import CONTENT_TYPE
 
@@ -51,7 +51,7 @@ class Front:
         keys: Keys,
         make: Callable[[], App],
         metrics: Callable[[], bytes],
-        deny: Callable[[Denied], None],
+        deny: Callable[[Denial], None],
     ) -> None:
         self._keys = keys
         self._deny = deny
@@ -89,8 +89,8 @@ class Front:
                 return
             app = self._loaded()
         except RequestError as error:
-            if error.code in REFUSING:
-                self._deny(refused(scope, error.detail, principal))
+            if error.code in DENIAL_CODES:
+                self._deny(describe_denial(scope, error.detail, principal))
             await respond(send, answer_to(error))
             return
         # What the app needs of our own server is the body, and to hear that the client has left.

@@ -106,7 +106,7 @@ async def list_changes(
         return servers[tool.server_id].name, tool.name, tool.id
 
     found = page(sorted(tools, key=place), place, limit, cursor)
-    shown = [ReviewedTool(**_reviewed(servers[one.server_id], one)) for one in found.items]
+    shown = [ReviewedTool(**_review_fields(servers[one.server_id], one)) for one in found.items]
     return ReviewedToolPage(found.total, found.next_cursor, shown)
 
 
@@ -118,10 +118,10 @@ async def list_changes(
     description="Field by field, old and new. `hash` is what to approve or to block.",
 )
 async def show_changes(room: InRoom, tool_id: ToolRef) -> ToolReview:
-    server, tool = await _meant(room, tool_id)
-    changes = [_field(change) for change in changes_of(tool)]
+    server, tool = await _find_tool(room, tool_id)
+    changes = [_field_change(change) for change in changes_of(tool)]
     whole = shown_tool(tool, source(server), with_schema=True)
-    return ToolReview(**_reviewed(server, tool), changes=changes, tool=whole)
+    return ToolReview(**_review_fields(server, tool), changes=changes, tool=whole)
 
 
 @post(
@@ -134,7 +134,7 @@ async def show_changes(room: InRoom, tool_id: ToolRef) -> ToolReview:
 )
 async def approve_tool(request: AnyRequest, room: InRoom, tool_id: ToolRef) -> Tool:
     digest = shaped((await read_body(request))[1], DefinitionHash).hash
-    server, tool = await _meant(room, tool_id)
+    server, tool = await _find_tool(room, tool_id)
     actor = caller(request)
     record = await room.registry.reviews.approve(server.id, tool.name, digest, actor)
     return shown_tool(record, source(server), with_schema=True)
@@ -150,14 +150,14 @@ async def approve_tool(request: AnyRequest, room: InRoom, tool_id: ToolRef) -> T
 )
 async def block_tool(request: AnyRequest, room: InRoom, tool_id: ToolRef) -> Tool:
     digest = shaped((await read_body(request))[1], DefinitionHash).hash
-    server, tool = await _meant(room, tool_id)
+    server, tool = await _find_tool(room, tool_id)
     actor = caller(request)
     record = await room.registry.reviews.block(server.id, tool.name, digest, actor)
     return shown_tool(record, source(server), with_schema=True)
 
 
-async def _meant(room: InRoom, ref: str) -> tuple[ServerRecord, ToolRecord]:
-    """The one tool that is meant. Raises RequestError."""
+async def _find_tool(room: InRoom, ref: str) -> tuple[ServerRecord, ToolRecord]:
+    """Find the one tool with this id or name. Raises RequestError."""
     try:
         found = await room.registry.reviews.find(ref)
     except NotFound:  # its server has been removed meanwhile
@@ -165,13 +165,13 @@ async def _meant(room: InRoom, ref: str) -> tuple[ServerRecord, ToolRecord]:
     if not found:
         raise RequestError("TOOL_NOT_FOUND", "there is no such tool")
     if len(found) > 1:
-        words = "several tools are spelled so; use the id of one of them"
+        words = "several tools have this name; use the id of one of them"
         told = [{"id": tool.id, "server": server.name} for server, tool in found]
         raise RequestError("TOOL_AMBIGUOUS", words, {"candidates": told})
     return found[0]
 
 
-def _reviewed(server: ServerRecord, tool: ToolRecord) -> dict[str, Any]:
+def _review_fields(server: ServerRecord, tool: ToolRecord) -> dict[str, Any]:
     return {
         "id": tool.id,
         "name": f"{server.name}.{tool.name}",
@@ -187,7 +187,7 @@ def _reviewed(server: ServerRecord, tool: ToolRecord) -> dict[str, Any]:
     }
 
 
-def _field(change: Change) -> FieldChange:
+def _field_change(change: Change) -> FieldChange:
     before, after = (
         None if raw is None else msgspec.json.decode(raw) for raw in (change.before, change.after)
     )

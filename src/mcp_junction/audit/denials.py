@@ -1,4 +1,4 @@
-"""Denials: what was refused, as rows of the audit that no flood of refusals can drown.
+"""Denials: writes refused calls and requests to the audit, in a bounded number of rows.
 
 The first refusal of a principal, an action and a target is a row at once; what is refused again is
 counted, and a minute later is one row with the count. There are at most a thousand such triples at
@@ -34,7 +34,7 @@ _SAMPLE: Final = 100
 """Characters of a target among samples: all of them must fit into one row."""
 
 
-class Denied(msgspec.Struct, frozen=True, gc=False):
+class Denial(msgspec.Struct, frozen=True, gc=False):
     """One refusal."""
 
     kind: str
@@ -50,17 +50,17 @@ class Denied(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Repeated(msgspec.Struct):
-    """Refusals since their last row."""
+    """Counts equal refusals since their last row."""
 
-    first: Denied
+    first: Denial
     since: float
     count: int = 0
 
 
-class _Rest(msgspec.Struct):
-    """What has no row of its own, of one principal or network."""
+class _Overflow(msgspec.Struct):
+    """Counts refusals beyond MOST triples, of one principal or network."""
 
-    first: Denied
+    first: Denial
     network: str | None
     since: float
     count: int = 0
@@ -68,7 +68,7 @@ class _Rest(msgspec.Struct):
 
 
 class Denials:
-    """Takes refusals and gives rows to ``record``. A refusal costs little more than a look-up."""
+    """Counts refusals and gives rows to ``record``. A repeated refusal costs one look-up."""
 
     def __init__(
         self, record: Callable[[Entry], None], now: Callable[[], float] = time.time
@@ -76,23 +76,23 @@ class Denials:
         self._record = record
         self._now = now
         self._repeated: dict[tuple[str, str, str, str], _Repeated] = {}
-        self._rest: dict[str, _Rest] = {}
+        self._overflow: dict[str, _Overflow] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def add(self, denied: Denied) -> None:
-        """Take one refusal."""
-        target = denied.target[:_LONGEST]
-        key = denied.address or denied.actor, denied.role, denied.action, target
+    def add(self, denial: Denial) -> None:
+        """Count one refusal; the first of its kind is a row at once."""
+        target = denial.target[:_LONGEST]
+        key = denial.address or denial.actor, denial.role, denial.action, target
         known = self._repeated.get(key)
         if known is not None:
             known.count += 1
         elif len(self._repeated) < MOST:
-            denied = msgspec.structs.replace(denied, target=target)
-            self._repeated[key] = _Repeated(denied, self._now())
-            self._record(self._entry(denied, 1, {}))
+            denial = msgspec.structs.replace(denial, target=target)
+            self._repeated[key] = _Repeated(denial, self._now())
+            self._record(self._entry(denial, 1, {}))
         else:
-            self._add_rest(denied, target)
+            self._count_overflow(denial, target)
         if self._timer is None:
             self._arm()
 
@@ -104,12 +104,12 @@ class Denials:
                 known.count, known.since = 0, self._now()
             else:
                 del self._repeated[key]
-        rest, self._rest = self._rest, {}
-        for one in rest.values():
+        overflow, self._overflow = self._overflow, {}
+        for one in overflow.values():
             self._record(self._summary(one))
 
     def close(self) -> None:
-        """Make the last rows; from now on none waits."""
+        """Write the rows that are left; from now on each refusal is a row at once."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -117,7 +117,7 @@ class Denials:
         self.flush()
 
     def _arm(self) -> None:
-        """Have what is counted become rows in time; without any there is no timer."""
+        """Start the timer after which counted refusals become rows."""
         if self._closed:
             self.flush()
         else:
@@ -129,48 +129,48 @@ class Denials:
         if self._repeated:
             self._arm()
 
-    def _add_rest(self, denied: Denied, target: str) -> None:
-        network = None if denied.address is None else _network(denied.address)
-        group = f"{denied.role} {denied.actor}" if network is None else network
-        rest = self._rest.get(group)
-        if rest is None:
-            if len(self._rest) >= MOST:
+    def _count_overflow(self, denial: Denial, target: str) -> None:
+        network = None if denial.address is None else _network(denial.address)
+        group = f"{denial.role} {denial.actor}" if network is None else network
+        overflow = self._overflow.get(group)
+        if overflow is None:
+            if len(self._overflow) >= MOST:
                 group, network = "", OTHERS
-                denied = msgspec.structs.replace(denied, actor=OTHERS, role="", address=OTHERS)
-            rest = self._rest.get(group) or _Rest(denied, network, self._now())
-            self._rest[group] = rest
-        rest.count += 1
-        if len(rest.samples) < SAMPLES:
-            rest.samples.append((denied.action, target[:_SAMPLE]))
+                denial = msgspec.structs.replace(denial, actor=OTHERS, role="", address=OTHERS)
+            overflow = self._overflow.get(group) or _Overflow(denial, network, self._now())
+            self._overflow[group] = overflow
+        overflow.count += 1
+        if len(overflow.samples) < SAMPLES:
+            overflow.samples.append((denial.action, target[:_SAMPLE]))
 
     # -- rows
 
-    def _entry(self, denied: Denied, count: int, more: dict[str, Any]) -> Entry:
-        whence = {} if denied.address is None else {"address": denied.address}
+    def _entry(self, denial: Denial, count: int, more: dict[str, Any]) -> Entry:
+        origin = {} if denial.address is None else {"address": denial.address}
         return Entry(
-            kind=denied.kind,
-            actor=denied.actor,
-            action=denied.action,
+            kind=denial.kind,
+            actor=denial.actor,
+            action=denial.action,
             at=self._now(),
-            role=denied.role,
-            server_id=denied.server_id,
-            target=redact_value(denied.target),
+            role=denial.role,
+            server_id=denial.server_id,
+            target=redact_value(denial.target),
             decision="denied",
             outcome=OutcomeName.DENIED,
-            detail={"reason": denied.reason, "count": count, **whence, **more},
+            detail={"reason": denial.reason, "count": count, **origin, **more},
         )
 
-    def _summary(self, rest: _Rest) -> Entry:
-        detail: dict[str, Any] = {"count": rest.count, "since": rest.since}
-        if rest.network is not None:
-            detail["network"] = rest.network
-        detail["samples"] = [{"action": action, "target": t} for action, t in rest.samples]
+    def _summary(self, overflow: _Overflow) -> Entry:
+        detail: dict[str, Any] = {"count": overflow.count, "since": overflow.since}
+        if overflow.network is not None:
+            detail["network"] = overflow.network
+        detail["samples"] = [{"action": action, "target": t} for action, t in overflow.samples]
         return Entry(
             kind="denials",
-            actor=rest.first.actor,
+            actor=overflow.first.actor,
             action="denials",
             at=self._now(),
-            role=rest.first.role,
+            role=overflow.first.role,
             decision="denied",
             outcome=OutcomeName.DENIED,
             detail=detail,
@@ -178,7 +178,7 @@ class Denials:
 
 
 def _network(address: str) -> str:
-    """The network of an address: what one party can have many addresses in."""
+    """Return the /24 or, for IPv6, the /64 of an address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

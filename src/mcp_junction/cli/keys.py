@@ -15,7 +15,7 @@ from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.signing import sign_existing_keys
 from mcp_junction.policy.principal import LOCAL_OWNER, Role
-from mcp_junction.policy.roles import KEY_ROLES, Right, has_right, refusal
+from mcp_junction.policy.roles import KEY_ROLES, Right, explain_refusal, has_right
 from mcp_junction.store.records import KeyRecord
 
 _ROLES = [role.value for role in KEY_ROLES]
@@ -71,7 +71,7 @@ def _ask_role() -> str:
 
 async def _act(given: argparse.Namespace) -> int:
     if not has_right(LOCAL_OWNER, Right.CHANGE_KEYS):
-        raise UsageError(refusal(LOCAL_OWNER, Right.CHANGE_KEYS))
+        raise UsageError(explain_refusal(LOCAL_OWNER, Right.CHANGE_KEYS))
     async with opened(given) as storage:
         store = storage.store
         if given.action == "list" and not await store.keys.unsigned():
@@ -84,7 +84,7 @@ async def _act(given: argparse.Namespace) -> int:
 async def _create(given: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
     agent = given.agent or given.role
     me = LOCAL_OWNER
-    is_first = given.role != Role.ADMIN and not ring.was_issued
+    is_first = given.role != Role.ADMIN and not ring.has_issued_client_keys
     async with log.act(me.id, me.role, "key.create", target=agent, detail={"role": given.role}):
         key, text = await ring.create(Role(given.role), agent, me.id)
     if is_first:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.roles import KEY_ROLES
-from mcp_junction.store.keys import KeysRead
+from mcp_junction.store.keys import StoredKeys
 from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.store import Store
 
@@ -52,7 +52,7 @@ class KeyRing:
         self._now = now
         self._in_force: dict[bytes, _Known] = {}
         self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
-        self._was_issued = True
+        self._has_issued_client_keys = True
         self._generation = -1
         self._read_at = now()
         """When the store was last asked what the keys are, and answered."""
@@ -62,7 +62,7 @@ class KeyRing:
         ring = cls(store)
         if await store.keys.unsigned() == []:
             await store.keys.sign_existing(())  # a new store: none of its rows is from before
-        if await store.keys.sign_anew():
+        if await store.keys.renew_signatures():
             log.warning("keys were signed anew with the vault's new key")
         await ring._load()
         return ring
@@ -95,9 +95,9 @@ class KeyRing:
         return bool(self._in_force)
 
     @property
-    def was_issued(self) -> bool:
+    def has_issued_client_keys(self) -> bool:
         """Whether a key for anybody but an administrator was ever made in this store."""
-        return self._was_issued
+        return self._has_issued_client_keys
 
     @property
     def has_admin(self) -> bool:
@@ -128,7 +128,7 @@ class KeyRing:
     # -- changing
 
     async def refresh(self) -> None:
-        """See what others have changed. A store that is away makes us blind, and raises nothing."""
+        """Read what other processes have changed. Raises nothing: see ``is_blind``."""
         try:
             await self._load()
         except StoreUnavailable:
@@ -187,21 +187,22 @@ class KeyRing:
         began = self._now()
         generation = (await self._store.generations()).get("keys", 0)
         if generation != self._generation:
-            self._take(await self._store.keys.read())
+            self._use(await self._store.keys.read())
             self._generation = generation
         self._read_at = began
 
-    def _take(self, found: KeysRead) -> None:
-        """Let these be the keys."""
+    def _use(self, found: StoredKeys) -> None:
+        """Use these keys from now on."""
         if found.rejected:
             log.error(
-                "%d rows of the table of keys carry no valid signature and are no keys: %s",
+                "%d rows of the table of keys carry no valid signature and are ignored: %s;"
+                " if the store's key was changed, give both: MCP_CREDENTIAL_KEY='NEW OLD'",
                 len(found.rejected),
                 ", ".join(found.rejected[:_SHOWN]),
             )
         good = [key for key in found.keys if key.revoked_at is None and key.role in KEY_ROLES]
         self._in_force = {key.id.encode(): _known(key) for key in good}
-        self._was_issued = found.was_issued
+        self._has_issued_client_keys = found.has_issued_client_keys
         self._seen.clear()
 
 

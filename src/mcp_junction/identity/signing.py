@@ -1,8 +1,8 @@
-"""Signing of keys from before keys were signed: once in the life of a store, and audited.
+"""Signs the keys that an older version stored unsigned: once in the life of a store, and audited.
 
-That it was done is noted in the store, under a MAC, and in a file of the data directory: who can
-only write to the database, and deletes the note there, still gets no row of their own signed.
-New keys and revocations are signed by the store itself.
+That it was done is noted in the store, under a MAC, and in a file of the data directory: somebody
+who can write to the database, and deletes the note there, still gets no row of their own signed.
+New keys and revocations are signed by ``store/keys.py``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ log = logging.getLogger("mcp_junction.identity")
 
 
 async def sign_existing_keys(store: Store, audit: AuditLog, folder: Path) -> int:
-    """Sign the keys of a store from before, if that was never done; returns how many."""
+    """Sign the keys that an older version stored, unless that was done before; how many."""
     ids = await store.keys.unsigned()
     note = folder / FILE
     if ids and note.exists():
         log.error(
-            "%d rows of the table of keys are not signed, and are no keys: keys of this data"
+            "%d rows of the table of keys are not signed and are ignored: the keys of this data"
             " directory were signed before. If the store was restored from a backup of an older"
             " version, delete %s and start again",
             len(ids),
@@ -38,7 +38,7 @@ async def sign_existing_keys(store: Store, audit: AuditLog, folder: Path) -> int
         me, detail = LOCAL_OWNER, {"keys": len(ids), "ids": ids[:_SHOWN]}
         async with audit.act(me.id, me.role, "keys.sign", detail=detail):
             count = await store.keys.sign_existing(ids)
-        log.warning("%d keys from before were signed", count)
+        log.warning("%d keys that an older version had stored were signed", count)
     if not note.exists():
         note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         note.touch(mode=0o600)

@@ -47,7 +47,8 @@ def refusal(
     return Reply(encode.error(frame_id, payload), HTTP_STATUS.get(code, 200))
 
 
-def other_version(frame_id: bytes, meta: Raw) -> Reply:
+def refuse_version(frame_id: bytes, meta: Raw) -> Reply:
+    """Answer a request whose ``_meta`` names a protocol version we do not speak."""
     version = frames.text(envelope.read(meta).version)
     if version is None:
         return refusal(frame_id, INVALID_PARAMS, "the protocol version must be a string")

@@ -27,7 +27,7 @@ from mcp_junction.listener import agreement
 from mcp_junction.listener.agreement import Headers
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.introductions import Introductions
-from mcp_junction.listener.replies import HTTP_STATUS, Reply, other_version, refusal
+from mcp_junction.listener.replies import HTTP_STATUS, Reply, refusal, refuse_version
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, frames
@@ -156,7 +156,7 @@ class StatelessDispatcher:
         way: Way,
     ) -> Rest:
         if visitor is None:
-            reply: Reply | Coroutine[Any, Any, Reply] = other_version(frame_id, params["_meta"])
+            reply: Reply | Coroutine[Any, Any, Reply] = refuse_version(frame_id, params["_meta"])
         elif method in BY_LIST:
             reply = self._list(visitor, frame_id, BY_LIST[method], params)
         elif method == "server/discover":

@@ -66,8 +66,8 @@ def has_right(principal: Principal, right: Right) -> bool:
     return right in RIGHTS[principal.role]
 
 
-def refusal(principal: Principal, right: Right | None) -> str:
-    """Say why a principal is refused; None is something that nobody has a right to."""
+def explain_refusal(principal: Principal, right: Right | None) -> str:
+    """Say why a principal is refused; ``right`` is None for what nobody may use."""
     if right is None:
         return f"the role {principal.role} may not use this"
     if right is Right.CALL and principal.role is Role.ORCHESTRATOR:

@@ -2,8 +2,8 @@
 
 Each row carries a MAC over all its fields, under a key that is derived from the vault's: who can
 only write to the database can make no key, change none and take no revocation back by editing a
-row. A row without a valid MAC is not handed out. Rows from before there were MACs are signed once;
-the row of ``key_state`` says that this was done.
+row. A row without a valid MAC is not handed out. Rows that an older version stored
+unsigned are signed once; the row of ``key_state`` says that this was done.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Signer(Protocol):
-    """What proves that a row was written by somebody who has the vault's key."""
+    """Signs rows, and verifies that somebody with the vault's key wrote them."""
 
     def sign(self, message: bytes, purpose: str) -> bytes: ...
 
@@ -37,19 +37,19 @@ class Signer(Protocol):
         """Whether any of the vault's keys made this MAC."""
         ...
 
-    def is_signed_anew(self, mac: bytes) -> bool:
-        """Whether the key that signs now made it."""
+    def is_by_current_key(self, mac: bytes) -> bool:
+        """Whether the key that signs now made this MAC."""
         ...
 
 
-class KeysRead(msgspec.Struct, frozen=True):
-    """All that the table of keys says."""
+class StoredKeys(msgspec.Struct, frozen=True):
+    """What was read from the table of keys."""
 
     keys: list[KeyRecord]
     """Those with a valid MAC, oldest first."""
     rejected: list[str]
     """The ids of rows that are no keys, because their MAC is missing or not valid."""
-    was_issued: bool
+    has_issued_client_keys: bool
     """Whether a key for anybody but an administrator was ever made; true when that is not known."""
 
 
@@ -61,16 +61,16 @@ class Keys:
         self._signer = signer
 
     async def all(self) -> list[KeyRecord]:
-        """All keys, oldest first; rows without a valid MAC are none."""
+        """All keys, oldest first, without rows that have no valid MAC."""
         return (await self.read()).keys
 
-    async def read(self) -> KeysRead:
+    async def read(self) -> StoredKeys:
         rows = await self._database.read(Query(_ALL), TABLE.records)
         state = await self._database.read(Query(_STATE), list)
         keys = [key for key in rows if self._is_signed(key)]
         rejected = [str(key.id) for key in rows if not self._is_signed(key)]
         issued = any(key.role != _ADMIN for key in rows)
-        return KeysRead(keys, rejected, issued or self._says_issued(state, rows))
+        return StoredKeys(keys, rejected, issued or self._says_issued(state, rows))
 
     async def add(self, key: KeyRecord) -> KeyRecord:
         """Store a new key, signed. Raises AlreadyExists."""
@@ -83,23 +83,23 @@ class Keys:
     # -- signing
 
     async def unsigned(self) -> list[str] | None:
-        """The ids of rows from before keys were signed; None when that was done already."""
+        """The ids of rows that an older version stored unsigned; None once they were signed."""
         if await self._database.read(Query(_STATE), list):
             return None
         rows = await self._database.read(Query(_ALL), TABLE.records)
         return [str(key.id) for key in rows if not self._is_signed(key)]
 
     async def sign_existing(self, ids: Sequence[str]) -> int:
-        """Sign these rows, which are from before, and note that it was done: it is done only once.
+        """Sign these rows of an older version, and note that it was done: it is done only once.
 
         Returns how many were signed: 0 as well when another process was first, or when there is a
         signed row already, so that somebody must have removed the note.
         """
         return await self._database.write(self._sign_existing(frozenset(ids)))
 
-    async def sign_anew(self) -> int:
-        """Sign what an older key of the vault's has signed with the one that signs now."""
-        return await self._database.write(self._sign_anew())
+    async def renew_signatures(self) -> int:
+        """Sign again, with the vault's current key, what an older one has signed; how many."""
+        return await self._database.write(self._renew_signatures())
 
     # -- scripts
 
@@ -140,16 +140,16 @@ class Keys:
         yield self._state(issued=was_done or any(key.role != _ADMIN for key in rows))
         return len(chosen)
 
-    def _sign_anew(self) -> Script[int]:
+    def _renew_signatures(self) -> Script[int]:
         old = [
             key
             for key in TABLE.records((yield Query(_ALL)))
-            if self._is_signed(key) and not self._signer.is_signed_anew(key.mac or b"")
+            if self._is_signed(key) and not self._signer.is_by_current_key(key.mac or b"")
         ]
         for key in old:
             yield _put_mac(self._signed(key))
         for issued, mac in (yield Query(_STATE)):
-            if self._verifies_state(bool(issued), mac) and not self._signer.is_signed_anew(mac):
+            if self._verifies_state(bool(issued), mac) and not self._signer.is_by_current_key(mac):
                 yield self._state(issued=bool(issued))
         if old:
             yield bump(TOPIC)
@@ -183,7 +183,7 @@ class Keys:
 
 
 def _key_form(key: KeyRecord) -> bytes:
-    """All fields of a row but its MAC, as they are signed."""
+    """Encode all fields of a row but its MAC, for signing."""
     fields = msgspec.structs.astuple(msgspec.structs.replace(key, mac=None))
     return b"key/" + _encode(fields)
 

@@ -27,14 +27,14 @@ FILE: Final = "junction.db"
 _POSTGRES: Final = ("postgresql", "postgres")
 
 
-class Secrecy(Sealer, Signer, Protocol):
-    """What the shelves need of a vault."""
+class StoreVault(Sealer, Signer, Protocol):
+    """What the store needs of a vault: sealing and signing."""
 
 
 class Store:
     """Everything that is kept. Every method of a shelf may raise StoreUnavailable."""
 
-    def __init__(self, database: Database, vault: Secrecy, kept_events: int = KEPT) -> None:
+    def __init__(self, database: Database, vault: StoreVault, kept_events: int = KEPT) -> None:
         self._database = database
         self.servers = Servers(database, vault)
         self.tools = Tools(database)
@@ -98,7 +98,7 @@ def default_url(data_dir: Path) -> str:
 
 async def open_store(
     url: str,
-    vault: Secrecy,
+    vault: StoreVault,
     *,
     kept_events: int = KEPT,
     connection_class: type[Any] | None = None,

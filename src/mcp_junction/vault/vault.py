@@ -75,8 +75,8 @@ class Vault:
         key = self._keys.get(mac[:_ID])
         return key is not None and hmac.compare_digest(_mac(key, purpose, message), mac[_ID:])
 
-    def is_signed_anew(self, mac: bytes) -> bool:
-        """Whether the first key made a MAC, and not one from before it."""
+    def is_by_current_key(self, mac: bytes) -> bool:
+        """Whether the first key, the one that signs now, made this MAC."""
         return mac[:_ID] == self._first
 
     @property

@@ -13,7 +13,7 @@ from time import time
 from msgspec import Raw
 
 from mcp_junction.audit.chain import Entry
-from mcp_junction.audit.denials import Denied
+from mcp_junction.audit.denials import Denial
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN
@@ -37,7 +37,7 @@ class CallAudit:
     def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
         """A call has its answer. On the way of every call: it must cost next to nothing."""
         if call.denial is not None:
-            self._log.denials.add(_denied(call, call.denial))
+            self._log.denials.add(_describe_denial(call, call.denial))
             return
         principal, route, intent = call.caller.principal, call.route, call.intent
         arguments = call.params.get("arguments")
@@ -94,11 +94,11 @@ class CallAudit:
         )
 
 
-def _denied(call: Call, reason: str) -> Denied:
+def _describe_denial(call: Call, reason: str) -> Denial:
     principal, route = call.caller.principal, call.route
     target = call.name if route is None else route.canonical
     server = None if route is None else route.upstream.definition.id
-    return Denied("call", principal.id, call.method, target, reason, principal.role, server)
+    return Denial("call", principal.id, call.method, target, reason, principal.role, server)
 
 
 def _is_own(call: Call) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mcp_junction.audit.denials import Denied
+from mcp_junction.audit.denials import Denial
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
@@ -30,7 +30,7 @@ from mcp_junction.listener.http.doors import (
 from mcp_junction.listener.http.exchange import Exchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.heads import Fields
-from mcp_junction.listener.http.refusals import refused
+from mcp_junction.listener.http.refusals import describe_denial
 from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.policy.principal import Principal
@@ -88,7 +88,7 @@ class HttpListener:
         tasks: TaskScope,
         max_body: int,
         rest: Rest | None = None,
-        deny: Callable[[Denied], None] | None = None,
+        deny: Callable[[Denial], None] | None = None,
     ) -> None:
         self._doors = doors
         self._deny = deny
@@ -133,11 +133,11 @@ class HttpListener:
         return _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
 
     def _note_refused(self, scope: Scope, status: int, reason: str) -> None:
-        """Tell who was not let in: the log who it was, and the audit what for, too."""
+        """Write a refused request to the log and to the audit."""
         client = scope.get("client") or ("an unknown client",)
         log.info("%d for %s by %s", status, client[0], scope["scheme"])
         if self._deny is not None:
-            self._deny(refused(scope, reason))
+            self._deny(describe_denial(scope, reason))
 
     async def _keep_out(self, scope: Scope, send: Send) -> None:
         words = "this Host or Origin is not let in"

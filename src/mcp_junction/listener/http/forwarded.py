@@ -18,7 +18,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PROXIED: Final = "mcp_junction.proxied"
 """Where the scope of a request says that it came from a trusted proxy."""
-FORWARDING: Final = frozenset(
+PROXY_HEADERS: Final = frozenset(
     (
         b"forwarded",
         b"via",

@@ -1,8 +1,8 @@
 """Peers: whether the other end of a connection is on this machine, and whose process it is.
 
 On Linux the kernel is asked for the owner of the peer's socket, by netlink or, where that is not
-allowed, in ``/proc/net``. What cannot be found out is nobody's. Elsewhere only the addresses count.
-It says nothing about a request: which may come through a proxy that is ours.
+allowed, in ``/proc/net``. An owner that cannot be found out counts as somebody else. On other
+systems only the addresses count. It does not say who made a request: the peer may be a proxy.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def uid_of_peer(ours: tuple[Address, int], theirs: tuple[Address, int]) -> int |
         return _uid_in_tables(ours, theirs)
     except (OSError, ValueError):
         log.warning(
-            "whose a connection is cannot be found out here (no netlink, no /proc/net/tcp);"
-            " requests without a key are refused"
+            "which user owns a connection cannot be found out here (no netlink, no /proc/net/tcp);"
+            " requests without a key are refused: use a key, see mcp-junction keys create"
         )
         return None
 
 
 def _uid_by_netlink(ours: tuple[Address, int], theirs: tuple[Address, int]) -> int | None:
-    """Ask for the one socket; it takes some microseconds. Raises OSError."""
+    """Ask the kernel for the owner of the peer's socket, in some microseconds. Raises OSError."""
     family = socket.AF_INET if theirs[0].version == 4 else socket.AF_INET6
     ends = theirs[0].packed.ljust(16, b"\0") + ours[0].packed.ljust(16, b"\0")
     body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
@@ -84,10 +84,10 @@ def _uid_by_netlink(ours: tuple[Address, int], theirs: tuple[Address, int]) -> i
 
 
 def _uid_in_tables(ours: tuple[Address, int], theirs: tuple[Address, int]) -> int | None:
-    """Look for the socket in the kernel's tables. Raises OSError, or ValueError for an odd one."""
+    """Look for the socket in ``/proc/net``. Raises OSError, or ValueError for a bad line."""
     wanted = {
-        (_in_table(packed(theirs[0]), theirs[1]), _in_table(packed(ours[0]), ours[1]))
-        for packed in (_short, _long)
+        (_format_end(packed(theirs[0]), theirs[1]), _format_end(packed(ours[0]), ours[1]))
+        for packed in (_as_packed, _as_ipv6)
     }
     for table in _TABLES:
         if table == _TABLES[1] and not table.exists():
@@ -99,24 +99,24 @@ def _uid_in_tables(ours: tuple[Address, int], theirs: tuple[Address, int]) -> in
     return None
 
 
-def _in_table(packed: bytes, port: int) -> str:
-    """An end of a connection as the tables write it: in words of the machine's byte order."""
+def _format_end(packed: bytes, port: int) -> str:
+    """Format an address and port as ``/proc/net/tcp`` does: words in the machine's byte order."""
     step = -1 if sys.byteorder == "little" else 1
     words = (packed[at : at + 4][::step] for at in range(0, len(packed), 4))
     return f"{b''.join(words).hex().upper()}:{port:04X}"
 
 
-def _short(address: Address) -> bytes:
+def _as_packed(address: Address) -> bytes:
     return address.packed
 
 
-def _long(address: Address) -> bytes:
-    """The same as an address of IPv6."""
+def _as_ipv6(address: Address) -> bytes:
+    """Return an address as the 16 bytes of IPv6; IPv4 as IPv4-mapped."""
     return bytes(10) + b"\xff\xff" + address.packed if address.version == 4 else address.packed
 
 
 def _address(end: Any) -> Address | None:
-    """The address of one end of a connection; one of IPv4 that is written as IPv6 is itself."""
+    """Return the address of one end of a connection; IPv4-mapped IPv6 as IPv4."""
     try:
         address = ipaddress.ip_address(end[0].partition("%")[0])
     except (TypeError, ValueError, IndexError, AttributeError):
