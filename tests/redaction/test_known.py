@@ -127,7 +127,7 @@ def test_a_secret_is_not_in_the_log_nor_in_a_traceback_there():
 
 def test_what_was_learned_can_be_looked_at_ahead(known):
     assert known.is_pending
-    known.take_pending()
+    known.process_pending()
     assert not known.is_pending
     assert known.redact(TOKEN) == "***"
 

@@ -11,7 +11,7 @@ from mcp_junction.redaction.payloads import (
     LOOKED_AT,
     SUMMARY,
     digest_params,
-    redact_named,
+    redact_named_values,
     redact_value,
     summarize,
 )
@@ -60,7 +60,7 @@ def test_whatever_stands_around_it_a_secret_goes(value, name):
 
 def test_what_is_no_secret_stays():
     assert redact_value({"path": "/x", "n": [1, None]}) == {"path": "/x", "n": [1, None]}
-    assert redact_named("the token is in the key store") == "the token is in the key store"
+    assert redact_named_values("the token is in the key store") == "the token is in the key store"
     assert summarize(None) is None
 
 
@@ -74,7 +74,7 @@ def test_a_summary_is_cut_and_made_from_the_beginning_alone():
 )
 def test_a_summary_is_the_beginning_of_the_whole_redacted(parts):
     text = "".join(parts).encode()[:LOOKED_AT].decode("utf-8", "replace")
-    assert summarize(text.encode()) == redact_named(text)[:SUMMARY]
+    assert summarize(text.encode()) == redact_named_values(text)[:SUMMARY]
 
 
 def test_a_summary_holds_no_nul():

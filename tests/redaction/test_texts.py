@@ -7,7 +7,7 @@ import pytest
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
 from mcp_junction.redaction.secrets import secrets_of
-from mcp_junction.redaction.texts import LONGEST, make_plain, redact, redact_error
+from mcp_junction.redaction.texts import LONGEST, redact, redact_error, to_plain_line
 
 REMOTE = ServerDefinition(
     "s",
@@ -72,4 +72,4 @@ def test_nothing_is_hidden_where_there_is_nothing_to_hide():
     ],
 )
 def test_words_are_one_line_of_what_can_be_read(text, said):
-    assert make_plain(text) == said
+    assert to_plain_line(text) == said

@@ -1,6 +1,6 @@
-"""AuditBatch: entries on their way into the store, and those who wait until they are there.
+"""AuditBatch: entries that are being stored, and the futures that wait for it.
 
-It encodes and seals; when, and what happens if the store does not take it, is ``log.py``'s.
+It encodes and seals them; ``log.py`` decides when, and what happens if the store fails.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mcp_junction.store.records import SealedPage
 
 _ROWS_A_TURN: Final = 32
 _TURNS: Final = 16
-"""In how many turns of the loop a page is encoded, if that is more rows a turn."""
+"""A page is encoded in at most so many turns of the loop, with more rows a turn if need be."""
 
 Waiter: TypeAlias = asyncio.Future[str]
 
 
 class AuditBatch:
-    """Entries on their way into the store. They are sealed once, however often they are given."""
+    """Entries that are being stored. They are sealed once, however often storing is tried."""
 
     __slots__ = ("_chain", "_entries", "_first", "_page", "_sealed", "durable", "waiters")
 
@@ -46,13 +46,13 @@ class AuditBatch:
         interpreter's switch interval of milliseconds, each time that the loop has let go of it.
         """
         if KNOWN.is_pending:  # rare, and longer than a turn may take
-            await asyncio.to_thread(KNOWN.take_pending)
+            await asyncio.to_thread(KNOWN.process_pending)
         rows = max(_ROWS_A_TURN, len(self._entries) // _TURNS)
         while self._page.add_rows(rows):  # noqa: ASYNC110 - others have their turn in between
             await asyncio.sleep(0)
 
     def seal(self) -> SealedPage:
-        """Finish the page; called in a thread of the store's."""
+        """Finish the page; called in a thread of the store."""
         if self._sealed is None:
             self._sealed = self._page.build()
         return self._sealed

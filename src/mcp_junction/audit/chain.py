@@ -25,7 +25,7 @@ from mcp_junction.redaction.names import names_secret
 from mcp_junction.redaction.payloads import (
     clean,
     digest_params,
-    redact_named,
+    redact_named_values,
     redact_value,
     summarize,
 )
@@ -80,7 +80,7 @@ class Chain:
         self.mac = self._seals.genesis(writer)
 
     def begin(self, entries: Sequence[Entry]) -> PageBuilder:
-        """Begin the next page, of these entries in their order; it must be built before another."""
+        """Begin the next page with these entries; build it before beginning another."""
         return PageBuilder(self, self._seals, entries)
 
     def extend(self, entries: Sequence[Entry]) -> SealedPage:
@@ -89,7 +89,7 @@ class Chain:
 
 
 class PageBuilder:
-    """Makes one page, some rows at a time: whoever else needs the interpreter waits for no more.
+    """Builds one page, some rows at a time, so that other tasks can run in between.
 
     An entry that cannot be read becomes a row that says so.
     """
@@ -103,10 +103,10 @@ class PageBuilder:
         self._lines: list[bytes] = []
         self._tags: list[bytes] = []
         self._times: list[float] = []
-        self._tag = seals.new_tag()
+        self._tag = seals.new_tag_hash()
 
     def add_rows(self, count: int) -> bool:
-        """Encode the next ``count`` entries; whether there are more."""
+        """Encode the next ``count`` entries; returns whether there are more."""
         writer, lines, tag = self._chain.writer, self._lines, self._tag
         done = len(lines)
         first = self._chain.seq + 1 + done
@@ -163,8 +163,8 @@ class Seals:
         place = (page.writer, page.first_seq, page.last_seq, page.first_at, page.last_at)
         return self.digest(before, _encode(place), page.tags[-TAG:])
 
-    def new_tag(self) -> blake2b:
-        """The state that the tags of a page are taken from, before its first row."""
+    def new_tag_hash(self) -> blake2b:
+        """Return the hash from which the tags of a page's rows are taken, before its first row."""
         return self._tag.copy()
 
     def tags(self, lines: Sequence[bytes]) -> bytes:
@@ -172,7 +172,7 @@ class Seals:
 
         Lines say where they were written.
         """
-        state = self.new_tag()
+        state = self.new_tag_hash()
         tags = []
         for line in lines:
             state.update(line)
@@ -185,8 +185,8 @@ class Seals:
             return False
         return compare_digest(self.tags(page.lines), page.tags)
 
-    def made(self, page: AuditPage) -> bool:
-        """Whether the rows of a page are what its writer wrote at this place."""
+    def verifies(self, page: AuditPage) -> bool:
+        """Whether a page is as its writer wrote it, with this key."""
         return self.first_bad_row(page) is None
 
     def first_bad_row(self, page: AuditPage) -> int | None:
@@ -262,7 +262,7 @@ def _line(entry: Entry, writer: str, seq: int) -> bytes:
 
 
 def _read_outcome(entry: Entry) -> str | None:
-    """The outcome of a tool's call, whose result may say that the tool failed."""
+    """Return the outcome of a tool call: ``tool_error`` when its result says so."""
     result = entry.result
     return _TOOL_ERROR if result is not None and is_tool_error(result) else entry.outcome
 
@@ -280,7 +280,9 @@ def _text(text: str) -> str:
 
 def _detail(detail: dict[str, Any]) -> str:
     text = _encode(redact_value(detail)).decode()
-    return text if len(text) <= _DETAIL else _encode({"cut": redact_named(text[:2_000])}).decode()
+    if len(text) <= _DETAIL:
+        return text
+    return _encode({"cut": redact_named_values(text[:2_000])}).decode()
 
 
 _NAMES: Final = Memo(_text)

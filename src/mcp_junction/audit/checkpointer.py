@@ -21,45 +21,45 @@ WITHIN: Final = 0.5
 
 
 class Checkpointer:
-    """The checkpoint of one chain."""
+    """Writes the checkpoint of one chain when it is due."""
 
     def __init__(self, file: CheckpointFile, key: bytes, writer: str) -> None:
         self._file = file
         self._key = key
         self._writer = writer
         self._stored: tuple[int, bytes] = (0, b"")
-        self._noted = 0
-        self._noted_at = 0.0
+        self._written_seq = 0
+        self._tried_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._is_rung = False
+        self._has_timer_fired = False
         self._is_failing = False
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows are stored that no checkpoint has seen."""
-        return self._noted != self._stored[0]
+        """Whether rows are stored that are not in the checkpoint yet."""
+        return self._written_seq != self._stored[0]
 
     @property
     def is_due(self) -> bool:
-        elapsed = time.monotonic() - self._noted_at
-        return self.is_behind and (self._is_rung or elapsed >= WITHIN)
+        elapsed = time.monotonic() - self._tried_at
+        return self.is_behind and (self._has_timer_fired or elapsed >= WITHIN)
 
-    def reach(self, seq: int, mac: bytes, wake: Callable[[], None]) -> None:
-        """The chain is stored up to here; ``wake`` is called when that is to be noted."""
+    def advance(self, seq: int, mac: bytes, wake: Callable[[], None]) -> None:
+        """Note that the chain is stored up to ``seq``; ``wake`` is called when a write is due."""
         self._stored = seq, mac
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WITHIN, self._ring, wake)
+            self._timer = asyncio.get_running_loop().call_later(WITHIN, self._on_timer, wake)
 
-    def _ring(self, wake: Callable[[], None]) -> None:
+    def _on_timer(self, wake: Callable[[], None]) -> None:
         self._timer = None
-        self._is_rung = True
+        self._has_timer_fired = True
         wake()
 
     async def write(self, at: float) -> bool:
-        """Note how far the chain is stored; whether that succeeded."""
+        """Write a checkpoint of how far the chain is stored; returns whether that succeeded."""
         seq, mac = self._stored
         point = Checkpoint(self._writer, seq, mac.hex(), at).sealed(self._key)
-        self._noted_at, self._is_rung = time.monotonic(), False
+        self._tried_at, self._has_timer_fired = time.monotonic(), False
         try:
             await asyncio.to_thread(self._file.write, point)
         except OSError as error:
@@ -68,7 +68,7 @@ class Checkpointer:
             self._is_failing = True
             return False
         self._is_failing = False
-        self._noted = seq
+        self._written_seq = seq
         return True
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints: how far each chain had come, kept outside the store, so that a cut tail shows.
 
 One small file per writer. A checkpoint holds the number and mac of the last row and is sealed with
-the audit's key. A file has two places that are written in turn, so that a power failure spoils only
+the audit's key. A file has two slots that are written in turn, so that a power failure spoils only
 the one that was being written. They are worth most on another machine: ``audit export
 --checkpoints``.
 """
@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 FOLDER: Final = "audit"
-_PLACE: Final = 512
+_SLOT_BYTES: Final = 512
 """Bytes for one checkpoint: within one sector of a disk."""
 _CLOSE: Final = 1.0
 _sync = getattr(os, "fdatasync", os.fsync)
@@ -52,7 +52,7 @@ class Checkpoints:
         self._folder = data_dir / FOLDER
 
     def file_for(self, writer: str) -> CheckpointFile:
-        """Where a writer puts its checkpoints; nothing is made yet."""
+        """Return the file for a writer's checkpoints; it is created by the first write."""
         return CheckpointFile(self._path(writer))
 
     def all(self) -> list[Checkpoint]:
@@ -72,21 +72,21 @@ class CheckpointFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
-        self._place = 0
+        self._slot = 0
         self._lock = threading.Lock()
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Store a checkpoint durably: one write and one sync of the file. Raises OSError."""
-        line = msgspec.json.encode(checkpoint).ljust(_PLACE - 1) + b"\n"
+        line = msgspec.json.encode(checkpoint).ljust(_SLOT_BYTES - 1) + b"\n"
         with self._lock:
-            descriptor = self._opened()
-            if os.pwrite(descriptor, line, self._place * _PLACE) != len(line):
+            descriptor = self._ensure_open()
+            if os.pwrite(descriptor, line, self._slot * _SLOT_BYTES) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             _sync(descriptor)
-            self._place = 1 - self._place
+            self._slot = 1 - self._slot
 
     def close(self) -> None:
-        """Let the file go, unless a write hangs in it."""
+        """Close the file, unless a write hangs."""
         if self._lock.acquire(timeout=_CLOSE):
             self._drop()
             self._lock.release()
@@ -96,8 +96,8 @@ class CheckpointFile:
         if descriptor is not None:
             os.close(descriptor)
 
-    def _opened(self) -> int:
-        """The open file; a new one when somebody has taken it away."""
+    def _ensure_open(self) -> int:
+        """Return the open file; a new one when it was removed or replaced."""
         if self._descriptor is not None and _is_at(self._descriptor, self._path):
             return self._descriptor
         self._drop()
@@ -120,7 +120,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _read(path: Path) -> Checkpoint:
-    """The newest checkpoint of a file. One of two that cannot be read was never finished."""
+    """Read the newest checkpoint of a file; a slot that was not written to its end is skipped."""
     found = []
     try:
         lines = path.read_bytes().splitlines()

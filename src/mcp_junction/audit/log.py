@@ -298,7 +298,7 @@ class AuditLog:
         self._batch = None
         self._stored += len(batch)
         self._progress.set()
-        self._checkpointer.reach(self._chain.seq, self._chain.mac, self._wake.set)
+        self._checkpointer.advance(self._chain.seq, self._chain.mac, self._wake.set)
         if batch.durable and not await self._checkpointer.write(self._now()):
             batch.refuse(StoreUnavailable("the audit's checkpoint cannot be written"))
         batch.settle()

@@ -30,7 +30,7 @@ async def retire(
     keys: Sequence[bytes],
     before: float,
 ) -> int:
-    """Remove the rows that are older than a time; how many. Raises StoreUnavailable.
+    """Remove the rows older than ``before``; returns how many. Raises StoreUnavailable.
 
     ``keys`` are all the audit's keys there have been.
     """
@@ -38,7 +38,7 @@ async def retire(
     seals = [Seals(key) for key in keys]
     for old in await trail.oldest_ends(before):
         found = await trail.pages(old.writer, old.seq - 1, limit=1)
-        if not any(_is_older(page, old, seals, before) for page in found):
+        if not any(_is_removable(page, old, seals, before) for page in found):
             logger.error(
                 "no rows of the audit's writer %s are removed: row %d is not what was written, or"
                 " not so old; see: mcp-junction audit verify",
@@ -54,8 +54,8 @@ async def retire(
     return removed
 
 
-def _is_older(page: AuditPage, old: AuditHead, seals: Sequence[Seals], before: float) -> bool:
-    """Whether a page is the one that ends there, as it was written, and all of it is older."""
-    if page.last_seq != old.seq or not any(one.made(page) for one in seals):
+def _is_removable(page: AuditPage, old: AuditHead, seals: Sequence[Seals], before: float) -> bool:
+    """Whether a page ends at ``old``, is as its writer wrote it, and has only older rows."""
+    if page.last_seq != old.seq or not any(one.verifies(page) for one in seals):
         return False
     return all(row.at < before for row in page.rows())

@@ -155,7 +155,7 @@ async def _anchors(trail: AuditTrail, keys: Sequence[bytes]) -> dict[str, dict[i
     found: dict[str, dict[int, str]] = {}
     for row in await trail.rows(AuditQuery(kind="anchor", limit=sys.maxsize)):
         pages = await trail.pages(row.writer, row.seq - 1, limit=1)
-        if any(seal.made(page) and row in page.rows() for page in pages for seal in seals):
+        if any(seal.verifies(page) and row in page.rows() for page in pages for seal in seals):
             detail = _detail(row)
             found.setdefault(detail["writer"], {})[detail["seq"]] = detail["head"]
     return found

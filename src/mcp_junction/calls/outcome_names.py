@@ -22,15 +22,15 @@ _BY_KIND: Final = {
 
 
 def outcome_name(call: Call, outcome: Outcome) -> OutcomeName:
-    """How a call ended. Reads a tool's result as far as is needed to see whether it failed."""
-    name = name_unread(outcome)
+    """Name how a call ended; reads a tool's result to see whether the tool failed."""
+    name = outcome_name_unread(outcome)
     if name is _OK and call.method == CALL_TOOL and is_tool_error(outcome.payload):
         return OutcomeName.TOOL_ERROR
     return name
 
 
-def name_unread(outcome: Outcome) -> OutcomeName:
-    """How a call ended, as far as that can be told without reading a tool's result."""
+def outcome_name_unread(outcome: Outcome) -> OutcomeName:
+    """Name how a call ended without reading its result: a tool's own error counts as ``ok``."""
     if outcome.kind is RESULT:
         return _OK
     if outcome.kind is ERROR and outcome.delivery is Delivery.NOT_SENT and outcome.code == DENIED:

@@ -1,10 +1,10 @@
-"""The environment of this process: secrets are read from it, and then not in it any more.
+"""Hides secrets in this process's environment and command line from other processes.
 
 Other processes of the same user, our servers first of all, could read it in ``/proc/PID/environ``.
-To remove a variable does not help: the system shows the memory in which the process was given its
+Removing a variable does not help: the system shows the memory in which the process was given its
 variables. So the values of secrets are overwritten there, and in the command line likewise; the
-process is made one that others of its user cannot look into (no debugger, no core dump). What was
-hidden is still known here (``variables``): servers' definitions refer to it.
+process is marked as not dumpable (no debugger, no core dump). Hidden variables can still be read
+here (``variables``): servers' definitions refer to them.
 
 Where there is no ``/proc`` only the variables are removed.
 """
@@ -37,7 +37,7 @@ def hidden_values() -> list[str]:
 
 
 def hide_secrets() -> None:
-    """Take secrets out of the visible environment, and let nobody look into the process."""
+    """Overwrite secrets in the visible environment, and mark the process as not dumpable."""
     _hidden.clear()
     _hidden.update(
         (name, value)
@@ -46,7 +46,7 @@ def hide_secrets() -> None:
     )
     if _hidden:
         names = frozenset(map(os.fsencode, _hidden))
-        _overwrite(_VARIABLES, lambda entries: _values(entries, names), b"\0")
+        _overwrite(_VARIABLES, lambda entries: _value_spans(entries, names), b"\0")
         for name in _hidden:
             del os.environ[name]
     if os.environ.get(DUMPABLE) != "1" and sys.platform == "linux":
@@ -56,7 +56,7 @@ def hide_secrets() -> None:
 
 
 def hide_arguments() -> None:
-    """Take secrets out of the visible command line."""
+    """Overwrite secrets in the visible command line."""
     from mcp_junction.redaction.connections import mask_connection
 
     words = sys.argv[1:]
@@ -65,27 +65,27 @@ def hide_arguments() -> None:
         os.fsencode(word) for word, shown in zip(words, masked, strict=True) if word != shown
     )
     if secret:
-        _overwrite(_ARGUMENTS, lambda entries: _whole(entries, secret), b"*")
+        _overwrite(_ARGUMENTS, lambda entries: _word_spans(entries, secret), b"*")
 
 
 Span = tuple[int, int]
 
 
-def _values(entries: Iterable[tuple[int, bytes]], names: frozenset[bytes]) -> Iterator[Span]:
+def _value_spans(entries: Iterable[tuple[int, bytes]], names: frozenset[bytes]) -> Iterator[Span]:
     for at, entry in entries:
         name, equals, value = entry.partition(b"=")
         if equals and name in names:
             yield at + len(name) + 1, len(value)
 
 
-def _whole(entries: Iterable[tuple[int, bytes]], words: frozenset[bytes]) -> Iterator[Span]:
+def _word_spans(entries: Iterable[tuple[int, bytes]], words: frozenset[bytes]) -> Iterator[Span]:
     return ((at, len(entry)) for at, entry in entries if entry in words)
 
 
 def _overwrite(
     where: int, choose: Callable[[Iterable[tuple[int, bytes]]], Iterable[Span]], by: bytes
 ) -> None:
-    """Overwrite parts of the memory in which the system has given us texts."""
+    """Overwrite parts of the memory that ``/proc/PID/environ`` or ``cmdline`` shows."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -106,5 +106,5 @@ def _overwrite(
 
 
 def _is_path(value: str) -> bool:
-    """Whether a value only says where something is."""
+    """Whether a value is the path of something that exists."""
     return value.startswith(("/", "~")) and os.path.exists(os.path.expanduser(value))

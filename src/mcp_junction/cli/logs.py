@@ -1,4 +1,4 @@
-"""The log without secrets: whoever wrote a record, and whatever its traceback quotes."""
+"""RedactingFormatter: formats log records, tracebacks included, without secrets."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ COMMANDS = {
 }
 
 _HIDE_THEMSELVES = ("stdio", "demo")
-"""Commands that start faster: the one hides secrets itself, the other is given none."""
+"""Commands that must start fast: stdio hides secrets itself, demo is given none."""
 
 # Starting makes much that lives as long as we do, and the path of a call little that only the
 # collector can free; looking for it every 700 allocations costs more than the rest of what either

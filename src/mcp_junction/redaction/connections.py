@@ -1,10 +1,10 @@
-"""A connection as responses show it, and taking a shown one back.
+"""Masks the secrets of a connection for responses, and restores them when it is sent back.
 
 Every value of ``env`` and ``headers`` is masked, so is what stands under a secret's name anywhere
 else, in words, in ``NAME=value``, in a header that is an argument and in urls; and any of these
 values wherever else it occurs. A reference to a variable (``${VAR}``) is shown: it is a name.
 
-Who sends a masked value back where it was shown means "as before". That holds as long as the
+A masked value that is sent back where it was shown means "as before". That holds as long as the
 connection leads to the same place: a kept secret is not sent to another origin or program. Which
 program runs, and where it connects to, may also be said by its arguments (``npx PACKAGE``,
 ``--host NAME``): flags alone may come and go.
@@ -20,22 +20,22 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from mcp_junction.config.expand import without_references
 from mcp_junction.errors import MaskError
 from mcp_junction.redaction.names import is_credential_name, is_secret_name, names_secret
-from mcp_junction.redaction.secrets import Sources, find_secrets, spelled
+from mcp_junction.redaction.secrets import SecretSources, find_secrets, with_spellings
 from mcp_junction.redaction.texts import MASK, redact
 
-_WHOLE: Final = ("env", "headers")
+_FULLY_MASKED: Final = ("env", "headers")
 _REFERENCE: Final = re.compile(
     r"(?:(?i:bearer|basic|token)\s+)?\$(?:\{(?:env:)?[A-Za-z_]\w*\}|[A-Z_][A-Z0-9_]*)"
 )
 _PAIR: Final = re.compile(r"(-{0,2}[\w.-]+)=(.+)", re.DOTALL)
 _HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
 _BARE_FLAG: Final = re.compile(r"-\w|--[\w-]+")
-_KEEP: Final = "send the value itself instead of the mask"
+_ADVICE: Final = "send the value itself instead of the mask"
 
 
 def mask_connection(config: dict[str, Any]) -> dict[str, Any]:
     """A connection with its secrets masked."""
-    return _mask_members(config, spelled(find_secrets(_sources(config))))
+    return _mask_members(config, with_spellings(find_secrets(_sources(config))))
 
 
 def mask_url(url: str) -> str:
@@ -49,8 +49,8 @@ def restore_masked(sent: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]
     Raises MaskError for a mask where nothing was kept, and when the connection leads elsewhere.
     """
     restored: dict[str, Any] = _restore(sent, mask_connection(kept), kept)
-    if restored != sent and (what := _moved(restored, kept)) is not None:
-        raise MaskError(f"{MASK!r} stands for a kept value, and {what} has changed; {_KEEP}")
+    if restored != sent and (what := _changed_target(restored, kept)) is not None:
+        raise MaskError(f"{MASK!r} stands for a kept value, and {what} has changed; {_ADVICE}")
     check_unmasked(restored, kept)
     return restored
 
@@ -67,7 +67,7 @@ def restore_url(sent: str, kept: str | None) -> str:
 
 
 def check_unmasked(sent: Any, kept: Any = None) -> None:
-    """Raises MaskError where a mask would be stored as if it were a value."""
+    """Raise MaskError where a mask would be stored as if it were a value."""
     if isinstance(sent, dict):
         inner = kept if isinstance(kept, dict) else {}
         for name, value in sent.items():
@@ -77,13 +77,13 @@ def check_unmasked(sent: Any, kept: Any = None) -> None:
         for value in sent:
             check_unmasked(value, value if value in values else None)
     elif isinstance(sent, str) and MASK in sent and sent != kept:
-        raise MaskError(f"{MASK!r} stands for a value that is kept, and there is none; {_KEEP}")
+        raise MaskError(f"{MASK!r} stands for a value that is kept, and there is none; {_ADVICE}")
 
 
 # -- masking
 
 
-def _sources(config: dict[str, Any]) -> Sources:
+def _sources(config: dict[str, Any]) -> SecretSources:
     def pairs(name: str) -> tuple[tuple[str, str], ...]:
         found = config.get(name)
         values = found.items() if isinstance(found, dict) else ()
@@ -92,7 +92,7 @@ def _sources(config: dict[str, Any]) -> Sources:
     args = config.get("args")
     words = [config.get("command"), *(args if isinstance(args, list | tuple) else ())]
     urls = [value for value in config.values() if isinstance(value, str) and "://" in value]
-    return Sources(
+    return SecretSources(
         tuple(without_references(word) for word in words if isinstance(word, str)),
         tuple(map(without_references, urls)),
         pairs("env"),
@@ -102,23 +102,23 @@ def _sources(config: dict[str, Any]) -> Sources:
 
 def _mask_members(config: dict[str, Any], secrets: tuple[str, ...]) -> dict[str, Any]:
     return {
-        name: _mask_whole(value) if _is_whole(name, value) else _mask_value(value, secrets)
+        name: _mask_fully(value) if _is_fully_masked(name, value) else _mask_value(value, secrets)
         for name, value in config.items()
     }
 
 
-def _is_whole(name: str, value: Any) -> bool:
-    """Whether nothing of a member is shown. Of ``auth`` and the like only what it holds counts."""
-    if name in _WHOLE or names_secret(name):
+def _is_fully_masked(name: str, value: Any) -> bool:
+    """Whether all values of a member are masked; an object like ``auth`` is looked into instead."""
+    if name in _FULLY_MASKED or names_secret(name):
         return True
     return is_secret_name(name) and not isinstance(value, dict)
 
 
-def _mask_whole(value: Any) -> Any:
+def _mask_fully(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _mask_whole(inner) for name, inner in value.items()}
+        return {name: _mask_fully(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_mask_whole(inner) for inner in value]
+        return [_mask_fully(inner) for inner in value]
     if value is None or (isinstance(value, str) and _REFERENCE.fullmatch(value)):
         return value
     return MASK
@@ -133,28 +133,28 @@ def _mask_value(value: Any, secrets: tuple[str, ...]) -> Any:
 
 
 def _mask_words(words: Sequence[Any], secrets: tuple[str, ...]) -> list[Any]:
-    """Arguments: the word after ``--token`` is a secret, too."""
+    """Mask arguments: the word after a flag like ``--token`` is a secret, too."""
     masked = []
     before = ""
     for word in words:
-        follows = isinstance(word, str) and _is_flag_of_secret(before, word)
-        masked.append(_mask_whole(word) if follows else _mask_value(word, secrets))
+        follows = isinstance(word, str) and _is_value_of_secret_flag(before, word)
+        masked.append(_mask_fully(word) if follows else _mask_value(word, secrets))
         before = word if isinstance(word, str) else ""
     return masked
 
 
-def _is_flag_of_secret(before: str, word: str) -> bool:
-    """Whether an argument is the value of the one before it, which names a secret."""
+def _is_value_of_secret_flag(before: str, word: str) -> bool:
+    """Whether a word is the value of the flag before it, and that flag names a secret."""
     is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
     return is_value and is_credential_name(before)
 
 
 def _mask_text(text: str, secrets: tuple[str, ...]) -> str:
-    """An argument or a url without what a name in it calls a secret, and without known ones."""
+    """Mask an argument or a url: values under a secret's name, and known secrets."""
     for pattern, joint in ((_PAIR, "="), (_HEADER, ": ")):
         found = pattern.fullmatch(text)
         if found and is_secret_name(found[1]) and "://" not in found[1]:
-            return f"{found[1]}{joint}{_mask_whole(found[2])}"
+            return f"{found[1]}{joint}{_mask_fully(found[2])}"
     return redact(_mask_url_parts(text) if "://" in text else text, secrets)
 
 
@@ -169,17 +169,17 @@ def _mask_url_parts(text: str) -> str:
         netloc = f"{MASK}@{netloc.rpartition('@')[2]}"
     if any(is_secret_name(name) for name, _ in given):
         shown = [
-            (name, _mask_whole(value) if is_secret_name(name) else value) for name, value in given
+            (name, _mask_fully(value) if is_secret_name(name) else value) for name, value in given
         ]
         query = urlencode(shown, safe="*${}:")
     return urlunsplit(parts._replace(netloc=netloc, query=query))
 
 
-# -- taking back
+# -- restoring
 
 
 def _restore(sent: Any, shown: Any, kept: Any) -> Any:
-    """What equals the shown form at its place is what was kept there."""
+    """Replace what equals the shown form by the kept value at the same place."""
     if isinstance(sent, dict) and isinstance(kept, dict) and isinstance(shown, dict):
         return {
             name: _restore(value, shown[name], kept[name]) if name in kept else value
@@ -191,7 +191,7 @@ def _restore(sent: Any, shown: Any, kept: Any) -> Any:
 
 
 def _restore_words(sent: list[Any], shown: list[Any], kept: list[Any]) -> list[Any]:
-    """Arguments may have come, gone or moved: a mask is what was kept behind the same word."""
+    """Restore arguments, which may have moved: a mask is the kept value after the same word."""
     if sent == shown:
         return kept
     before = ["", *shown]
@@ -210,8 +210,8 @@ def _restore_words(sent: list[Any], shown: list[Any], kept: list[Any]) -> list[A
     return restored
 
 
-def _moved(restored: dict[str, Any], kept: dict[str, Any]) -> str | None:
-    """What of a connection leads elsewhere than before; None when nothing does."""
+def _changed_target(restored: dict[str, Any], kept: dict[str, Any]) -> str | None:
+    """Name what makes a connection lead elsewhere than before; None when nothing does."""
     if restored.get("command") != kept.get("command"):
         return "its command"
     if _operands(restored) != _operands(kept):
@@ -222,14 +222,14 @@ def _moved(restored: dict[str, Any], kept: dict[str, Any]) -> str | None:
 
 
 def _operands(config: dict[str, Any]) -> list[str]:
-    """The arguments of a connection but for flags without a value, and for secrets."""
+    """The arguments of a connection, without bare flags and without secrets."""
     words = config.get("args")
     found: list[str] = []
     before = ""
     for word in words if isinstance(words, list | tuple) else ():
         text = word if isinstance(word, str) else ""
         name, is_pair, _ = text.partition("=")
-        is_secret = _is_flag_of_secret(before, text) or (is_pair and is_secret_name(name))
+        is_secret = _is_value_of_secret_flag(before, text) or (is_pair and is_secret_name(name))
         if not is_secret and not _BARE_FLAG.fullmatch(text):
             found.append(text)
         before = text

@@ -1,4 +1,4 @@
-"""KnownSecrets: every secret that this process knows by value, taken out of any text.
+"""KnownSecrets: removes every secret that this process knows by value from any text.
 
 Values are learned from the servers' definitions and from our own environment, and are not
 forgotten: a credential that was replaced may still be one. A *strong* one could hardly be in a text
@@ -28,7 +28,7 @@ _OWN_KEY: Final = re.compile(r"jct_[0-9a-f]{12}_[\w-]{8,}")
 
 
 class _Finder:
-    """Some secrets, and the pattern that tells quickly that none of them is in a text."""
+    """Some secrets, and a pattern that finds quickly whether one of them may be in a text."""
 
     __slots__ = ("pattern", "secrets")
 
@@ -42,7 +42,7 @@ class _Url(NamedTuple):
 
 
 class KnownSecrets:
-    """The secrets that were learned."""
+    """The secrets that this process has learned, and redaction of texts by them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -71,10 +71,10 @@ class KnownSecrets:
 
     # -- asking
 
-    def is_in(self, text: str, server_id: str | None = None) -> bool:
-        """Whether one of them may be in a text of everybody, or of one server."""
+    def may_occur_in(self, text: str, server_id: str | None = None) -> bool:
+        """Whether a known secret may be in a text, or a weak one of the given server."""
         if self._pending:
-            self.take_pending()
+            self.process_pending()
         for finder in self._strong:
             if finder.pattern.search(text) is not None:
                 return True
@@ -84,8 +84,8 @@ class KnownSecrets:
         return weak is not None and weak.pattern.search(text) is not None
 
     def redact(self, text: str, server_id: str | None = None, *, is_cut: bool = False) -> str:
-        """A text without them; ``is_cut``: the last may be cut short."""
-        if not self.is_in(text, server_id):
+        """Mask known secrets in a text; ``is_cut``: one at its end may be cut short."""
+        if not self.may_occur_in(text, server_id):
             return text
         weak = self._weak.get(server_id) if server_id is not None else None
         finders = (*self._strong, weak) if weak is not None else self._strong
@@ -98,7 +98,7 @@ class KnownSecrets:
         return redact(_OWN_KEY.sub(MASK, text), found, is_cut=is_cut)
 
     def redact_data(self, value: Any) -> Any:
-        """A JSON value with every text in it without them."""
+        """Mask known secrets in every string of a JSON value."""
         if isinstance(value, str):
             return self.redact(value)
         if isinstance(value, Mapping):
@@ -109,13 +109,13 @@ class KnownSecrets:
 
     @property
     def is_pending(self) -> bool:
-        """Whether something was learned that nobody has looked at yet."""
+        """Whether something was learned that ``process_pending`` has not seen."""
         return bool(self._pending)
 
-    def take_pending(self) -> None:
-        """Look at what was learned: some tenths of a millisecond for each server.
+    def process_pending(self) -> None:
+        """Find the secrets in what was learned: some tenths of a millisecond for each server.
 
-        Whoever asks does this first; who has time, or a thread, can do it ahead.
+        Redaction does this first; call it ahead, in a thread, to keep that short.
         """
         with self._lock:
             pending, self._pending = self._pending, []
@@ -132,18 +132,23 @@ class KnownSecrets:
 
 
 KNOWN: Final = KnownSecrets()
-"""What this process knows."""
+"""The secrets that this process knows."""
 
 
 def _secrets_in(source: ServerDefinition | _Url | str) -> Iterable[str]:
     """The secrets of something that was learned, in every spelling."""
     # Imported where they are used: in stdio mode often nobody asks.
-    from mcp_junction.redaction.secrets import Sources, find_secrets, secrets_of, spelled
+    from mcp_junction.redaction.secrets import (
+        SecretSources,
+        find_secrets,
+        secrets_of,
+        with_spellings,
+    )
 
     if isinstance(source, str):
-        return spelled([source])
+        return with_spellings([source])
     if isinstance(source, _Url):
-        return spelled(find_secrets(Sources(urls=(source.text,))))
+        return with_spellings(find_secrets(SecretSources(urls=(source.text,))))
     return secrets_of(source)
 
 
@@ -154,7 +159,7 @@ def _is_strong(secret: str) -> bool:
 
 
 def _with_new(finders: tuple[_Finder, ...], new: set[str]) -> tuple[_Finder, ...]:
-    """Finders, with one more for new secrets, joined to those that are no larger.
+    """Add a finder for new secrets, merged with the small ones at the end.
 
     So there are few of them, and a secret is not made part of a pattern again and again.
     """
@@ -165,18 +170,18 @@ def _with_new(finders: tuple[_Finder, ...], new: set[str]) -> tuple[_Finder, ...
 
 
 def _pattern(secrets: Iterable[str]) -> str:
-    """What matches some part of each secret, and little else."""
-    return _either(set(map(_anchor, secrets)))
+    """Make a pattern that matches the rarest part of each secret."""
+    return _prefix_pattern(set(map(_anchor, secrets)))
 
 
-def _either(words: set[str]) -> str:
-    """A pattern of some words, by their first characters: one look at each decides."""
+def _prefix_pattern(words: set[str]) -> str:
+    """Make a pattern of words that shares their common beginnings, like a trie."""
     if "" in words:
         return ""  # the rest of the others need not be looked at
     by_first: dict[str, set[str]] = {}
     for word in words:
         by_first.setdefault(word[0], set()).add(word[1:])
-    ways = [re.escape(first) + _either(rest) for first, rest in sorted(by_first.items())]
+    ways = [re.escape(first) + _prefix_pattern(rest) for first, rest in sorted(by_first.items())]
     return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
 
 

@@ -1,4 +1,4 @@
-"""Which names stand for secrets: of variables, flags, headers, parameters and members of JSON.
+"""Tells which names stand for secrets: of variables, flags, headers, parameters, JSON members.
 
 There are two answers. ``is_secret_name`` is wide, for names whose own value is masked: to mask in
 vain costs nothing. ``is_credential_name`` is narrow, for names whose value is then hidden wherever
@@ -50,7 +50,7 @@ def names_secret(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether what stands under this name is masked. Names recur: the answer is kept."""
+    """Whether the value under this name is masked. Cached: names recur."""
     return names_secret(name) or _ALSO_NAMED.search(name.lower()) is not None
 
 
@@ -59,7 +59,7 @@ def is_credential_name(name: str) -> bool:
     lowered = name.lower()
     if _ALSO_NAMED.search(lowered):
         return True
-    if not is_secret_name(name):  # of nearly all names, and known by heart
+    if not is_secret_name(name):  # true of nearly all names, and cached
         return False
     return any(word in lowered for word in _ANYWHERE) or any(
         word.lower().removesuffix("s").endswith(_ENDINGS) for word in _WORD.findall(name)

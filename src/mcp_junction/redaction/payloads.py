@@ -1,4 +1,4 @@
-"""What an audit row may hold of parameters, results and details.
+"""Redacts parameters, results and details for rows of the audit.
 
 Parameters are kept as a SHA-256 of their redacted, canonical form; results as the redacted
 beginning of their text. What stands under a secret's name goes, in JSON, in JSON inside strings
@@ -81,11 +81,11 @@ def redact_value(value: Any, *, texts: bool = True, known: KnownSecrets = KNOWN)
     if isinstance(value, list):
         return [redact_value(inner, texts=texts, known=known) for inner in value]
     if texts and isinstance(value, str):
-        return redact_named(known.redact(value)[:_LONGEST])
+        return redact_named_values(known.redact(value)[:_LONGEST])
     return value
 
 
-def redact_named(text: str) -> str:
+def redact_named_values(text: str) -> str:
     """A text without the values that follow a secret's name in it."""
     return _NAMED.sub(_HIDDEN, text) if names_secret(text) else text
 
@@ -97,7 +97,7 @@ def summarize(
     if result is None:
         return None
     text = result[:LOOKED_AT].decode("utf-8", "replace")
-    if known.is_in(text, server_id):
+    if known.may_occur_in(text, server_id):
         text = known.redact(text, server_id, is_cut=len(result) >= LOOKED_AT)
     shown = text[:SUMMARY]
     if names_secret(shown):  # a name comes before its value: what is not shown hides nothing

@@ -1,4 +1,4 @@
-"""Which values a server is given that nobody else may read, and how they might be spelled.
+"""Finds the secrets in a server's definition, and the spellings in which they may turn up.
 
 What counts, and where the line is:
 
@@ -60,8 +60,8 @@ _NESTED: Final = 4
 """How many secrets may stand in each other, as in ``a=b=c``."""
 
 
-class Sources(NamedTuple):
-    """What of a server may hold a secret, as something that can be looked up."""
+class SecretSources(NamedTuple):
+    """The parts of a server's definition that may hold a secret; hashable, for a cache."""
 
     words: tuple[str, ...] = ()
     """Of its command and its arguments."""
@@ -78,8 +78,8 @@ def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
     def plain(text: str) -> str:
         return without_references(text, missing) if missing else text
 
-    return _spelled(
-        Sources(
+    return _all_spellings(
+        SecretSources(
             tuple(map(plain, (*definition.command.split(), *definition.args))),
             (plain(definition.url),),
             tuple((name, plain(value)) for name, value in definition.env.items()),
@@ -90,20 +90,20 @@ def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=128)
-def _spelled(sources: Sources) -> tuple[str, ...]:
-    """All of them in every spelling. Asked twice per failure, and servers that fail do so again."""
-    return spelled(find_secrets(sources))
+def _all_spellings(sources: SecretSources) -> tuple[str, ...]:
+    """Cached: it is needed twice per failure, and a server that fails does so again."""
+    return with_spellings(find_secrets(sources))
 
 
-def spelled(values: Iterable[str]) -> tuple[str, ...]:
-    """Some secrets and how else they might be written; the longest first."""
+def with_spellings(values: Iterable[str]) -> tuple[str, ...]:
+    """Return secrets with their other spellings, the longest first."""
     found = set(values)
     found |= {spelling for value in found for spelling in _spellings(value)}
     return tuple(sorted(found, key=len, reverse=True))
 
 
-def find_secrets(sources: Sources) -> set[str]:
-    """The secrets in what a server is given, as they are written there."""
+def find_secrets(sources: SecretSources) -> set[str]:
+    """Find the secrets in parts of a definition, as they are written there."""
     found = {
         value for value in _named(sources) if len(value) >= SHORTEST and value.lower() not in _PLAIN
     }
@@ -114,10 +114,10 @@ def find_secrets(sources: Sources) -> set[str]:
 
 def secret_parts(name: str, value: str) -> set[str]:
     """The secrets in one variable of the environment."""
-    return find_secrets(Sources(env=((name, value),)))
+    return find_secrets(SecretSources(env=((name, value),)))
 
 
-def _named(given: Sources) -> Iterator[str]:
+def _named(given: SecretSources) -> Iterator[str]:
     """What something calls a secret."""
     for name, value in (*given.env, *given.variables):
         if is_credential_name(name) or value.partition(" ")[0].lower() in _SCHEMES:
@@ -134,11 +134,11 @@ def _named(given: Sources) -> Iterator[str]:
         yield from _told_in_line(word)
 
 
-def _unnamed(given: Sources) -> Iterator[str]:
+def _unnamed(given: SecretSources) -> Iterator[str]:
     """What nothing calls a secret, and may be one."""
     for _, value in given.headers:
         yield from _words(value)
-        yield from _basic(value)
+        yield from _basic_password(value)
     yield from filter(is_token, given.words)
     for name, value in (*given.env, *_used(given)):
         if not is_common_variable(name) and (parts := unusual_parts(value)):
@@ -146,7 +146,7 @@ def _unnamed(given: Sources) -> Iterator[str]:
             yield from parts
 
 
-def _used(given: Sources) -> Iterator[tuple[str, str]]:
+def _used(given: SecretSources) -> Iterator[tuple[str, str]]:
     """The variables that came into the arguments."""
     for name, value in given.variables:
         if any(value in word for word in given.words):
@@ -222,13 +222,13 @@ def _unescaped(value: str) -> str:
 
 def _paired(part: str) -> Iterator[str]:
     """What follows the name of a secret, and "=": to the end of this part of a text."""
-    names = (name for name in _PAIR_NAME.finditer(part) if _names_password(name[1]))
+    names = (name for name in _PAIR_NAME.finditer(part) if _is_password_name(name[1]))
     for name in islice(names, _NESTED):
         yield from _decoded(part[name.end() :].strip("\"'"))
 
 
-def _names_password(name: str) -> bool:
-    """Whether a name before "=" is a secret's; ``Pwd`` is, and ``PWD`` is where a program runs."""
+def _is_password_name(name: str) -> bool:
+    """Whether a name before "=" names a secret: ``Pwd`` does, ``PWD`` is a folder."""
     return is_credential_name(name) or name in ("Pwd", "pwd")
 
 
@@ -265,7 +265,7 @@ def _credentials(value: str) -> Iterator[str]:
     yield from words if scheme.lower() in _SCHEMES else unusual_parts(value)
 
 
-def _basic(value: str) -> Iterator[str]:
+def _basic_password(value: str) -> Iterator[str]:
     """The password of a Basic credential."""
     scheme, _, encoded = value.partition(" ")
     if scheme.lower() == "basic":

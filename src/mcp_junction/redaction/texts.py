@@ -1,4 +1,4 @@
-"""Texts without secrets: what is said of a server, fit to be logged, stored and shown to anybody.
+"""Redacts what a server says, so that it can be logged, stored and shown to anybody.
 
 The words may be the server's own. It may repeat the credentials it was sent, go on for a megabyte,
 or hold what steers a terminal and what a database does not take. What a call is answered with is
@@ -24,19 +24,19 @@ _START: Final = 16
 
 def redact_error(error: ServerError, definition: ServerDefinition) -> ServerError:
     """The same error, without the secrets that its server is given."""
-    message = redact_words(error.message, definition)
+    message = redact_line(error.message, definition)
     return error.retold(message, redact_lines(error.stderr_tail, definition))
 
 
-def redact_words(text: str, definition: ServerDefinition) -> str:
+def redact_line(text: str, definition: ServerDefinition) -> str:
     """One line of what a server has said, without the secrets that it is given."""
-    return make_plain(redact(text, _secrets_of(definition)))
+    return to_plain_line(redact(text, _secrets_of(definition)))
 
 
 def redact_lines(text: str, definition: ServerDefinition) -> str:
     """What a server has written, line by line, without the secrets that it is given."""
     text = redact(text, _secrets_of(definition))  # before it is lines: a secret may be several
-    return "\n".join(map(make_plain, text.splitlines()))
+    return "\n".join(map(to_plain_line, text.splitlines()))
 
 
 def redact_text(text: str, definition: ServerDefinition) -> str:
@@ -57,14 +57,14 @@ def cut_tail(written: bytes, size: int, definition: ServerDefinition) -> str:
     secrets = _secrets_of(definition)
     first = max(start - max(map(len, secrets), default=0), 0)
     text, start = text[first:], start - first
-    for begin, end in _cover(text, secrets):
+    for begin, end in _find_spans(text, secrets):
         if begin < start < end:
             start = end
     return text[start:].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def make_plain(text: str) -> str:
-    """One line of bounded length that only says something."""
+def to_plain_line(text: str) -> str:
+    """Return a text as one line of bounded length, without control characters."""
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}…"
     if text.isprintable():
@@ -73,19 +73,19 @@ def make_plain(text: str) -> str:
 
 
 def redact(text: str, secrets: tuple[str, ...], *, is_cut: bool = False) -> str:
-    """A text with a mask in the place of each secret; ``is_cut``: its last one may be cut short."""
+    """Replace each secret by a mask; ``is_cut``: one at the end may be cut short."""
     parts: list[str] = []
     shown = 0
-    for start, end in _cover(text, secrets):
+    for start, end in _find_spans(text, secrets):
         if start > shown or not parts:
             parts += [text[shown:start], MASK]
         shown = end
     rest = text[shown:]
-    return "".join([*parts, _without_start(rest, secrets) if is_cut else rest])
+    return "".join([*parts, _mask_cut_secret(rest, secrets) if is_cut else rest])
 
 
-def _without_start(text: str, secrets: Iterable[str]) -> str:
-    """A text without the beginning of a secret at its end."""
+def _mask_cut_secret(text: str, secrets: Iterable[str]) -> str:
+    """Mask the beginning of a secret that is cut short at the end of a text."""
     for secret in secrets:
         at = text.find(secret[:_START]) if len(secret) > _START else -1
         if at >= 0 and secret.startswith(text[at:]):
@@ -100,7 +100,7 @@ def _secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
     return secrets_of(definition)
 
 
-def _cover(text: str, secrets: tuple[str, ...]) -> list[tuple[int, int]]:
+def _find_spans(text: str, secrets: tuple[str, ...]) -> list[tuple[int, int]]:
     """Where secrets are in a text, in order. Those that overlap are one: nothing is left of it."""
     covered: list[tuple[int, int]] = []
     for start, end in sorted(s for secret in _likely(text, secrets) for s in _spans(text, secret)):

@@ -1,4 +1,4 @@
-"""Which values look like secrets, whatever they are called.
+"""Tells which values look like secrets, whatever name they have.
 
 A value is *ordinary* when it is what messages are about: a path, a word or a few, a number, a host,
 a region, a url that holds nothing else. What looks random is not, and neither is what is in doubt.
@@ -56,7 +56,7 @@ def unusual_parts(value: str) -> list[str]:
 
 
 def is_ordinary(part: str) -> bool:
-    """Whether a word is what messages are about, and so no secret."""
+    """Whether a word is an ordinary value (a path, a word, a number, a host), and so no secret."""
     if _PATH.match(part):
         return True
     if len(part) > _LONGEST:

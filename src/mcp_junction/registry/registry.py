@@ -124,7 +124,7 @@ class Registry:
             await asyncio.sleep(0)  # thousands of tools take a while
             definition = written.get(record.name) if record.origin == FILE else None
             self._admit(record, definition, tools[record.id], offers[record.id])
-        await asyncio.to_thread(KNOWN.take_pending)  # before there are calls that it could hold up
+        await asyncio.to_thread(KNOWN.process_pending)  # later it would hold up a call
 
     def _admit(
         self,

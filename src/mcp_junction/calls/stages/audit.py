@@ -17,7 +17,7 @@ from mcp_junction.audit.denials import Denial
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN
-from mcp_junction.calls.outcome_names import CALL_TOOL, name_unread, outcome_name
+from mcp_junction.calls.outcome_names import CALL_TOOL, outcome_name, outcome_name_unread
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.protocol import encode, frames
@@ -57,7 +57,7 @@ class CallAudit:
                 decision="allowed" if route is not None or _is_own(call) else "unknown",
                 params=None if arguments is None else octets(arguments),
                 # A short result is read off the loop; a long one must not be kept until then.
-                outcome=name_unread(outcome) if is_short else outcome_name(call, outcome),
+                outcome=outcome_name_unread(outcome) if is_short else outcome_name(call, outcome),
                 is_tool_result=is_short and outcome.kind is RESULT and call.method == CALL_TOOL,
                 delivery=delivery,
                 # One that is parked was sent, and its flight is its own.

@@ -19,7 +19,7 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.sse import retry_seconds
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
-from mcp_junction.redaction.texts import redact_words
+from mcp_junction.redaction.texts import redact_line
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
@@ -282,7 +282,7 @@ class HttpLink:
     def describe(self, body: bytes) -> str:
         """What a body is that is no answer, without secrets: the server may repeat them in it."""
         text = body[:_DESCRIBED].decode("utf-8", "replace")
-        return describe_body(redact_words(text, self._definition))
+        return describe_body(redact_line(text, self._definition))
 
     def unreachable(self, why: str) -> None:
         """No connection can be made: the link is lost, and its owner takes over."""
