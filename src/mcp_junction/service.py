@@ -15,7 +15,7 @@ import uvicorn
 
 from mcp_junction.api.room import Room
 from mcp_junction.app import Junction
-from mcp_junction.catalog.catalog import Wanted
+from mcp_junction.catalog.catalog import ViewSpec
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
 from mcp_junction.catalog.keeper import MANY_TOOLS
 from mcp_junction.catalog.kinds import TOOLS
@@ -220,7 +220,7 @@ class Service:
         await junction.settled()
         catalog = junction.keeper.catalog
         if catalog.size >= MANY_TOOLS:
-            usual = Wanted(junction.spelling(), TOOLS, EVERYTHING, aliases=True)
+            usual = ViewSpec(junction.spelling(), TOOLS, EVERYTHING, aliases=True)
             await asyncio.to_thread(catalog.prepare, [usual])
         await rest.wait_until_indexed()
 

@@ -1,8 +1,8 @@
 """Slices: long work on the loop, cut into pieces between which everybody else runs.
 
 For work that cannot leave the loop's thread, like an index that searches read. It is not for what
-can be computed elsewhere: that belongs into a thread, or into the worker process. Breaks are the
-same for work elsewhere that comes in steps: it takes processors from calls, too.
+can be computed elsewhere: that belongs into a thread, or into the worker process. Breaks do the
+same for work in other processes that comes in steps: it takes processors from calls, too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Slices:
 
 
 def pace(items: Iterable[T]) -> Iterator[T]:
-    """Go through items at a third of the speed, in another thread than the loop's.
+    """Iterate at a third of the speed; for another thread than the loop's.
 
     Such a thread holds the interpreter's lock while it computes; the loop has it for the rest.
     """
@@ -85,7 +85,7 @@ class Breaks:
         self._begun, self._worked = perf_counter(), thread_time()
 
     async def rest(self) -> None:
-        """A step is done: leave the machine to the others, if they have something to do."""
+        """Wait after a step, as long as it took, if the loop was busy meanwhile."""
         took = perf_counter() - self._begun
         if thread_time() - self._worked > took / 2:
             await asyncio.sleep(min(took, LONGEST_BREAK))

@@ -48,12 +48,12 @@ class Supervision:
         self._failures: Counter[str] = Counter()
 
     def include(self, *others: Supervision) -> None:
-        """Tell of other tasks, too."""
+        """Report the tasks of other supervisions, too."""
         self._included += others
 
     @property
     def down(self) -> list[str]:
-        """The tasks without which the program does not do its work, and which are down."""
+        """The names of the vital tasks that are down."""
         return sorted({task.name for task in self._all_down() if task.is_vital})
 
     @property
@@ -104,7 +104,7 @@ class _Supervised:
     async def run(self) -> None:
         """Run it until it returns or is cancelled."""
         try:
-            while (error := await self._failure()) is not None:
+            while (error := await self._run_once()) is not None:
                 pause = self._note(error)
                 await asyncio.sleep(pause)
                 loop = asyncio.get_running_loop()
@@ -112,8 +112,8 @@ class _Supervised:
         finally:
             self._note_up()
 
-    async def _failure(self) -> BaseException | None:
-        """Run it once; what it failed with, None when it has returned."""
+    async def _run_once(self) -> BaseException | None:
+        """Run it once; returns what it failed with, None when it has returned."""
         try:
             await self._run()
         except asyncio.CancelledError as error:

@@ -14,7 +14,7 @@ async def test_a_server_that_was_not_read_whole_is_shown_with_the_reason(capsys,
     monkeypatch.setenv("COLUMNS", "200")
     server = FakeUpstream("endless")
     server.condition.shortfall = WORDS
-    server.show_condition()
+    server.apply_condition()
     row = inspect._described(server, ["endless:echo"])
     assert (row["state"], row["diagnostic"]) == ("DEGRADED", WORDS)
     inspect._print_table(without_file({}, {}, {}), [row])

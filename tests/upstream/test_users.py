@@ -35,13 +35,13 @@ async def asked(talk: Dialogue) -> dict:
 
 def test_two_keys_of_one_principal_are_one_and_a_second_principal_stays_noted():
     users = LinkUsers()
-    assert (users.only, users.are_several) == (None, False)
+    assert (users.only, users.has_several) == (None, False)
     users.note(ANN)
     users.note(Principal("ann", Role.AGENT, "another key"))
     assert users.only is ANN
     users.note(BOB)
     users.note(ANN)
-    assert (users.only, users.are_several) == (None, True)
+    assert (users.only, users.has_several) == (None, True)
 
 
 @pytest.mark.parametrize("now", ["nothing", "own", "the other"])

@@ -44,8 +44,8 @@ class Offering(msgspec.Struct, frozen=True):
         return found
 
 
-class Wanted(NamedTuple):
-    """A view that will be asked for, and whether names in other spellings will be used there."""
+class ViewSpec(NamedTuple):
+    """Which view to prepare, and whether with aliases: the names in other spellings."""
 
     spelling: Spelling
     kind: Kind
@@ -180,13 +180,13 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         every = (*self.offerings.values(), *self.gone.values())
         return sum(len(one.tools) + len(one.prompts) for one in every)
 
-    def viewed(self) -> list[Wanted]:
-        """The views that were asked for, as those that the next catalog will be asked for."""
+    def used_views(self) -> list[ViewSpec]:
+        """The views that were used: those to prepare for the next catalog."""
         views = [(key, made) for key, made in self._made.items() if isinstance(made, View)]
-        return [Wanted(key[0], key[1], key[2], view.has_aliases) for key, view in views]
+        return [ViewSpec(key[0], key[1], key[2], view.has_aliases) for key, view in views]
 
-    def prepare(self, wanted: Iterable[Wanted]) -> None:
-        """Make views before somebody asks for them. For another thread than the loop's.
+    def prepare(self, wanted: Iterable[ViewSpec]) -> None:
+        """Make views ahead of their use, in another thread than the loop's.
 
         A view that is overtaken, since names were shown meanwhile, is not used: it is made when it
         is asked for, like one that was not prepared.
@@ -209,7 +209,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         return own_offers(Counter(pair.server for pair in offers))
 
     def page(self, spelling: Spelling, kind: Kind, endpoint: Endpoint, cursor: str | None) -> bytes:
-        """One page of a list, for a client to see; counted as given. Raises CursorError."""
+        """Return one page of a list, and count its tokens as listed. Raises CursorError."""
         if kind is not TOOLS:
             return self.listed(spelling, kind, endpoint).page(cursor)
         view = self.view(spelling, kind, endpoint)

@@ -31,7 +31,7 @@ class Held:
         self.aliases: dict[Pair, list[str]] = {}
         """What else stays a pair's, since somebody came whose name it would have been."""
         self.changes = 0
-        """How often something of this has changed: what was made of it before may not hold now."""
+        """How often the names have changed: a view made before a change may be outdated."""
 
     def keep(self, table: Mapping[str, Pair], known: Container[Pair]) -> None:
         """These have been shown. ``known`` are the pairs that there are now."""

@@ -33,14 +33,14 @@ MANY_TOOLS: Final = 500
 """Tools from which on views are made beforehand; fewer take less than a few milliseconds."""
 
 
-class Ready(NamedTuple):
-    """A catalog that is made but not shown, and the one that it follows."""
+class PreparedCatalog(NamedTuple):
+    """A catalog that is made but not in use yet, and the one it was made from."""
 
     before: Catalog
     following: Catalog
 
-    def follows(self, catalog: Catalog, order: Sequence[str]) -> bool:
-        """Whether it can still take the place of this one."""
+    def can_replace(self, catalog: Catalog, order: Sequence[str]) -> bool:
+        """Whether ``catalog`` is still the one it was made from, in the same order of servers."""
         return self.before is catalog and self.following.order == tuple(order)
 
 
@@ -72,7 +72,7 @@ class Keeper:
         offering = Offering(upstream, **{name: listing.offers for name, listing in read.items()})
         shortfalls = [listing.shortfall for listing in read.values() if listing.shortfall]
         upstream.condition.shortfall = "; ".join(shortfalls)
-        upstream.show_condition()
+        upstream.apply_condition()
         shown = await self._reviewed(offering)
         ready = await self._prepare(shown)
         if ready is not None:  # that took a while, in which a tool may have been kept back
@@ -190,13 +190,13 @@ class Keeper:
     async def _reviewed(self, offering: Offering) -> Offering:
         return offering if self.review is None else await self.review(offering)
 
-    async def _prepare(self, offering: Offering) -> Ready | None:
-        """The catalog with this offering, and the views in it that will be asked for.
+    async def _prepare(self, offering: Offering) -> PreparedCatalog | None:
+        """Make the catalog with this offering ahead, with the views that are in use; None if small.
 
         Made in a thread: with 10,000 tools each view takes some 100 ms, and calls wait for it.
         """
         before = self.catalog
-        wanted = before.viewed()
+        wanted = before.used_views()
         if not wanted or before.size + len(offering.tools) < MANY_TOOLS:
             return None
         known = before.offerings.get(offering.upstream.key)
@@ -204,18 +204,20 @@ class Keeper:
             return None  # there will be no other catalog
         following = before.with_offering(offering, self._order)
         await asyncio.to_thread(following.prepare, wanted)
-        return Ready(before, following)
+        return PreparedCatalog(before, following)
 
-    def _put(self, offering: Offering, ready: Ready | None = None) -> None:
+    def _put(self, offering: Offering, ready: PreparedCatalog | None = None) -> None:
         key = offering.upstream.key
         known = self.catalog.offerings.get(key)
         changed = _kinds(known, offering)
         is_another = known is None or known.upstream is not offering.upstream
         said = self._said.pop(offering.upstream, set())
         if changed or is_another:
-            if ready is None or not ready.follows(self.catalog, self._order):
-                ready = Ready(self.catalog, self.catalog.with_offering(offering, self._order))
-            self._swap(ready.following, changed | said)
+            if ready is None or not ready.can_replace(self.catalog, self._order):
+                following = self.catalog.with_offering(offering, self._order)
+            else:
+                following = ready.following
+            self._swap(following, changed | said)
         elif said:
             self._changed(said)
 

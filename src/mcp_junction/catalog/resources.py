@@ -152,7 +152,7 @@ class ResourceView:
                     self._listed_templates[text] = item
 
     def is_current(self, held: Held, held_templates: Held) -> bool:
-        """Whether a view that is made now, of the same offers, would be the same."""
+        """Whether nothing changed since this view was made, so that it can still be used."""
         is_same = self._held is held and self._held_templates is held_templates
         return is_same and self._held_changes == (held.changes, held_templates.changes)
 

@@ -107,16 +107,16 @@ def hidden(definition: Definition) -> list[Flag]:
 def examine(
     tools: Iterable[Tool],
     separator: str = ".",
-    go_through: Callable[[Iterable[Tool]], Iterable[Tool]] = iter,
+    iterate: Callable[[Iterable[Tool]], Iterable[Tool]] = iter,
 ) -> dict[Pair, list[Flag]]:
     """All flags of all tools, earliest server first. Tools without any are left out.
 
-    ``go_through`` may slow it down.
+    ``iterate`` goes through the tools; it may pause between them (``slices.pace``).
     """
-    tools = list(go_through(tools))
+    tools = list(iterate(tools))
     crowd = _Crowd([tool.pair for tool in tools], separator)
     found = {}
-    for tool in go_through(tools):
+    for tool in iterate(tools):
         flags = hidden(tool.definition)
         flags += crowd.imitated(tool.pair)
         flags += crowd.named(tool)

@@ -1,4 +1,4 @@
-"""ListedTokens: how much of a model's context tool lists take, and how much search has spared.
+"""ListedTokens: counts the tokens that tool lists take, and those that search saves.
 
 A token is counted as four bytes. It counts lists that were given, not what clients do with them.
 """
@@ -12,7 +12,7 @@ BYTES: Final = 4
 
 
 class ListedTokens:
-    """Sums over the tool lists that were given since the start."""
+    """Totals over the tool lists sent to clients since the start."""
 
     __slots__ = ("_listed", "_whole")
 
@@ -21,7 +21,7 @@ class ListedTokens:
         self._whole = 0
 
     def add(self, listed: int, whole: int) -> None:
-        """Count a list: the bytes that were given, and those of all definitions in their place."""
+        """Count a list: its bytes, and those that all definitions would have had."""
         self._listed += listed
         self._whole += whole
 
@@ -31,5 +31,5 @@ class ListedTokens:
 
     @property
     def saved(self) -> int:
-        """What was spared; less than nothing where three tools are more than there were."""
+        """Tokens saved by search; negative when the three search tools take more than all tools."""
         return (self._whole - self._listed) // BYTES

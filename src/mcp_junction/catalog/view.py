@@ -73,17 +73,17 @@ class View:
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
 
     def is_current(self, held: Held, resources: ResourceView) -> bool:
-        """Whether a view that is made now, of the same offers and of these, would be the same."""
+        """Whether nothing changed since this view was made, so that it can still be used."""
         is_same = self._held is held and self._resources is resources
         return is_same and self._held_changes == held.changes
 
     @property
     def has_aliases(self) -> bool:
-        """Whether somebody has used a name in another spelling than this one."""
+        """Whether the aliases, names in other spellings, were made."""
         return "_others" in self.__dict__
 
     def make_aliases(self) -> None:
-        """Find all other spellings of all names now, not when one is first used."""
+        """Make the aliases now, not when one is first used."""
         self._others  # noqa: B018 - what is cached is made by looking at it
 
     @cached_property
@@ -100,7 +100,7 @@ class View:
 
     @cached_property
     def whole_size(self) -> int:
-        """The bytes of a list of everything that can be called here, whatever is listed instead."""
+        """The bytes of a list of all tools of this view, also when only search is listed."""
         head = len(self._kind.member) + 7
         each = (_size(name, self._offers[r.pair].offer) for name, r in self._routes.items())
         return head + sum(each) + max(0, len(self._routes) - 1)
@@ -277,7 +277,7 @@ class View:
 
 
 def _size(name: str, offer: Offer) -> int:
-    """The bytes of an offer as a list describes it under a name, without writing it."""
+    """Compute the bytes of an offer in a list under a name, without encoding it."""
     members = offer.members
     named = len(encode.dumps(name)) - len(members["name"])
     return named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())

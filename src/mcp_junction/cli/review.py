@@ -1,4 +1,4 @@
-"""``mcp-junction tools changes|approve|block``: decide about tools that are not what they were."""
+"""``mcp-junction tools changes|approve|block``: review tools whose definition has changed."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ async def opened(given: argparse.Namespace, *, serving: bool = False) -> AsyncIt
 
 
 def _with_password(url: str, password: str | None) -> str:
-    """A store's url with the password of the environment, where it needs one and has none."""
+    """Add the password of PGPASSWORD to a PostgreSQL url that has none."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
     if not password or not parts.scheme.startswith("postgres") or parts.password:

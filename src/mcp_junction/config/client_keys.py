@@ -60,7 +60,7 @@ def url_key(entry: Mapping[str, Any]) -> str:
 
 
 def is_switched_off(entry: Mapping[str, Any]) -> bool:
-    """Tell whether ``enabled: false`` stands there, as Codex, Zed and opencode write it."""
+    """Whether the entry has ``enabled: false``, as Codex, Zed and opencode write it."""
     return entry.get("enabled") is False
 
 

@@ -30,7 +30,7 @@ def expand(
     def value(reference: re.Match[str]) -> str:
         if reference["dollar"]:
             return "$"
-        name, default = _name_in(reference)
+        name, default = _parse_reference(reference)
         found = variables.get(name)
         if default is not None:
             found = found or default
@@ -46,16 +46,15 @@ def expand(
 
 def references(text: str) -> list[str]:
     """The names of the variables that a text refers to."""
-    return [
-        _name_in(reference)[0] for reference in _REFERENCE.finditer(text) if reference[0] != "$$"
-    ]
+    found = (one for one in _REFERENCE.finditer(text) if one[0] != "$$")
+    return [_parse_reference(reference)[0] for reference in found]
 
 
 def without_references(text: str, names: Collection[str] | None = None) -> str:
-    """A text without the references in it, or without those to some variables; defaults stay."""
+    """Remove references to variables, or only those to ``names``; their defaults stay."""
 
     def rest(reference: re.Match[str]) -> str:
-        name, default = _name_in(reference)
+        name, default = _parse_reference(reference)
         if reference[0] == "$$" or (names is not None and name not in names):
             return reference[0]
         return default or ""
@@ -72,7 +71,7 @@ def not_set(name: str) -> str:
     return f"the environment variable {name} is not set"
 
 
-def _name_in(reference: re.Match[str]) -> tuple[str, str | None]:
+def _parse_reference(reference: re.Match[str]) -> tuple[str, str | None]:
     """The variable that a reference names, and its default if it has one."""
     inside = reference["braced"] or reference["plain"] or ""
     name, has_default, default = inside.partition(":-")

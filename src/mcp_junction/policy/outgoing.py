@@ -134,7 +134,7 @@ def judge(address: Address) -> Judged:
     """What an address is, seen through whatever it is wrapped in."""
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         address = IPv6Address(int(address))
-    if address in _METADATA or not _METADATA.isdisjoint(_translated(address)):
+    if address in _METADATA or not _METADATA.isdisjoint(_nat64_targets(address)):
         return Judged(Reach.NEVER, "an address of a cloud's metadata service")
     if isinstance(address, IPv4Address):
         return _LOOPBACK if address.is_loopback else _among(address, _V4) or _PUBLIC
@@ -217,8 +217,8 @@ def _inside(address: IPv6Address) -> IPv4Address | None:
     return None
 
 
-def _translated(address: Address) -> list[IPv4Address]:
-    """The IPv4 addresses that a NAT64 may make of an address (RFC 6052).
+def _nat64_targets(address: Address) -> list[IPv4Address]:
+    """The IPv4 addresses that a NAT64 gateway may connect to for an address (RFC 6052).
 
     Any prefix of 96 bits can be an operator's own, so the last four bytes always count. In the
     local-use prefix of 48 bits, byte 8 stands between the two halves.

@@ -46,5 +46,5 @@ def is_quarantined(
 
 
 def is_quarantined_for(flags: Collection[str], known: Collection[str], *, strict: bool) -> bool:
-    """Whether a tool is quarantined for flags, of which some were known before."""
+    """Whether a tool is quarantined for flags that are not among the ``known`` ones."""
     return strict and not set(flags) <= set(known)

@@ -21,7 +21,7 @@ from mcp_junction.upstream.state import ServerState
 
 
 class AbsentServers:
-    """What the store has of the file's servers beyond the members of this process."""
+    """Lists and removes servers that are in the store, but not in today's config file."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -31,14 +31,14 @@ class AbsentServers:
     async def all(self) -> list[ServerRecord]:
         """Every absent server, by name."""
         found = await self._ground.store.servers.all()
-        return [_at_rest(record) for record in found if self._is_absent(record)]
+        return [_without_status(record) for record in found if self._is_absent(record)]
 
     async def get(self, ref: str) -> ServerRecord:
         """One by id or name. Raises NotFound."""
         found = await self._ground.store.servers.find(ref)
         if found is None or not self._is_absent(found):
             raise NotFound(f"there is no server {ref!r}")
-        return _at_rest(found)
+        return _without_status(found)
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
         """Remove one for good, pins and all. Raises NotFound, FileOwned, VersionConflict."""
@@ -52,8 +52,8 @@ class AbsentServers:
                 await self._ground.store.servers.remove(record.id)
         self._ground.tell("server.removed", record)
 
-    async def name_taken(self, name: str) -> AlreadyExists:
-        """Say whose a name is that is not free."""
+    async def explain_taken_name(self, name: str) -> AlreadyExists:
+        """Make the error for a name that is taken: it says by which kind of server."""
         try:
             await self.get(name)
         except NotFound:
@@ -68,8 +68,8 @@ class AbsentServers:
         return record.origin == FILE and self._ground.roster.find(record.id) is None
 
 
-def _at_rest(record: ServerRecord) -> ServerRecord:
-    """A record without how its server stood when it was last connected."""
+def _without_status(record: ServerRecord) -> ServerRecord:
+    """Return a record as disconnected, without the status of its last connection."""
     return msgspec.structs.replace(
         record,
         status=ServerState.DISCONNECTED.value,

@@ -108,7 +108,7 @@ class ToolDesk:
         given = {"target": f"{member.name}.{name}", "detail": {"changes": dict(changes)}}
         async with self._ground.act(actor, "tool.change", member.record, **given), member.deciding:
             record = await self._ground.store.tools.change(member.id, name, changes)
-            self._decided(member, record)
+            self._apply_decision(member, record)
         self._ground.tell("tools.changed", member.record, decided=[name])
         return record
 
@@ -135,7 +135,7 @@ class ToolDesk:
         action: str,
         write: Callable[[str, str, str], Awaitable[ToolRecord]],
     ) -> ToolRecord:
-        """Write a decision about the definition with this hash, and make it hold."""
+        """Store a decision about the definition with this hash, and apply it."""
         given = {"target": f"{member.name}.{name}", "detail": {"hash": digest}}
         async with self._ground.act(actor, action, member.record, **given):
             await self.wait_until_stored(member)
@@ -146,14 +146,14 @@ class ToolDesk:
                     await self.get(member, name)  # it may have left
                     raise DefinitionChanged(known.hash)
                 record = await write(member.id, name, digest)
-                self._decided(member, record)
+                self._apply_decision(member, record)
         self.inspection.look()
         return record
 
     async def strict_from_now(self, member: Member) -> None:
         """Its pin has become strict: what was only flagged until now is kept back."""
         async with member.deciding:
-            names = [name for name, known in member.decisions.items() if _is_doubtful(known)]
+            names = [name for name, known in member.decisions.items() if _needs_approval(known)]
             for name in names:
                 member.decisions[name].quarantined = True
             marks = {name: (member.decisions[name].flags, True) for name in names}
@@ -161,8 +161,8 @@ class ToolDesk:
                 await self._ground.store.tools.mark(member.id, marks)
                 self.show(member)
 
-    def _decided(self, member: Member, record: ToolRecord) -> None:
-        """Make what is stored of a tool hold; of a newer definition only what the rule says."""
+    def _apply_decision(self, member: Member, record: ToolRecord) -> None:
+        """Apply a stored decision; a newer definition is judged by the rule of quarantine."""
         known, decided = member.decisions.get(record.name), decision_of(record)
         if known is not None and known.hash != record.hash:
             strict = member.record.pin == STRICT
@@ -188,15 +188,15 @@ class ToolDesk:
         self._told()
         for record in changes.added:
             member.decisions.setdefault(record.name, decision_of(record))
-        self._agree(member, [new for _, new in changes.changed])
+        self._adopt_quarantine(member, [new for _, new in changes.changed])
         added = [record.name for record in changes.added]
         for start in range(0, len(added), _NAMES):
             names = added[start : start + _NAMES]
             self._ground.tell("tool.registered", member.record, tools=names)
         self._ground.tasks.spawn(self._tell_changes(member, changes))
 
-    def _agree(self, member: Member, stored: list[ToolRecord]) -> None:
-        """Keep back what the store does: it may know a pin that this process had not read."""
+    def _adopt_quarantine(self, member: Member, stored: list[ToolRecord]) -> None:
+        """Quarantine what the store has quarantined: it may know a pin that we have not read."""
         strayed = False
         for record in stored:
             known = member.decisions.get(record.name)
@@ -244,8 +244,8 @@ class ToolDesk:
             self._ground.tell("tools.flagged", member.record, flags=told, quarantined=held)
 
 
-def _is_doubtful(known: Decision) -> bool:
-    """Whether an open tool is one that a strict pin would keep back."""
+def _needs_approval(known: Decision) -> bool:
+    """Whether a tool is open that a strict pin would quarantine."""
     if known.hash != known.pinned:
         return known.is_open
     return known.is_open and not set(known.flags) <= set(known.approved or ())

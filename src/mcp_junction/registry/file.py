@@ -103,7 +103,7 @@ async def store_record(
 
 
 class FileServers:
-    """Takes over a new config file: decides what differs, and has it done by the registry."""
+    """Applies a new config file: finds what differs, and has the registry change it."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class FileServers:
         self._drop = drop
 
     async def reload(self, config: Config) -> Reloaded:
-        """Make a new file hold. Raises ConfigError: then nothing has changed."""
+        """Apply a new config file. Raises ConfigError: then nothing has changed."""
         ground, junction = self._ground, self._ground.junction
         plan = planned(ground, config, junction.settings)
         done = plan.summary()
@@ -149,7 +149,7 @@ class FileServers:
         return record
 
     async def _add(self, definition: ServerDefinition) -> ServerRecord:
-        """Let in a server that the file names from now on, with what is known of it if it is back.
+        """Add a server that is new in the file, with what the store knows of it.
 
         Raises AlreadyExists.
         """

@@ -194,7 +194,7 @@ def _text(definition: bytes) -> bytes:
 
 
 def _examined(
-    offerings: list[Offering], go_through: Callable[[Iterable[Tool]], Iterable[Tool]] = iter
+    offerings: list[Offering], iterate: Callable[[Iterable[Tool]], Iterable[Tool]] = iter
 ) -> dict[str, Flags]:
     """What is to be looked at, by the server's id and the tool."""
     ids = {offering.upstream.key: offering.upstream.definition.id for offering in offerings}
@@ -204,7 +204,7 @@ def _examined(
         for offer in offering.tools
     )
     found: dict[str, Flags] = {}
-    for pair, flags in suspicion.examine(tools, go_through=go_through).items():
+    for pair, flags in suspicion.examine(tools, iterate=iterate).items():
         if flags:
             words = tuple(dict.fromkeys(_words(flag) for flag in flags))
             found.setdefault(ids[pair.server], {})[pair.name] = words[:_FLAGS]

@@ -40,7 +40,7 @@ class Decision(msgspec.Struct):
 
     @property
     def known_flags(self) -> tuple[str, ...]:
-        """The flags that are no news about it."""
+        """The flags that were seen or approved before."""
         if self.approved is None or self.hash != self.pinned:
             return self.flags
         return (*self.flags, *self.approved)

@@ -242,7 +242,7 @@ class Registry:
                 try:
                     record = await self._ground.store.servers.add(record)
                 except AlreadyExists:
-                    raise await self.absent.name_taken(record.name) from None
+                    raise await self.absent.explain_taken_name(record.name) from None
             member = self._admit(record)
         self._ground.tell("server.registered", record, transport_type=record.transport_type)
         return self._life.live(member)
@@ -270,7 +270,7 @@ class Registry:
                         before.id, changes, version=before.version
                     )
                 except AlreadyExists:
-                    raise await self.absent.name_taken(made.name) from None
+                    raise await self.absent.explain_taken_name(made.name) from None
                 await self._apply(member, after, frozenset(changes))
             self._ground.tell("server.changed", after, changed=sorted(changes))
             return self._life.live(member)

@@ -1,4 +1,4 @@
-"""ToolReviews: tools that a person has to decide about, and how they are named for that.
+"""ToolReviews: finds the tools that a person has to review, and takes the decisions.
 
 What a decision changes is ``desk.py``; when a tool is kept back is ``policy/pinning.py``.
 """
@@ -34,7 +34,7 @@ class ToolReviews:
         return [tool for tool in found if tool.server_id in self._ground.roster]
 
     async def find(self, ref: str) -> list[tuple[ServerRecord, ToolRecord]]:
-        """The tools that an id or a namespaced name means, each with its server.
+        """Find the tools with an id or a namespaced name, each with its server.
 
         More than one where names run together: `a` has `b.c`, and `a.b` has `c`.
         """

@@ -32,10 +32,10 @@ def check(made: Registration, environ: Mapping[str, str], settings: Settings) ->
 
 
 def check_new(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
-    """Raises InvalidChange as ``check`` does, and for a mask: nothing is kept for it yet."""
-    with _located("$.connection_config"):
+    """Check a new registration: as ``check`` does, and for masks. Raises InvalidChange."""
+    with _mask_errors_at("$.connection_config"):
         check_unmasked(msgspec.to_builtins(made.connection_config))
-    with _located("$.health_check_url"):
+    with _mask_errors_at("$.health_check_url"):
         check_unmasked(made.health_check_url)
     check(made, environ, settings)
 
@@ -44,10 +44,10 @@ def change_of(record: ServerRecord, body: Any) -> Registration:
     """A server after a change; a masked value is the old one. Raises InvalidChange."""
     if isinstance(body, dict):
         body = dict(body)
-        with _located("$.connection_config"):
+        with _mask_errors_at("$.connection_config"):
             if isinstance(config := body.get("connection_config"), dict):
                 body["connection_config"] = restore_masked(config, record.connection_config)
-        with _located("$.health_check_url"):
+        with _mask_errors_at("$.health_check_url"):
             if isinstance(url := body.get("health_check_url"), str):
                 body["health_check_url"] = restore_url(url, record.health_check_url)
     made, problems = read_change(registration_of(record), body)
@@ -83,8 +83,8 @@ def _refusals(
 
 
 @contextmanager
-def _located(path: str) -> Iterator[None]:
-    """Say where in a body a mask was that stands for nothing."""
+def _mask_errors_at(path: str) -> Iterator[None]:
+    """Turn a MaskError into an InvalidChange that names ``path``."""
     try:
         yield
     except MaskError as error:

@@ -96,7 +96,7 @@ class Shelving:
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     def put(self, member: Member, lists: Prepared, suspects: Iterable[str] = ()) -> None:
-        """These are its lists now; something was noticed about the tools in ``suspects``."""
+        """Store a server's newest lists; something was noticed about the tools in ``suspects``."""
         self._newest[member.id] = lists, frozenset(suspects)
         if member.id not in self._writing:
             self._writing[member.id] = self._tasks.spawn(self._write(member))

@@ -28,7 +28,7 @@ QUESTION: Final = "question"
 
 
 class ServerMessages:
-    """The way of messages without a call from servers to sessions."""
+    """Routes messages that belong to no call from servers to sessions."""
 
     def __init__(self, sessions: set[Session], subscriptions: Subscriptions) -> None:
         self._sessions = sessions
@@ -37,7 +37,7 @@ class ServerMessages:
         """How many were dropped or refused because nobody could know whose they are."""
 
     def count_unattributed(self, method: str) -> None:
-        """A message was dropped or refused because nobody can know whose it is."""
+        """Count a message that was dropped or refused, because its session is unknown."""
         self.unattributed[LOG if method == LOG_MESSAGE else QUESTION] += 1
 
     def log(self, upstream: Upstream, frame: Frame) -> None:

@@ -43,7 +43,7 @@ A = TypeVar("A", Vectors, Verdicts)
 
 
 class ModelWorker:
-    """Has its jobs done by a worker process."""
+    """A Model whose jobs are done by a worker process."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ModelWorker:
         self._first_pause = first_pause
         self._start = start
         self._jobs: deque[tuple[Job, asyncio.Future[Answer]]] = deque()
-        self._news = asyncio.Event()
+        self._has_jobs = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._process: WorkerProcess | None = None
         self._in_a_row = 0
@@ -91,9 +91,9 @@ class ModelWorker:
         """Have a job done, and wait for its answer. Raises ModelUnavailable."""
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._jobs.append((job, done))
-        self._news.set()
+        self._has_jobs.set()
         if self._owner is None or self._owner.done():
-            self._owner = self._tasks.spawn(self._own())
+            self._owner = self._tasks.spawn(self._do_jobs())
         answer = await done
         if isinstance(answer, Failed):
             raise ModelUnavailable(f"the model failed: {answer.reason}")
@@ -103,8 +103,8 @@ class ModelWorker:
 
     # -- the owner of the process
 
-    async def _own(self) -> None:
-        """Have jobs done until none is left for a while."""
+    async def _do_jobs(self) -> None:
+        """Run worker processes until no job is left for a while."""
         try:
             while self._jobs:
                 try:
@@ -142,10 +142,10 @@ class ModelWorker:
                 self._jobs.popleft()  # nobody waits for it any more
             if self._jobs:
                 return self._jobs[0]
-            self._news.clear()
+            self._has_jobs.clear()
             try:
                 async with asyncio.timeout(self._idle):
-                    await self._news.wait()
+                    await self._has_jobs.wait()
             except TimeoutError:
                 return None
 

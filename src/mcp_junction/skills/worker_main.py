@@ -60,8 +60,8 @@ def answer(job: Job, model: LocalModel) -> Answer:
         return Failed(repr(error)[:500])
 
 
-def go_with(parent: int) -> None:
-    """End with the parent, let no other process read our memory, and give way to others."""
+def set_up_process(parent: int) -> None:
+    """Tie this process to its parent's life, make it not dumpable, and lower its priority."""
     if sys.platform.startswith("linux"):
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -73,7 +73,7 @@ def go_with(parent: int) -> None:
 
 def main(parent: int) -> None:
     """Run as a program: jobs come on standard input, which is a socket."""
-    go_with(parent)
+    set_up_process(parent)
     try:
         serve(socket.socket(fileno=0), LocalModel())
     except (BrokenPipeError, ConnectionResetError):

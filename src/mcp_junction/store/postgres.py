@@ -100,7 +100,7 @@ class PostgresDatabase:
         return database
 
     async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
-        with _translated():
+        with _as_store_errors():
             async with asyncio.timeout(self._patience):
                 try:
                     rows = await self._fetch(query)
@@ -112,7 +112,7 @@ class PostgresDatabase:
 
     async def _fetch(self, query: Query) -> Rows:
         async with self._pool.acquire(timeout=_ACQUIRE) as connection:
-            with _ended_if_cut_off(connection):
+            with _terminate_on_timeout(connection):
                 rows: Rows = await connection.fetch(_numbered(query.sql), *query.args)
                 return rows
 
@@ -121,12 +121,12 @@ class PostgresDatabase:
 
     async def _write(self, script: Script[T], patience: float) -> T:
         try:
-            with _translated():
+            with _as_store_errors():
                 async with (
                     asyncio.timeout(patience) as limit,
                     self._pool.acquire(timeout=_ACQUIRE) as connection,
                 ):
-                    with _ended_if_cut_off(connection):
+                    with _terminate_on_timeout(connection):
                         return await _transact(connection, script, _Progress(limit, patience))
         finally:
             script.close()
@@ -140,24 +140,24 @@ class PostgresDatabase:
 
 
 class _Progress:
-    """Moves the end of somebody's patience: on with each statement, and away while we compute."""
+    """Extends a timeout with each statement, and suspends it while we compute."""
 
     def __init__(self, limit: asyncio.Timeout, patience: float) -> None:
         self._limit = limit
         self._patience = patience
 
-    def move(self) -> None:
+    def extend(self) -> None:
         if not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time() + self._patience)
 
-    def pause(self) -> None:
+    def suspend(self) -> None:
         if not self._limit.expired():
             self._limit.reschedule(None)
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Whatever a database can fail with, in the words of the store."""
+def _as_store_errors() -> Iterator[None]:
+    """Turn every error of the driver into one of the store's."""
     try:
         yield
     except asyncpg.IntegrityConstraintViolationError as error:
@@ -170,8 +170,8 @@ def _translated() -> Iterator[None]:
 
 
 @contextmanager
-def _ended_if_cut_off(connection: Any) -> Iterator[None]:
-    """End a connection that is left while a statement runs on it.
+def _terminate_on_timeout(connection: Any) -> Iterator[None]:
+    """Terminate a connection when the wait for its statement ends early.
 
     The pool would first ask the server to cancel the statement, and wait for its answer.
     """
@@ -203,7 +203,7 @@ async def _drive(connection: Any, script: Script[T], progress: _Progress) -> T:
         statement = next(script)
         while True:
             rows = await _run(connection, statement, progress)
-            progress.move()
+            progress.extend()
             statement = script.send(rows)
     except StopIteration as end:
         result: T = end.value
@@ -220,7 +220,7 @@ async def _run(connection: Any, statement: Statement, progress: _Progress) -> Ro
         case Load(table=table, columns=columns, rows=many):
             await connection.copy_records_to_table(table, columns=columns, records=many)
         case Compute(work=work):
-            progress.pause()
+            progress.suspend()
             return ((await asyncio.to_thread(work),),)
     return ()
 

@@ -86,7 +86,7 @@ class Servers:
         return found[-1] if found else None
 
     async def named(self, name: str) -> ServerRecord | None:
-        """The server of this name, whatever ids there are."""
+        """Find a server by its name only, not by its id."""
         query = Query(f"SELECT {TABLE.selected} FROM servers WHERE name = ?", (name,))
         found = await self._database.read(query, self._opened_all)
         return found[0] if found else None
@@ -255,7 +255,7 @@ class Servers:
         return [self._record(row) for row in rows]
 
     def _readable(self, rows: Rows) -> list[ServerRecord]:
-        """Those that can be read and opened. Raises MissingKey when the key of all is another."""
+        """The records that can be read. Raises MissingKey when none can, for want of the key."""
         found: list[ServerRecord] = []
         missing: MissingKey | None = None
         for row in rows:

@@ -21,8 +21,8 @@ from mcp_junction.errors import UsageError
 SUFFIX: Final = ".serving"
 
 
-class Holder(msgspec.Struct, frozen=True):
-    """The process that serves."""
+class ServingProcess(msgspec.Struct, frozen=True):
+    """The process that has the lock."""
 
     pid: int
     since: str
@@ -51,7 +51,7 @@ class ServingLock:
             refusal = self._refusal(descriptor)
             os.close(descriptor)
             raise refusal from None
-        me = Holder(os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S %z"))
+        me = ServingProcess(os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S %z"))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, msgspec.json.encode(me) + b"\n", 0)
         self._descriptor = descriptor
@@ -70,7 +70,7 @@ class ServingLock:
 
     def _refusal(self, descriptor: int) -> UsageError:
         try:
-            holder = msgspec.json.decode(os.pread(descriptor, 1_000, 0), type=Holder)
+            holder = msgspec.json.decode(os.pread(descriptor, 1_000, 0), type=ServingProcess)
             who = f"the process {holder.pid}, since {holder.since}"
         except msgspec.MsgspecError:  # it has the lock, and has not written who it is yet
             who = "another process"

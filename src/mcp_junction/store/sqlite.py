@@ -36,7 +36,7 @@ from mcp_junction.store.database import (
     Statement,
     insert,
 )
-from mcp_junction.store.sqlite_reader import SqliteReaders, drop, fetch
+from mcp_junction.store.sqlite_reader import SqliteReaders, close_quietly, fetch
 from mcp_junction.store.waiting import ThreadJob, settle_all
 
 log = logging.getLogger("mcp_junction.store")
@@ -111,11 +111,11 @@ class SqliteDatabase:
             raise StoreUnavailable("the store is closed")
         job = _Job(script, durable)
         self._jobs.put(job)
-        result: T = await job.answer(lambda: max(job.given_at, self._moved_at), self._patience)
+        result: T = await job.wait(lambda: max(job.given_at, self._moved_at), self._patience)
         return result
 
     async def close(self) -> None:
-        """Finish what is waiting, then let the file go. What hangs is not waited for."""
+        """Finish what is waiting, then close the file. What hangs is not waited for."""
         if not self._closed:
             self._closed = True
             self._jobs.put(None)
@@ -142,7 +142,7 @@ class SqliteDatabase:
         except sqlite3.Error as error:
             raise UsageError(f"{self._path} cannot be read: {error}") from None
         finally:
-            drop(connection)
+            close_quietly(connection)
 
     def _connect(self, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -171,15 +171,15 @@ class SqliteDatabase:
                 self._commit(connection, batch)
             except sqlite3.Error as error:
                 _refuse(batch, StoreUnavailable(f"the store cannot be written: {error}"))
-                drop(connection)
+                close_quietly(connection)
                 connection = None
             except BaseException as error:  # the writer outlives whatever it meets
                 log.exception("the writer failed")
                 _refuse(batch, StoreUnavailable(f"the store failed: {type(error).__name__}"))
-                drop(connection)
+                close_quietly(connection)
                 connection = None
             settle_all(batch)
-        drop(connection)
+        close_quietly(connection)
 
     def _next_batch(self) -> tuple[list[_Job], bool]:
         job = self._jobs.get()
@@ -217,7 +217,7 @@ class SqliteDatabase:
         connection.execute("COMMIT")
 
     def _try(self, connection: sqlite3.Connection, job: _Job) -> None:
-        """Run a script, unless nobody waits for it any more. What it fails with is its own."""
+        """Run a script, unless nobody waits for it any more; keep its error for its caller."""
         if job.is_abandoned:
             return
         try:
@@ -234,7 +234,7 @@ class SqliteDatabase:
             job.failure = error
 
     def _drive(self, connection: sqlite3.Connection, script: Script[T]) -> T:
-        """Play the database's part in a script. Its transaction begins with its first statement."""
+        """Run the statements of a script. Its transaction begins with its first statement."""
         rows: Rows = ()
         try:
             statement = next(script)

@@ -59,11 +59,11 @@ class SqliteReaders:
         """Raises StoreUnavailable."""
         job = _Reading(query, make)
         self._jobs.put(job)
-        result: T = await job.answer(lambda: self._moved_at(job), self._patience)
+        result: T = await job.wait(lambda: self._moved_at(job), self._patience)
         return result
 
     def close(self) -> None:
-        """Let the file go. Blocks for a moment; a thread that hangs is left behind."""
+        """End the threads. Blocks for a moment; a thread that hangs is left behind."""
         for _ in self._threads:
             self._jobs.put(None)
         end = time.monotonic() + _CLOSE
@@ -87,12 +87,12 @@ class SqliteReaders:
                     self._read(connection, job)
             except sqlite3.Error as error:
                 job.failure = StoreUnavailable(f"the store cannot be read: {error}")
-                drop(connection)
+                close_quietly(connection)
                 connection = None
             except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
                 job.failure = error
             job.settle_soon()
-        drop(connection)
+        close_quietly(connection)
 
     def _open(self) -> sqlite3.Connection:
         connection = self._connect()
@@ -132,8 +132,8 @@ def _text_or_bytes(data: bytes) -> str | bytes:
         return data
 
 
-def drop(connection: sqlite3.Connection | None) -> None:
-    """Let a connection go, with whatever it had begun."""
+def close_quietly(connection: sqlite3.Connection | None) -> None:
+    """Close a connection, and ignore errors of that."""
     if connection is not None:
         try:
             connection.close()

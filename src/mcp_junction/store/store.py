@@ -80,7 +80,7 @@ class Store:
 
 
 def _generations(rows: Rows) -> dict[str, int]:
-    """A number that cannot be read is taken for a new one each time."""
+    """Read the generations; one that cannot be read counts as new each time."""
     found = {}
     for row in rows:
         try:

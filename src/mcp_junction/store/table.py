@@ -33,8 +33,8 @@ class Table(Generic[R]):
         flags: Collection[str] = (),
         salvage: Callable[[Row], R] | None = None,
     ) -> None:
-        """``salvage`` makes a record of what little can be read of a row that cannot be; or fails
-        with UnreadableRow."""
+        """``salvage`` makes a record of the readable part of a damaged row, or raises
+        UnreadableRow."""
         self.name = name
         self.columns: Sequence[str] = record.__struct_fields__
         self.selected = ", ".join(f"{name}.{column}" for column in self.columns)

@@ -24,13 +24,13 @@ from mcp_junction.store.table import Table
 
 
 def _salvage(row: Row) -> ToolRecord:
-    """A tool whose row is damaged: it keeps its place, and what it was pinned to is unknown.
+    """Make a quarantined tool of a damaged row, whose pin is unknown.
 
-    So it is in quarantine until a person approves it; left out, it would pass as a new tool.
+    It stays so until a person approves it; left out, it would pass as a new tool.
     """
     tool_id, server_id, name = row[:3]
     if not all(isinstance(text, str) for text in (tool_id, server_id, name)):
-        raise UnreadableRow("it does not even say which tool it is")
+        raise UnreadableRow("it does not say which tool it is")
     return ToolRecord(tool_id, server_id, name, 0, b"{}", "", "", quarantined=True)
 
 
@@ -167,7 +167,7 @@ class Tools:
 
 
 class _Review(NamedTuple):
-    """What the rule of quarantine must know beside the tools themselves."""
+    """What the rule of quarantine needs to know about a whole list."""
 
     strict: bool
     suspects: frozenset[str]
@@ -321,7 +321,7 @@ _BLOCK: Final = "quarantined = TRUE, blocked = TRUE"
 
 
 def _decide(server_id: str, name: str, digest: str, assignments: str) -> Script[ToolRecord]:
-    """Write what a person has decided about the definition with this hash."""
+    """Store a person's decision about the definition with this hash."""
     rows = yield Query(
         f"UPDATE tools SET {assignments}, updated_at = ? WHERE server_id = ? AND name = ?"
         f" AND hash = ? AND gone_at IS NULL RETURNING {', '.join(TABLE.columns)}",

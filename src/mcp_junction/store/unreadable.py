@@ -27,7 +27,7 @@ class UnreadableRows:
         return len(self._rows)
 
     def clear(self) -> None:
-        """Begin anew, as with another database."""
+        """Forget all rows, as when another database is opened."""
         self._rows.clear()
 
     def note(self, table: str, row: Row, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """ThreadJob: work for a thread, and the coroutine that waits for its result.
 
 The waiting ends when the thread makes no progress: it may hang in a system call, and threads cannot
-be cancelled. Its result is then nobody's.
+be cancelled. Its result is then discarded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mcp_junction.errors import StoreUnavailable
 
 
 class ThreadJob:
-    """What a thread is to do, and who waits for it."""
+    """Work that a thread does, and the future that waits for it."""
 
     __slots__ = ("_future", "_loop", "failure", "result")
 
@@ -30,7 +30,7 @@ class ThreadJob:
         """Whether nobody waits for it any more."""
         return self._future.cancelled()
 
-    async def answer(self, moved_at: Callable[[], float], patience: float) -> Any:
+    async def wait(self, moved_at: Callable[[], float], patience: float) -> Any:
         """Wait for the result for as long as there is progress.
 
         ``moved_at`` says when there was some last, by the monotonic clock. Raises what the job
@@ -49,7 +49,7 @@ class ThreadJob:
         return future.result()
 
     def settle_soon(self) -> None:
-        """From the thread: have those who wait told."""
+        """Wake up who waits; called in the thread."""
         settle_all([self])
 
     def _settle(self) -> None:
@@ -62,7 +62,7 @@ class ThreadJob:
 
 
 def settle_all(jobs: Iterable[ThreadJob]) -> None:
-    """From a thread: tell all who wait, with one wake-up for each event loop."""
+    """Wake up all who wait, each event loop once; called in a thread."""
     loops: dict[asyncio.AbstractEventLoop, list[ThreadJob]] = {}
     for job in jobs:
         loops.setdefault(job._loop, []).append(job)

@@ -1,7 +1,7 @@
-"""Causes: the one line that tells best why a server failed, out of what it has said.
+"""Causes: picks the one line of a server's output that tells best why it failed.
 
-Who calls a server hears this line; all that it wrote stays in the log. Texts are redacted before
-they come here: what is cut is not known again.
+Callers get this line; all of the output is in the log. Texts are redacted before they come here: a
+secret that was cut could not be recognized.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def find_cause(stderr: str) -> str:
 
 
 def add_cause(what: str, stderr: str) -> str:
-    """Words about a failure, with its cause if the server has told one."""
+    """Add the cause, if stderr tells one, to a message about a failure."""
     cause = find_cause(stderr)
     return f"{what}; it said: {cause}" if cause else what
 
 
 def describe_body(text: str) -> str:
-    """What came instead of an answer of MCP, as the end of a sentence about it."""
+    """Describe a body that is no MCP answer, as the end of a sentence."""
     if not text.strip():
         return " with nothing in it"
     if _HTML.match(text):
@@ -53,6 +53,6 @@ def describe_body(text: str) -> str:
 
 
 def cut(text: str) -> str:
-    """A text of bounded length."""
+    """Shorten a text to a bounded length."""
     text = text.strip()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -134,7 +134,7 @@ class Exchange:
             flight.end(outcomes.link_lost(self._server, flight.delivery, why))
         await self._questions.close()
         self._open.clear()
-        self._write = _discard  # a method of the link, which holds us: a cycle for the collector
+        self._write = _discard  # it was a method of the link: a reference cycle
 
     # -- incoming
 
@@ -310,8 +310,8 @@ class Exchange:
         self._write(answer.frame(frame_id))
 
     def _unclear(self, method: str) -> Outcome:
-        """The answer to a question that nobody can be asked."""
-        if self.users.only is None and not self.users.are_several:
+        """Refuse a server's question that cannot be put to any client."""
+        if self.users.only is None and not self.users.has_several:
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {method}")
         return outcomes.failed(INVALID_REQUEST, _UNCLEAR)
 
@@ -353,4 +353,4 @@ class Exchange:
 
 
 def _discard(frame: bytes) -> None:
-    """Write to a link that is gone."""
+    """Discard a frame, because the link is gone."""

@@ -64,7 +64,7 @@ class Greeting(msgspec.Struct, frozen=True):
     info: dict[str, Any] = {}
     """All that it says of its name, title, icons and so on."""
     junction_id: str = ""
-    """Its id, if it is a Junction."""
+    """The id of the server, if it is a Junction."""
 
     @property
     def extensions(self) -> dict[str, Any]:

@@ -251,10 +251,10 @@ class Upstream:
     def judged(self, *, well: bool) -> None:
         """What its checks and its calls say of it, as long as it is connected."""
         self.condition.is_well = well
-        self.show_condition()
+        self.apply_condition()
 
-    def show_condition(self) -> None:
-        """Take the state that follows from its condition, as long as it is connected."""
+    def apply_condition(self) -> None:
+        """Set the state by its condition, as long as it is connected."""
         if self.state in SERVING:
             self._to(self.condition.state)
 

@@ -42,7 +42,7 @@ _SESSION_MISSING: Final = frozenset(
 _OTHER_VERSION: Final = "bad request: unsupported protocol version"
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _RefusalBody(msgspec.Struct, frozen=True):
     """The parts of a refusal that tell what it is."""
 
     id: Any = None
@@ -52,8 +52,8 @@ class _Said(msgspec.Struct, frozen=True):
 
 def is_unknown_session(body: bytes, wire_id: bytes) -> bool:
     """Whether a 400 says that the server does not know the session of a request."""
-    said = _read(body)
-    return not _answers(said, wire_id) and _words(said, body) in UNKNOWN_SESSION
+    refusal = _read(body)
+    return not _is_answer(refusal, wire_id) and _words(refusal, body) in UNKNOWN_SESSION
 
 
 def is_other_era(body: bytes, wire_id: bytes, *, has_sessions: bool) -> bool:
@@ -62,40 +62,40 @@ def is_other_era(body: bytes, wire_id: bytes, *, has_sessions: bool) -> bool:
     The code for an unsupported version is such a refusal also in an answer to the request itself;
     ``has_sessions``: whether a server of the handshake era is what is looked for.
     """
-    said = _read(body)
-    error = said.error if said is not None else None
+    refusal = _read(body)
+    error = refusal.error if refusal is not None else None
     if isinstance(error, dict) and error.get("code") == UNSUPPORTED_VERSION:
         return True
-    if not has_sessions or _answers(said, wire_id):
+    if not has_sessions or _is_answer(refusal, wire_id):
         return False
-    words = _words(said, body)
+    words = _words(refusal, body)
     is_known = words in UNKNOWN_SESSION or words in _SESSION_MISSING
     return is_known or words.startswith(_OTHER_VERSION)
 
 
-def _read(body: bytes) -> _Said | None:
+def _read(body: bytes) -> _RefusalBody | None:
     if len(body) > _LONGEST or body.lstrip()[:1] != b"{":
         return None
     try:
-        return msgspec.json.decode(body, type=_Said)
+        return msgspec.json.decode(body, type=_RefusalBody)
     except msgspec.MsgspecError:
         return None
 
 
-def _answers(said: _Said | None, wire_id: bytes) -> bool:
+def _is_answer(refusal: _RefusalBody | None, wire_id: bytes) -> bool:
     """Whether it is the answer to the request itself: then the request was read, and may have run.
 
     Some servers write the id as a string.
     """
-    return said is not None and str(said.id) == wire_id.decode()
+    return refusal is not None and str(refusal.id) == wire_id.decode()
 
 
-def _words(said: _Said | None, body: bytes) -> str:
+def _words(refusal: _RefusalBody | None, body: bytes) -> str:
     """The message of a refusal, in whichever of the usual forms; empty when there is none."""
-    if said is None:
+    if refusal is None:
         text: Any = body.decode("utf-8", "replace") if len(body) <= _LONGEST else ""
-    elif isinstance(said.error, dict):
-        text = said.error.get("message")
+    elif isinstance(refusal.error, dict):
+        text = refusal.error.get("message")
     else:
-        text = said.error or said.message
+        text = refusal.error or refusal.message
     return " ".join(text.lower().split()).rstrip(".!") if isinstance(text, str) else ""
