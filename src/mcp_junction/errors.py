@@ -201,7 +201,9 @@ class DefinitionChanged(VersionConflict):
         self.current = current
         """The hash of the definition that it has now."""
         super().__init__("the tool", 0)
-        self.args = ("the tool's definition has changed again; look at its changes anew",)
+        self.args = (
+            "the tool's definition has changed again; read its changes, and give its new hash",
+        )
 
 
 class InvalidChange(JunctionError):

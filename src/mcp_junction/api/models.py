@@ -97,7 +97,7 @@ class ServerHealth(msgspec.Struct):
 class Server(ServerHealth):
     """A server: its definition, with secrets masked, and how it stands.
 
-    ``absent`` is one of an earlier config file that today's does not name.
+    ``absent`` is one of an earlier config file that the current one does not name.
     """
 
     description: str

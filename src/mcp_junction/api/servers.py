@@ -44,8 +44,8 @@ WithTools = Annotated[bool, QueryParameter(description="Show each server's tools
 WithAbsent = Annotated[
     bool,
     QueryParameter(
-        description="Also servers of an earlier config file that today's does not name: they are"
-        " kept with their pins, and are in no other list."
+        description="Also servers of an earlier config file that the current one does not name:"
+        " they are kept with their pins, and are in no other list."
     ),
 ]
 

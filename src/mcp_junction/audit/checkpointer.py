@@ -64,7 +64,8 @@ class Checkpointer:
             await asyncio.to_thread(self._file.write, point)
         except OSError as error:
             if not self._is_failing:
-                log.error("the audit's checkpoint cannot be written: %s", error.strerror)
+                words = "the audit's checkpoint cannot be written: %s; check the data directory"
+                log.error(words, error.strerror)
             self._is_failing = True
             return False
         self._is_failing = False

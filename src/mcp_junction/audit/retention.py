@@ -41,7 +41,7 @@ async def retire(
         if not any(_is_removable(page, old, seals, before) for page in found):
             logger.error(
                 "no rows of the audit's writer %s are removed: row %d is not what was written, or"
-                " not so old; see: mcp-junction audit verify",
+                " is newer than the store says; see: mcp-junction audit verify",
                 old.writer,
                 old.seq,
             )

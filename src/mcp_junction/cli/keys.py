@@ -21,7 +21,7 @@ from mcp_junction.store.records import KeyRecord
 _ROLES = [role.value for role in KEY_ROLES]
 _MAY = {
     Role.ADMIN: "may do everything",
-    Role.ORCHESTRATOR: "reads everything; calls only on behalf of an agent that it names",
+    Role.ORCHESTRATOR: "reads everything and refreshes tools; cannot call tools yet",
     Role.AGENT: "calls tools",
     Role.VIEWER: "reads, and calls nothing",
 }
@@ -39,8 +39,18 @@ def run(argv: list[str]) -> int:
         "example:\n  mcp-junction keys create --role agent --agent build-bot\n",
     )
     actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="make a key and print it, once")
-    create.add_argument("--role", choices=_ROLES, help="what it may do; asked for if not given")
+    create = actions.add_parser(
+        "create",
+        help="make a key and print it, once",
+        description="Make a key and print it, once. What a role may do:\n\n"
+        + "\n".join(f"  {role:<13} {words}" for role, words in _MAY.items()),
+        epilog="The first key that is not an administrator's closes /mcp to requests without a key."
+        "\n\nexample:\n  mcp-junction keys create --role agent --agent build-bot\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    create.add_argument(
+        "--role", choices=_ROLES, help="the role of the key; at a terminal asked for if not given"
+    )
     create.add_argument("--agent", metavar="ID", help="whom it speaks for (default: the role)")
     listing = actions.add_parser("list", help="show all keys; never the keys themselves")
     revoke = actions.add_parser("revoke", help="end a key; it holds at once")

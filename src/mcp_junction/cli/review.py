@@ -50,7 +50,8 @@ def add_review_actions(actions: Any) -> list[argparse.ArgumentParser]:
         action.add_argument(
             "--hash",
             metavar="H",
-            help=f"of the definition that was shown, or its first {_SHORTEST} characters or more",
+            help="hash of the definition, as `tools changes` shows it (at least its first"
+            f" {_SHORTEST} characters); then nothing is asked",
         )
     return [changes, approve, block]
 
@@ -108,7 +109,8 @@ def _confirm(given: argparse.Namespace, found: dict[str, Any], what: str) -> Non
     """Show what is decided about, and ask. Raises UsageError where nobody can be asked."""
     if given.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
-            f"there is nobody to ask: give --hash, from: mcp-junction tools changes {given.name}"
+            "there is no terminal to ask at: give --hash H, as shown by:"
+            f" mcp-junction tools changes {given.name}"
         )
     _print_review(found)
     if input(f"{what.capitalize()} this definition? [y/N] ").strip().lower() not in ("y", "yes"):

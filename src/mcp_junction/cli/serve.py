@@ -66,7 +66,8 @@ def run(argv: list[str]) -> int:
     network.add_argument(
         "--owner-without-key",
         action="store_true",
-        help="let your own programs on this machine in without a key, although keys were made",
+        help="let your own programs on this machine use /mcp without a key, although keys were"
+        " made; on loopback only",
     )
     network.add_argument(
         "--trusted-proxies",

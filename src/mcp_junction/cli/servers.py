@@ -35,7 +35,9 @@ def run(argv: list[str]) -> int:
     actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show all servers")
     listing.add_argument(
-        "--all", action="store_true", help="also those that today's config file does not name"
+        "--all",
+        action="store_true",
+        help="also absent ones: in an earlier config file, not in this one",
     )
     listing.add_argument("--status", metavar="S", help="only those in this state, e.g. error")
     show = actions.add_parser("show", help="show everything about one")

@@ -58,7 +58,10 @@ KEY_ROLES: Final = tuple(role for role in Role if role is not Role.OWNER)
 CALLING_ROLES: Final = tuple(role for role, rights in RIGHTS.items() if Right.CALL in rights)
 """The roles that have the right to call. A tuple, because to hash a role runs Python code."""
 
-_ON_BEHALF: Final = "the role orchestrator calls only on behalf of an agent, and no agent is named"
+_ON_BEHALF: Final = (
+    "the role orchestrator calls only on behalf of an agent, which a request cannot name yet;"
+    " use an agent's key"
+)
 
 
 def has_right(principal: Principal, right: Right) -> bool:
@@ -72,4 +75,4 @@ def explain_refusal(principal: Principal, right: Right | None) -> str:
         return f"the role {principal.role} may not use this"
     if right is Right.CALL and principal.role is Role.ORCHESTRATOR:
         return _ON_BEHALF
-    return f"the role {principal.role} may not {right}"
+    return f"the role {principal.role} may not {right}; use a key of a role that may"

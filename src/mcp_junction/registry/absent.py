@@ -1,4 +1,4 @@
-"""AbsentServers: servers of an earlier config file that today's file does not name.
+"""AbsentServers: servers of an earlier config file that the current file does not name.
 
 Their rows stay in the store as they were, with pins, decisions and classification, so that nothing
 they offered passes as new when the file names them again. Whether a server is absent is not stored:
@@ -21,7 +21,7 @@ from mcp_junction.upstream.state import ServerState
 
 
 class AbsentServers:
-    """Lists and removes servers that are in the store, but not in today's config file."""
+    """Lists and removes servers that are in the store, but not in the current config file."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -59,9 +59,9 @@ class AbsentServers:
         except NotFound:
             return AlreadyExists(f"there is a server {name!r} already")
         return AlreadyExists(
-            f"the name {name!r} belongs to a server that is not in today's config file; its pins"
-            f" are kept. Choose another name, or remove it first: mcp-junction servers remove"
-            f" {name}"
+            f"the name {name!r} belongs to a server that is not in the current config file; its"
+            " pins are kept. Choose another name, or remove it first:"
+            f" mcp-junction servers remove {name}"
         )
 
     def _is_absent(self, record: ServerRecord) -> bool:

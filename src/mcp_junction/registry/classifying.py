@@ -89,7 +89,9 @@ class Classifying:
                 self._news.set()
                 continue
             except ModelUnavailable as error:
-                log.warning("skills cannot follow their tools now: %s", error)
+                log.warning(
+                    "the vectors of skills cannot be updated now, and will be later: %s", error
+                )
                 failed = True
             except Exception:  # whatever it is, it is tried again
                 log.exception("tools cannot be classified")

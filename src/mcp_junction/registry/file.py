@@ -70,7 +70,10 @@ async def recorded(ground: Ground, config: Config, known: list[ServerRecord]) ->
     files = {definition.key for definition in config.servers}
     absent = [record.name for record in known if record.origin == FILE and record.name not in files]
     if absent:
-        words = "%d servers of an earlier config file are kept, out of sight: %.500s"
+        words = (
+            "%d servers of an earlier config file are kept, but not served: %.500s;"
+            " see: mcp-junction servers list --all"
+        )
         log.info(words, len(absent), ", ".join(absent))
     turn = asyncio.Semaphore(_AT_ONCE)
 

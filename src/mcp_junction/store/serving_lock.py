@@ -44,7 +44,8 @@ class ServingLock:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise UsageError(f"{self._path} cannot be opened: {error.strerror}") from None
+            words = f"{self._path} cannot be opened: {error.strerror}; it must be writable"
+            raise UsageError(words) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

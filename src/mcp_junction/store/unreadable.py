@@ -35,7 +35,10 @@ class UnreadableRows:
         found = (table, row_id(row))
         if found not in self._rows and len(self._rows) < _MOST:
             self._rows.add(found)
-            words = "a row of the table %s cannot be read and is left out: id %s (%s)"
+            words = (
+                "a row of the table %s cannot be read and is left out: id %s (%s);"
+                " restore the store from a backup, or remove the row"
+            )
             log.error(words, table, found[1], type(error).__name__)
 
     def forget(self, table: str, row: Row) -> None:
