@@ -112,8 +112,9 @@ CELLS = {
 }
 IMPOSSIBLE: Mapping[tuple[str, str, str], str] = {}  # feature, client, server: the reason
 LEFT_OUT = (
-    "An older server over stdio does not say to which call a question belongs. While calls of "
-    "two clients are under way there, its question is refused rather than put to the wrong one; "
+    "An older server over stdio does not say to which call a question or a log message belongs. "
+    "Once two principals have used its process, or while calls of two clients are under way there, "
+    "its question is refused rather than put to the wrong one, and its log message dropped; "
     '`"isolation": "per-session"` gives each client a process of its own.',
     "A server of the older era may ask outside any call. A client of 2026-07-28 can only be asked "
     "in the answer to a call of its own, so such a question is refused.",

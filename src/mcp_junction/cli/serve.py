@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 REQUEST_STATE = "request-state"
 """What the key that seals states of requests is derived for: they outlive a restart."""
 
-_SWITCH = 0.0005
-"""Seconds for which a thread that computes may keep the loop from the interpreter's lock. With
-Python's own 5 ms, a turn of the loop takes as long while a list of tools is hashed or stored."""
 
 log = logging.getLogger("mcp_junction.cli")
 
@@ -84,7 +81,6 @@ def run(argv: list[str]) -> int:
     given.store = config.settings.store
     if config.settings.audit == "off":
         raise UsageError("audit: a service cannot be without it; use normal or strict")
-    sys.setswitchinterval(_SWITCH)
     return run_async(_serve(config, given))
 
 
