@@ -158,7 +158,9 @@ async def parked_10k(lab: Lab) -> list[Figure]:
     count = min(wanted, procs.raise_file_limit() - SPARE_FILES)  # ours inherits it
     upstream = await lab.serve_direct("--asks").open()
     servers: Servers = {"up": {"url": f"http://127.0.0.1:{upstream.port}/mcp"}}
-    target = await lab.serve("ours", servers, parked_ms=WAITS * 1000).open()
+    # All of them are one agent's, which may have 1,000.
+    limits = {"max_parked_per_principal": 0, "max_calls_per_principal": 0}
+    target = await lab.serve("ours", servers, parked_ms=WAITS * 1000, **limits).open()
     clients = asyncio.Queue[StatelessHttpSession]()
     for _ in range(64):
         clients.put_nowait(StatelessHttpSession(target.port, headers=target.headers))
