@@ -20,7 +20,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one
 from mcp_junction.catalog.keeper import MANY_TOOLS
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.eras.seal import Bearer
-from mcp_junction.errors import UsageError
+from mcp_junction.errors import JunctionError, UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.accepting import stop_accepting
@@ -154,7 +154,10 @@ class Service:
     async def serve(
         self, host: str, port: int, stop: asyncio.Event, hurried: asyncio.Event | None = None
     ) -> None:
-        """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``."""
+        """Serve until ``stop`` is set, then finish what is running, unless that is ``hurried``.
+
+        Raises JunctionError if the HTTP server ends by itself: who watches over us starts us again.
+        """
         if self._rest is not None:
             await self._prepare(self._rest, stop)
         if self.on_loaded is not None:
@@ -182,15 +185,10 @@ class Service:
             self._rest.open()
         if self.when_listening is not None:
             self.when_listening(f"http://{shown}:{bound}")
+        serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
-        self._draining = True
-        self._listener.drain()
-        if self._rest is not None:
-            self._rest.drain()
-        self._stateless.drain()
-        self._junction.lot.end(lambda _: True, "Junction is ending")
-        await self._drain(hurried or asyncio.Event())
-        self._drop()
+        has_lost_listener = serving.done()
+        await self._finish(hurried or asyncio.Event())
         server.should_exit = True
         sweeping.cancel()
         watching.cancel()
@@ -198,6 +196,19 @@ class Service:
         await self._calls.close()
         if self._rest is not None:
             await self._rest.close()
+        if has_lost_listener:
+            raise JunctionError("the HTTP server ended by itself; start Junction again")
+
+    async def _finish(self, hurried: asyncio.Event) -> None:
+        """Take no new calls, wait for those that run, and answer those that are not waited for."""
+        self._draining = True
+        self._listener.drain()
+        if self._rest is not None:
+            self._rest.drain()
+        self._stateless.drain()
+        self._junction.lot.end(lambda _: True, "Junction is ending")
+        await self._drain(hurried)
+        self._drop()
 
     async def _prepare(self, rest: Room, stop: asyncio.Event) -> None:
         """Load the REST routes and wait for new servers: later both would hold up calls.

@@ -3,14 +3,22 @@
 import asyncio
 import gc
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 import uvloop
+from tests.http.wire import BOUND
 
+from mcp_junction.app import Junction
+from mcp_junction.config.load import without_file
+from mcp_junction.errors import JunctionError
+from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.listener.http.protocol import protocol_for
-from mcp_junction.service import _server
+from mcp_junction.service import Service, _server
+from mcp_junction.store.store import default_url, open_store
 from mcp_junction.tasks import TaskScope
+from mcp_junction.vault.vault import Vault
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 TURNS = range(8)
@@ -87,3 +95,25 @@ def ends(client: socket.socket) -> None:
         assert client.recv(1) == b""
     except ConnectionResetError:
         pass
+
+
+@pytest.mark.req("R-SUPERVISE")
+async def test_a_service_whose_http_server_ends_by_itself_ends_with_an_error(tmp_path, monkeypatch):
+    is_over = False
+
+    async def tick(self, counter):
+        return is_over
+
+    monkeypatch.setattr("mcp_junction.service._Server.on_tick", tick)
+    async with AsyncExitStack() as stack:
+        junction = await stack.enter_async_context(Junction(without_file({}, {})))
+        store = await open_store(default_url(tmp_path), Vault.of({}, tmp_path))
+        stack.push_async_callback(store.close)
+        service = Service(junction, await KeyRing.open(store), "127.0.0.1")
+        listening = asyncio.Event()
+        service.when_listening = lambda _: listening.set()
+        serving = asyncio.ensure_future(service.serve("127.0.0.1", 0, asyncio.Event()))
+        await asyncio.wait_for(listening.wait(), BOUND)
+        is_over = True
+        with pytest.raises(JunctionError, match="ended by itself"):
+            await asyncio.wait_for(serving, BOUND)
