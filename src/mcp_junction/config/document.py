@@ -14,8 +14,9 @@ from typing import Any
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
 # A string, a comment, or a comma with nothing but white space and comments before the bracket. What
-# is skipped is never tried again in another way: a row of slashes could be split in many.
-_COMMENT = r"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/"
+# is skipped is never tried again in another way: a row of slashes could be split in many. Python up
+# to 3.11.4 matches a possessive group wrongly if it can backtrack inside: no part of one can, here.
+_COMMENT = r"//[^\n]*+|/\*[^*]*+\*++(?:[^/*][^*]*+\*++)*+/"
 _PIECES = re.compile(rf'"(?:[^"\\\n]|\\.)*+"|{_COMMENT}|,(?=(?:\s|{_COMMENT})*+[\]}}])', re.DOTALL)
 _NOT_BREAK = re.compile(r"[^\n]")
 _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*\Z")
