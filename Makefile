@@ -6,7 +6,7 @@ BIN      := .venv/bin
 UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
-UNTRACED := tests/registry/test_scale.py
+UNTRACED := tests/registry/test_scale.py tests/catalog/test_keeper_scale.py
 
 # The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,7 +51,7 @@ unit: traced covered
 
 traced: .venv/.dev peers
 	@rm -rf .reports && mkdir -p .reports
-	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m "not soak" --ignore $(UNTRACED) $(PYTEST)
+	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m "not soak" $(UNTRACED:%=--ignore %) $(PYTEST)
 
 covered: .venv/.dev
 	@$(BIN)/coverage combine --quiet

@@ -1,12 +1,10 @@
 """Keeper: the catalog that is current, and who is told what has changed in it."""
 
 import asyncio
-import sys
 import threading
 
 import msgspec
 import pytest
-from tests.pulse import Pulse
 
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.keeper import Keeper
@@ -294,35 +292,3 @@ async def test_a_catalog_that_changed_while_views_were_prepared_keeps_the_change
     names = shelf.names()
     assert len(names) == len(MANY)
     assert not [name for name in names if name.startswith("b:")]
-
-
-class Big(Server):
-    """A server of 10,000 tools of ordinary size, whose list is ready before it is asked for."""
-
-    def __init__(self) -> None:
-        super().__init__("big")
-        properties = {f"p{n}": {"type": "string", "description": "a word"} for n in range(4)}
-        schema = {"type": "object", "properties": properties}
-        words = "does one of many things, and says so in a sentence of ordinary length"
-        tools = [
-            {"name": f"t{n}", "description": words, "inputSchema": schema} for n in range(10_000)
-        ]
-        self.list = outcomes.result(encode.dumps({"tools": tools}))
-
-    def answer_to(self, flight: Flight) -> Outcome:
-        return self.list if flight.method == "tools/list" else super().answer_to(flight)
-
-
-@pytest.mark.skipif(sys.gettrace() is not None, reason="coverage counts every line")
-async def test_ten_thousand_tools_come_without_holding_up_the_loop():
-    first, big, shelf = Server(), Big(), Shelf("s", "big")
-    await shelf.keeper.discover(first.upstream)
-    shelf.keeper.catalog.view(STDIO).find("s__echo")
-    async with Pulse() as pulse:
-        await asyncio.sleep(0.02)
-        await asyncio.wait_for(shelf.keeper.discover(big.upstream), 60)
-        await asyncio.sleep(0.02)
-        found = shelf.keeper.catalog.view(STDIO).find("big__t77")
-        await asyncio.sleep(0.02)
-    assert found is not None
-    assert pulse.worst < 0.04, "by the work of the loop's own thread"
