@@ -187,7 +187,7 @@ class Service:
             self.when_listening(f"http://{shown}:{bound}")
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
-        has_lost_listener = serving.done()
+        has_lost_listener = serving.done() and not serving.cancelled()
         await self._finish(hurried or asyncio.Event())
         server.should_exit = True
         sweeping.cancel()
