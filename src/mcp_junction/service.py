@@ -178,9 +178,9 @@ class Service:
             raise UsageError(f"cannot listen on {host}:{port}; is something else there already?")
         bound = server.servers[0].sockets[0].getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
-        log.warning("listening on http://%s:%d/mcp", shown, bound)
         if self._owner_without_key:
             log.warning("/mcp needs no key of you on this machine: --owner-without-key was given")
+        log.warning("listening on http://%s:%d/mcp", shown, bound)
         if self._rest is not None:
             self._rest.open()
         if self.when_listening is not None:
