@@ -120,6 +120,7 @@ async def statuses(program, *keys: str | None) -> list[int]:
         wire = await program.wire()
         wire.request("POST", "/mcp", PING, authorization=f"Bearer {key}" if key else None)
         found.append((await wire.response()).status)
+        wire.reset()  # it is asked again and again: open files have a limit
     return found
 
 
