@@ -6,7 +6,7 @@ BIN      := .venv/bin
 UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
-UNTRACED := tests/registry/test_scale.py tests/catalog/test_keeper_scale.py
+UNTRACED := tests/registry/test_scale.py tests/catalog/test_live_catalog_scale.py
 
 # The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
 unexport PYTHONDONTWRITEBYTECODE

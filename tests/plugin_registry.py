@@ -18,7 +18,6 @@ from tests.registry.toolbox import BOUND, Toolbox, until
 
 from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.bus.bus import Bus
 from mcp_junction.calls.call import tool_call
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, load, without_file
@@ -28,7 +27,8 @@ from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.registry import Registry
 from mcp_junction.store.records import AuditQuery, AuditRow, ServerRecord
 from mcp_junction.store.store import Store, default_url
-from mcp_junction.testing.model import InProcessModel
+from mcp_junction.telemetry.bus import Bus
+from mcp_junction.testing.fakes import InProcessModel
 from mcp_junction.upstream.outcome import Outcome
 
 ADMIN = Principal("ann", Role.ADMIN)

@@ -21,10 +21,9 @@ import pytest
 from tests.http.peer_http import HttpPeer, SsePeer
 from tests.plugin_http import PEER, Said
 
-from mcp_junction.api.room import Room
+from mcp_junction.api.context import ApiContext
 from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.bus.bus import Bus
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
 from mcp_junction.identity.keys import KeyRing
@@ -33,7 +32,8 @@ from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.registry import Registry
 from mcp_junction.service import Service
 from mcp_junction.store.store import default_url, open_store
-from mcp_junction.testing.model import InProcessModel
+from mcp_junction.telemetry.bus import Bus
+from mcp_junction.testing.fakes import InProcessModel
 
 BOUND = 20.0
 SERVERS = "/api/v1/aggregator/servers"
@@ -65,7 +65,7 @@ class Served:
         self.bus: Bus = parts["bus"]
         self.ring: KeyRing = parts["ring"]
         self.service: Service = parts["service"]
-        self.room: Room = parts["room"]
+        self.room: ApiContext = parts["room"]
         self._clients: dict[str | None, httpx.AsyncClient] = {}
 
     def client(self, role: str | None = "admin") -> httpx.AsyncClient:
@@ -112,10 +112,10 @@ class Served:
             await client.aclose()
 
 
-_IN_ROOM: ContextVar[Room] = ContextVar("_IN_ROOM")
+_IN_ROOM: ContextVar[ApiContext] = ContextVar("_IN_ROOM")
 
 
-class _RoomOfRequest(Room):
+class _RoomOfRequest(ApiContext):
     """Whichever room a request came to."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class _RoomOfRequest(Room):
         return getattr(_IN_ROOM.get(), name)
 
 
-class SharedRoom(Room):
+class SharedRoom(ApiContext):
     """A room with the routes that all rooms of this process share."""
 
     def _make(self) -> Any:
@@ -142,7 +142,7 @@ def _shared_app(make_app: Any) -> Any:
 class _Entrance:
     """The way of one room's requests into the shared routes."""
 
-    def __init__(self, room: Room, app: Any) -> None:
+    def __init__(self, room: ApiContext, app: Any) -> None:
         self._room = room
         self._app = app
         self.routes = app.routes

@@ -208,12 +208,12 @@ def _begin(folder: Path) -> str:
     reading, writing = os.pipe()
     session = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     command = [sys.executable, __file__, str(session)]
-    keeper = subprocess.Popen(
+    live_catalog = subprocess.Popen(
         command, stdout=writing, stdin=subprocess.DEVNULL, start_new_session=True
     )
     os.close(writing)
-    (folder / "keeper").write_text(str(keeper.pid))
-    keeper.returncode = 0  # it is not ours to wait for
+    (folder / "keeper").write_text(str(live_catalog.pid))
+    live_catalog.returncode = 0  # it is not ours to wait for
     with os.fdopen(reading) as said:
         word, _, rest = said.readline().strip().partition(" ")
     if word != "ready":

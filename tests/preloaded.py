@@ -25,7 +25,7 @@ LOADED = (
     "mcp.server.stdio",
     "mcp.server.subscriptions",
     "mcp_junction.api.app",
-    "mcp_junction.audit.schedule",
+    "mcp_junction.audit.retention",
     "mcp_junction.calls.stages.audit",
     "mcp_junction.cli.audit",
     "mcp_junction.cli.call",
@@ -77,7 +77,7 @@ def _start_keeper() -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen(64)
-        keeper = subprocess.Popen(
+        live_catalog = subprocess.Popen(
             [sys.executable, "-P", __file__, "--keep", str(listening.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,  # a stream of Python's remembers whether it could seek
@@ -85,7 +85,7 @@ def _start_keeper() -> str:
             pass_fds=[listening.fileno()],
             start_new_session=True,
         )
-    atexit.register(keeper.communicate)
+    atexit.register(live_catalog.communicate)
     return address[1:]
 
 
@@ -94,16 +94,16 @@ def _start_keeper() -> str:
 
 def stand_for(address: str, arguments: list[str]) -> int:
     """Have a program run with our streams; how it ended, less than 0 for a signal."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as live_catalog:
         for number in PASSED_ON:
-            signal.signal(number, lambda number, _: keeper.send(bytes([number])))
-        keeper.connect(f"\0{address}")
+            signal.signal(number, lambda number, _: live_catalog.send(bytes([number])))
+        live_catalog.connect(f"\0{address}")
         started = {"arguments": arguments, "environ": dict(os.environ), "folder": os.getcwd()}
-        socket.send_fds(keeper, [json.dumps(started).encode()], [0, 1, 2])
+        socket.send_fds(live_catalog, [json.dumps(started).encode()], [0, 1, 2])
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):  # or nobody would see that the program has closed one
             os.dup2(nothing, stream)
-        return int(keeper.recv(16) or -signal.SIGKILL)
+        return int(live_catalog.recv(16) or -signal.SIGKILL)
 
 
 def end_as(status: int) -> None:

@@ -174,7 +174,7 @@ def test_a_sqlite_store_does_not_load_the_other_database_or_any_cipher():
 
 def test_importing_the_service_loads_neither_the_framework_of_its_rest_api_nor_the_model():
     loaded = imported_by(
-        "import mcp_junction.service, mcp_junction.api.room, mcp_junction.cli.serve"
+        "import mcp_junction.service, mcp_junction.api.context, mcp_junction.cli.serve"
     )
     assert "mcp_junction.api.front" in loaded
     assert not packages(loaded) & {"litestar", "httpx", "rich", "multipart"}

@@ -17,23 +17,22 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.finding import Finding
 from mcp_junction.calls.own import OwnTools
 from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import Watcher
 from mcp_junction.calls.startup import ServerStartup
+from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
 from mcp_junction.catalog.fleet import Fleet
-from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.catalog.kinds import ALL
-from mcp_junction.config.limits import UNLIMITED, quota_of
+from mcp_junction.catalog.live_catalog import LiveCatalog
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.settings import Settings
-from mcp_junction.eras.lot import Lot
-from mcp_junction.eras.seal import Seal
+from mcp_junction.config.settings import UNLIMITED, Settings, quota_of
+from mcp_junction.eras.parked import ParkedCalls
+from mcp_junction.eras.tickets import Seal
 from mcp_junction.listener.capabilities import join_instructions, stateless_capabilities
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas
@@ -43,21 +42,19 @@ from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_LEVELS, LOG_MESSAGE
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
-from mcp_junction.sessions.listen import Listen, is_told_by, subscribed
 from mcp_junction.sessions.server_messages import ServerMessages
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.visitor import Visitor
-from mcp_junction.subscriptions.coalescer import Coalescer
-from mcp_junction.subscriptions.resources import Subscriptions
+from mcp_junction.sessions.stateless import Listen, StatelessClient, is_told_by, subscribed
+from mcp_junction.sessions.subscriptions import Coalescer, Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.events import ServerChanged, Sink, fan_out
+from mcp_junction.upstream.connect_policy import ATTEMPTS, policy_for
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
-from mcp_junction.upstream.opening import Opening
+from mcp_junction.upstream.opening import LinkOpener
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING, ServerState
-from mcp_junction.upstream.terms import ATTEMPTS, terms_for
 from mcp_junction.upstream.warden import Warden
 
 _CHANGES = frozenset(kind.changed for kind in ALL)
@@ -92,7 +89,7 @@ class Junction:
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
         self.stalls = StallSweep(self.clock)
-        self._opening = Opening(
+        self._opening = LinkOpener(
             self.settings, self.environ, config.identity, self._warden, self.stalls
         )
         attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
@@ -104,8 +101,10 @@ class Junction:
         self.messages = ServerMessages(self.sessions, self._subscriptions)
         self.quotas = Quotas(quota_of(self.settings) if supervised else UNLIMITED)
         parked = self.settings.parked_ms / 1000
-        self.lot = Lot(self.clock, Seal(state_key), parked, self.quotas.quota.parked)
-        crossing = Crossing(self.lot, self.settings.name, self.settings.version)
+        self.parked_calls = ParkedCalls(
+            self.clock, Seal(state_key), parked, self.quotas.quota.parked
+        )
+        crossing = Crossing(self.parked_calls, self.settings.name, self.settings.version)
         self.watchers: list[Watcher] = []
         self.on_changed: Callable[[Upstream], None] | None = None
         self._paths = pipeline(
@@ -117,21 +116,23 @@ class Junction:
             self.watchers,
             stages,
         )
-        self.keeper = Keeper(
+        self.live_catalog = LiveCatalog(
             self._first_catalog(),
             [],
             self.tasks,
             self.settings.start_timeout_ms / 1000,
             self._catalog_changed,
         )
-        self.fleet = Fleet(self.keeper, self._upstream, self._subscriptions, self.tasks.supervision)
+        self.fleet = Fleet(
+            self.live_catalog, self._upstream, self._subscriptions, self.tasks.supervision
+        )
         self.servers: Mapping[str, Upstream] = self.fleet.servers
-        self.finding = Finding(self.tasks, self.keeper.catalog)
+        self.finding = ToolSearch(self.tasks, self.live_catalog.catalog)
         self._own = OwnTools(self.finding, self.settings.name, self.settings.version)
-        self._snapshot = Snapshot(self.keeper.catalog, *self._paths, self._own, self.servers)
+        self._snapshot = Snapshot(self.live_catalog.catalog, *self._paths, self._own, self.servers)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         wait = self.settings.list_wait_ms / 1000
-        self._startup = ServerStartup(self.keeper, self.servers, self.tasks, wait)
+        self._startup = ServerStartup(self.live_catalog, self.servers, self.tasks, wait)
         self._changes = {method: self._coalescer(method) for method in _CHANGES}
         self._changed_at: dict[str, int] = {}
 
@@ -139,7 +140,7 @@ class Junction:
 
     async def __aenter__(self) -> Junction:
         self.tasks.supervise("deadlines", self._deadlines.run)
-        self.tasks.supervise("parked calls", self.lot.run)
+        self.tasks.supervise("parked calls", self.parked_calls.run)
         self.tasks.supervise("stalled connections", self.stalls.run)
         for definition in self.config.servers if self._starts else ():
             self.fleet.add(definition)
@@ -154,7 +155,7 @@ class Junction:
             coalescer.close()
         for session in self.sessions:
             session.close("Junction is ending")
-        self.lot.end(lambda _: True, "Junction is ending")
+        self.parked_calls.end(lambda _: True, "Junction is ending")
         await self.fleet.close(self.settings.drain_ms / 1000)
         await self.tasks.close()
         await self._warden.close()
@@ -162,7 +163,7 @@ class Junction:
             self._hello.cancel()
 
     def _upstream(self, definition: ServerDefinition) -> Upstream:
-        terms = terms_for(definition, self.settings, *self._terms)
+        terms = policy_for(definition, self.settings, *self._terms)
         return Upstream(
             definition,
             opener=self._opening,
@@ -257,7 +258,7 @@ class Junction:
         self.listens.discard(listen)
         self._unsubscribe(listen)
 
-    def introduced(self, client: Session | Visitor) -> None:
+    def introduced(self, client: Session | StatelessClient) -> None:
         self.greet(client.hello())
 
     def greet(self, hello: Hello = EVERYTHING_RELAYED) -> None:
@@ -277,13 +278,13 @@ class Junction:
 
     def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         for shared in self.servers.values():
-            for upstream in (shared, *shared.twins):
+            for upstream in (shared, *shared.extra_links):
                 whose = session if upstream.is_isolated else None
                 if upstream.link is not None and upstream.session is whose:
                     upstream.link.notify(method, params)
 
     async def log_level_set(self) -> None:
-        everyone = [u for shared in self.servers.values() for u in (shared, *shared.twins)]
+        everyone = [u for shared in self.servers.values() for u in (shared, *shared.extra_links)]
         await asyncio.gather(*map(self._tell_log_level, everyone))
 
     async def _tell_log_level(self, upstream: Upstream) -> None:
@@ -299,7 +300,7 @@ class Junction:
         if upstream.primary is not None or self.servers.get(upstream.key) is not upstream:
             return  # the life of a twin is nobody's news, nor the end of one that was replaced
         if upstream.state not in SERVING and not self._is_expected(upstream):
-            self.keeper.remove(upstream)
+            self.live_catalog.remove(upstream)
         if self._sink is not None:
             wrong = upstream.error.message if upstream.error else upstream.condition.shortfall
             self._sink(ServerChanged(upstream.key, upstream.state.value, wrong or None))
@@ -313,12 +314,12 @@ class Junction:
 
     async def connected(self, upstream: Upstream) -> None:
         if upstream.primary is None:
-            await self.keeper.discover(upstream)
+            await self.live_catalog.discover(upstream)
         await self._remind(upstream)
 
     def renewed(self, upstream: Upstream) -> None:
         if upstream.key in self.servers:
-            self.keeper.announce(self.servers[upstream.key])
+            self.live_catalog.announce(self.servers[upstream.key])
         self.tasks.spawn(self._remind(upstream))
 
     async def _remind(self, upstream: Upstream) -> None:
@@ -349,7 +350,7 @@ class Junction:
         if upstream.key not in self.servers:
             return  # it is being removed
         if frame.method in _CHANGES:
-            self.keeper.announce(self.servers[upstream.key], frame.method)
+            self.live_catalog.announce(self.servers[upstream.key], frame.method)
         elif frame.method == LOG_MESSAGE:
             self.messages.log(upstream, frame)
         elif frame.method == "notifications/resources/updated":
@@ -364,8 +365,8 @@ class Junction:
     # -- changes
 
     def _catalog_changed(self, methods: set[str]) -> None:
-        self.finding.follow(self.keeper.catalog)
-        self._snapshot = Snapshot(self.keeper.catalog, *self._paths, self._own, self.servers)
+        self.finding.follow(self.live_catalog.catalog)
+        self._snapshot = Snapshot(self.live_catalog.catalog, *self._paths, self._own, self.servers)
         for method in methods:
             self._changed_at[method] = self._snapshot.generation
             self._changes[method].changed()

@@ -13,24 +13,24 @@ from typing import Any
 
 import uvicorn
 
-from mcp_junction.api.room import Room
+from mcp_junction.api.context import ApiContext
 from mcp_junction.app import Junction
 from mcp_junction.catalog.catalog import ViewSpec
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
-from mcp_junction.catalog.keeper import MANY_TOOLS
 from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.eras.seal import Bearer
+from mcp_junction.catalog.live_catalog import MANY_TOOLS
+from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import JunctionError, UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.listener.http.app import HttpListener
-from mcp_junction.listener.http.doors import Standing
 from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
+from mcp_junction.listener.http.host import SessionChannel
 from mcp_junction.listener.http.owner import OwnerCheck
 from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
-from mcp_junction.listener.http.registry import SessionRegistry
+from mcp_junction.listener.http.sessions import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
@@ -56,7 +56,7 @@ class Service:
         junction: Junction,
         keys: KeyRing,
         host: str,
-        rest: Room | None = None,
+        rest: ApiContext | None = None,
         *,
         owner_without_key: bool = False,
     ) -> None:
@@ -134,7 +134,9 @@ class Service:
             self._sets = config, named_sets(config)
         return self._sets[1].get(name)
 
-    def open_session(self, principal: Principal, endpoint: Endpoint, channel: Standing) -> Session:
+    def open_session(
+        self, principal: Principal, endpoint: Endpoint, channel: SessionChannel
+    ) -> Session:
         return self._junction.open_session(channel.send, channel.offer, principal, endpoint)
 
     @property
@@ -206,18 +208,18 @@ class Service:
         if self._rest is not None:
             self._rest.drain()
         self._stateless.drain()
-        self._junction.lot.end(lambda _: True, "Junction is ending")
+        self._junction.parked_calls.end(lambda _: True, "Junction is ending")
         await self._drain(hurried)
         self._drop()
 
-    async def _prepare(self, rest: Room, stop: asyncio.Event) -> None:
+    async def _prepare(self, rest: ApiContext, stop: asyncio.Event) -> None:
         """Load the REST routes and wait for new servers: later both would hold up calls.
 
         Servers of which nothing is stored have a moment to come up: whoever calls them earlier
         would wait for that anyway, and the others for their lists to be taken in.
         """
         junction = self._junction
-        has_new = bool(junction.servers.keys() - junction.keeper.catalog.offerings.keys())
+        has_new = bool(junction.servers.keys() - junction.live_catalog.catalog.offerings.keys())
         await rest.load()
         if not has_new:
             return
@@ -226,10 +228,10 @@ class Service:
         except TimeoutError:
             pass  # they are waited for by whoever needs them
 
-    async def _wait_for_new_servers(self, rest: Room) -> None:
+    async def _wait_for_new_servers(self, rest: ApiContext) -> None:
         junction = self._junction
         await junction.settled()
-        catalog = junction.keeper.catalog
+        catalog = junction.live_catalog.catalog
         if catalog.size >= MANY_TOOLS:
             usual = ViewSpec(junction.spelling(), TOOLS, EVERYTHING, aliases=True)
             await asyncio.to_thread(catalog.prepare, [usual])
@@ -249,12 +251,12 @@ class Service:
             if known != self._expelled_for:
                 self._registry.expel(self._is_allowed)
                 self._stateless.end(self._is_allowed, "the key was revoked")
-                self._junction.lot.end(self._is_revoked, "the key was revoked")
+                self._junction.parked_calls.end(self._is_revoked, "the key was revoked")
                 if self._rest is not None:
                     self._rest.expel(self._keys.is_in_force)
                 self._expelled_for = known  # not before: what fails here is done again
 
-    def _is_revoked(self, bearer: Bearer) -> bool:
+    def _is_revoked(self, bearer: TicketOwner) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))
 
     def _is_allowed(self, principal: Principal) -> bool:

@@ -4,8 +4,8 @@ import pytest
 from litestar import get
 from tests.plugin_rest import CALL, ROLES, SERVERS, registration
 
-from mcp_junction.api.access import ANYONE, PUBLIC, RIGHTS, Right
 from mcp_junction.api.app import make_app
+from mcp_junction.api.rights import ANYONE, PUBLIC, RIGHTS, Right
 from mcp_junction.policy.principal import Role
 
 HOSTS = (

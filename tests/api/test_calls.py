@@ -139,7 +139,7 @@ async def test_routing_is_what_comes_before_the_call_is_sent(gateway, monkeypatc
         return await paths.handle(call)
 
     monkeypatch.setattr(served.junction, "_paths", paths._replace(handle=thinking))
-    served.junction.keeper.renew()
+    served.junction.live_catalog.renew()
     told = (await served.call("one.echo")).json()["metadata"]
     assert told["routing_time_ms"] >= 50
 
@@ -247,7 +247,7 @@ async def test_a_call_leaves_a_row_in_the_audit_with_its_caller(served):
     await served.register("one")
     await served.call("one.echo", role="agent")
     await served.audit.flush()
-    found = await served.registry._ground.store.audit.rows(AuditQuery(actor="the-agent"))
+    found = await served.registry._context.store.audit.rows(AuditQuery(actor="the-agent"))
     assert found[0].target == "one.echo"
 
 
@@ -290,7 +290,7 @@ async def test_a_call_that_finds_no_tool_leaves_a_row(gateway, body, code, targe
     answer = await served.call(body.pop("name"), {"password": "canary"}, role="agent", **body)
     assert answer.json()["error_code"] == code
     await served.audit.flush()
-    store = served.registry._ground.store
+    store = served.registry._context.store
     (row,) = await store.audit.rows(AuditQuery(action="tools/call"))
     assert (row.kind, row.actor, row.role, row.target) == ("call", "the-agent", "agent", target)
     assert (row.outcome, row.delivery, row.attempts) == ("error", "not_sent", 0)

@@ -29,7 +29,7 @@ class Parrot(Toolbox):
 async def everything(served) -> str:
     """All that can be read about it."""
     await served.bus.flush()
-    await served.registry._ground.audit.flush()
+    await served.registry._context.audit.flush()
     client = served.client()
     texts = [
         (await client.get(path, headers={"last-event-id": "0"})).text
@@ -44,7 +44,7 @@ async def everything(served) -> str:
     ]
     texts.append((await served.call("x", server_id="parrot")).text)
     texts.append((await client.post(f"{SERVERS}/parrot/connect")).text)
-    store = served.registry._ground.store
+    store = served.registry._context.store
     texts.append(repr(await store.audit.rows(AuditQuery(limit=1000))))
     texts.append(repr([r.error_message for r in await store.servers.all()]))
     return "\n".join(texts)

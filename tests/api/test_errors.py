@@ -61,7 +61,7 @@ async def test_a_store_that_takes_nothing_is_told_of_and_nothing_has_changed(gat
     async def away(*_, **__):
         raise StoreUnavailable("the store cannot be written to now")
 
-    monkeypatch.setattr(served.registry._ground.store.servers, "add", away)
+    monkeypatch.setattr(served.registry._context.store.servers, "add", away)
     answer = await served.client().post(SERVERS, json=registration(auto_connect=False))
     assert (answer.status_code, answer.json()["error_code"]) == (503, "STORE_UNAVAILABLE")
     assert answer.headers["retry-after"]

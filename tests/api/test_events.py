@@ -122,7 +122,7 @@ async def test_a_stream_does_not_outlive_its_key_when_the_agent_has_another(serv
 
 
 async def test_a_key_that_is_revoked_while_its_stream_is_opened_reads_nothing(served, monkeypatch):
-    events = served.registry._ground.store.events
+    events = served.registry._context.store.events
     real, expel = events.bounds, served.room.expel
     looked = asyncio.Event()
 
@@ -148,7 +148,7 @@ async def test_who_comes_back_too_late_is_told_how_much_is_gone(served, monkeypa
     for name in ("one", "two", "three"):
         await served.client().post(SERVERS, json=registration(name, auto_connect=False))
     await served.bus.flush()
-    store = served.registry._ground.store
+    store = served.registry._context.store
     first, last = await store.events.bounds()
     assert first == 1
 

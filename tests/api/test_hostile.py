@@ -72,10 +72,10 @@ async def test_a_tool_nobody_has_is_recorded_under_whatever_name_it_was_called(s
     told = (await client.post("/mcp", json=asked, headers=session)).json()
     assert told["error"]["code"] == -32602
     assert (await served.call(name[:900])).status_code == 404
-    audit = served.registry._ground.audit
+    audit = served.registry._context.audit
     await asyncio.wait_for(audit.flush(), 10)
     assert not audit.is_failing
-    rows = await served.registry._ground.store.audit.rows(AuditQuery(kind="call"))
+    rows = await served.registry._context.store.audit.rows(AuditQuery(kind="call"))
     assert [row.outcome for row in rows] == ["error", "error"]
     answer = await client.post(SERVERS, json=registration(auto_connect=False))
     assert answer.status_code == 201, "and what must be on record first can still be done"

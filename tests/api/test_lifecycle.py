@@ -77,7 +77,7 @@ async def test_a_removed_server_is_gone_with_its_tools(served):
         found = await served.client().get(f"{SERVERS}/{record['id']}{path}")
         assert (found.status_code, found.json()["error_code"]) == (404, "SERVER_NOT_FOUND")
     assert (await served.call("peer.echo")).status_code == 404
-    assert await served.registry._ground.store.tools.all() == []
+    assert await served.registry._context.store.tools.all() == []
 
 
 @pytest.mark.req("AG-US7-AC6")

@@ -38,7 +38,7 @@ class Tee:
 
 
 async def kept(served, name: str = "peer"):
-    return await served.registry._ground.store.servers.get(name)
+    return await served.registry._context.store.servers.get(name)
 
 
 async def test_arguments_are_masked_from_the_first_answer_on(gateway):
@@ -152,7 +152,7 @@ async def test_a_secret_that_a_tool_repeats_is_in_its_answer_alone(gateway):
         assert SECRET in answer.text
     await served.audit.flush()
     await served.bus.flush()
-    rows = repr(await served.registry._ground.store.audit.rows(AuditQuery(limit=1000)))
+    rows = repr(await served.registry._context.store.audit.rows(AuditQuery(limit=1000)))
     assert "I say ***" in rows
     events = (await served.client().get("/api/v1/events?follow=false")).text
     for text in (rows, events, (await served.client().get("/metrics")).text):

@@ -18,8 +18,7 @@ from tests.api.test_access import HOSTS, ORIGINS
 from tests.plugin_rest import ROLES
 
 from mcp_junction.catalog.endpoints import EVERYTHING
-from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.policy.roles import RIGHTS, Right
+from mcp_junction.policy.principal import RIGHTS, Principal, Right, Role
 from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS
 
 CALLS = {
@@ -69,7 +68,7 @@ async def test_each_method_is_open_to_the_roles_that_the_table_gives_it_to(gatew
 async def test_a_task_of_somebody_else_is_none_to_who_may_not_call(gateway, method):
     served = await gateway()
     await served.register()
-    seal = served.junction.lot.seal
+    seal = served.junction.parked_calls.seal
     theirs = Principal("the-agent", Role.AGENT)
     own = Principal("the-viewer", Role.VIEWER)
     for principal, code in ((theirs, INVALID_PARAMS), (own, DENIED)):

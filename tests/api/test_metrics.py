@@ -9,7 +9,7 @@ from tests.plugin_rest import ROLES, SERVERS, registration, stdio_config
 from tests.registry.toolbox import Toolbox
 from tests.telemetry.grammar import Metrics
 
-from mcp_junction.api.front import Front
+from mcp_junction.api.front import RestFront
 from mcp_junction.audit.chain import Entry
 from mcp_junction.config.load import load
 from mcp_junction.registry import metrics
@@ -191,7 +191,7 @@ async def test_it_waits_for_no_routes_and_is_there_while_junction_ends():
     async def send(message):
         sent.append(message)
 
-    front = Front(AnyKey(), make, lambda: b"x 1\n", [].append)
+    front = RestFront(AnyKey(), make, lambda: b"x 1\n", [].append)
     front.drain()
     scope = {"path": METRICS, "raw_path": METRICS.encode(), "method": "GET"}
     await front({**scope, "headers": [(b"authorization", b"Bearer x")]}, None, send)

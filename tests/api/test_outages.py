@@ -129,6 +129,6 @@ async def test_while_postgres_is_stopped_keys_are_doubted_and_then_all_is_as_bef
         assert (await served.call("peer.echo")).status_code == 200
         change = {"json": {"description": "x"}}
         await asyncio.wait_for(_accepted(served.client(), "PATCH", f"{SERVERS}/peer", **change), 5)
-        await asyncio.wait_for(served.registry._ground.audit.flush(), 5)
-        assert served.registry._ground.audit.lost == 0
+        await asyncio.wait_for(served.registry._context.audit.flush(), 5)
+        assert served.registry._context.audit.lost == 0
         assert served.bus.lost == 0

@@ -6,9 +6,8 @@ import pytest
 from tests.plugin_rest import SERVERS
 from tests.registry.toolbox import tool
 
-from mcp_junction.skills.embedder import WordVectors
-from mcp_junction.skills.texts import text_of
-from mcp_junction.skills.vectors import mean, numbers
+from mcp_junction.skills.classifier import text_of
+from mcp_junction.skills.embedder import WordVectors, mean, numbers
 
 SKILLS = "/api/v1/skills"
 MAIL = [
@@ -107,7 +106,7 @@ async def test_one_tool_is_classified_within_three_seconds_of_its_discovery(serv
     await add(served, "other", WEATHER)  # what only the first one waits for is loaded
     record = await add(served, "mail", MAIL[:1])
     await served.bus.flush()
-    events = await served.registry._ground.store.events.after(0)
+    events = await served.registry._context.store.events.after(0)
     at = {event.type: event.at for event in events if event.subject == record["id"]}
     assert at["tool.classified"] - at["tool.registered"] < 3
 

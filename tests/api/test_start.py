@@ -11,7 +11,7 @@ from tests.plugin_http import write_config
 from tests.pulse import BLOCKED
 from tests.registry.toolbox import tool
 
-from mcp_junction.api.front import Front
+from mcp_junction.api.front import RestFront
 from mcp_junction.config.load import load
 from mcp_junction.policy.principal import Principal, Role
 
@@ -56,7 +56,7 @@ async def test_a_request_before_the_routes_are_loaded_is_asked_to_come_again():
     async def send(message):
         sent.append(message)
 
-    front = Front(AnyKey(), lambda: app, bytes, [].append)
+    front = RestFront(AnyKey(), lambda: app, bytes, [].append)
     scope = {"path": "/api/v1/x", "raw_path": b"/api/v1/x", "method": "GET", "headers": []}
     scope["headers"] = [(b"authorization", b"Bearer x")]
     await front(scope, None, send)

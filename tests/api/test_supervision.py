@@ -57,9 +57,9 @@ def break_deadlines(served: Served, patch) -> None:
 
 
 def break_parked(served: Served, patch) -> None:
-    patch.setattr("mcp_junction.eras.lot.SWEEP_EVERY", 0.0)
-    patch.setattr(served.junction.lot, "sweep", broken_at_once)
-    served.junction.lot._some.set()
+    patch.setattr("mcp_junction.eras.parked.SWEEP_EVERY", 0.0)
+    patch.setattr(served.junction.parked_calls, "sweep", broken_at_once)
+    served.junction.parked_calls._some.set()
 
 
 async def broken(*_: object, **__: object) -> None:

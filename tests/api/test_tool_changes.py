@@ -218,7 +218,7 @@ async def test_a_decision_is_audited_and_told_on_the_bus(box):
     await made.decide("approve", digest)
     await made.decide("approve", "0" * 64)
     await made.served.audit.flush()
-    store = made.served.registry._ground.store
+    store = made.served.registry._context.store
     rows = await store.audit.rows(AuditQuery(actor="the-admin", kind="outcome", target="box.echo"))
     assert [(row.action, row.outcome) for row in rows[::-1]] == [
         ("tool.block", "ok"),

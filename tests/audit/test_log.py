@@ -14,7 +14,7 @@ from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.records import AuditQuery
-from mcp_junction.telemetry.outcomes import OutcomeName
+from mcp_junction.telemetry.events import OutcomeName
 
 BOUND = 20
 DIE = """

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from tests.registry.toolbox import until
 
-from mcp_junction.audit.schedule import AGAIN, DAY, FIRST, retire_daily
+from mcp_junction.audit.retention import AGAIN, DAY, FIRST, retire_daily
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.fakes import FakeClock
 
 NOW = 1_000 * DAY
 OLD = NOW - 91 * DAY

@@ -8,7 +8,7 @@ import pytest
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.checkpoints import Checkpoint, Checkpoints, read_exported
 from mcp_junction.audit.retention import retire
-from mcp_junction.audit.verify import Verdict, verify
+from mcp_junction.audit.verify import Verification, verify
 from mcp_junction.store.database import Dialect
 from mcp_junction.store.records import AuditQuery
 
@@ -70,7 +70,7 @@ class Trail:
             f" VALUES ('{writer}', 1, 1, 1, 1, {mac}, {tag}, {body})"
         )
 
-    async def verify(self, **given) -> Verdict:
+    async def verify(self, **given) -> Verification:
         points = given.get("checkpoints", self.opener.checkpoints.all())
         return await verify(self.store.audit, self.opener.vault.derived("audit"), points)
 

@@ -13,7 +13,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, greets, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
-from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 
 def quiet(key: str = "one", timeout_ms: int = 0) -> FakeUpstream:
@@ -43,7 +43,7 @@ async def test_a_call_cancelled_before_it_starts_is_never_sent():
     call = world.call()
     call.cancel("changed my mind")
     outcome = await world.run(call)
-    assert (outcome.kind, outcome.delivery) == (Kind.CANCELLED, Delivery.NOT_SENT)
+    assert (outcome.kind, outcome.delivery) == (OutcomeKind.CANCELLED, Delivery.NOT_SENT)
     assert one.wire.flights == []
 
 
@@ -54,7 +54,7 @@ async def test_a_call_cancelled_before_it_boards_ends_the_flight():
     call.cancel("changed my mind")
     flight = new_flight("tools/call", call)
     assert call.board(flight) is False
-    assert flight.future.result().kind is Kind.CANCELLED
+    assert flight.future.result().kind is OutcomeKind.CANCELLED
 
 
 @pytest.mark.req("F-10")
@@ -64,7 +64,7 @@ async def test_a_call_cancelled_between_the_stages_is_never_sent():
     call = world.call()
     call.route = world.snapshot.catalog.view(world.session.spelling).find("one:echo")
     call.cancel("changed my mind")
-    assert (await Forward(world.deadlines, world.crossing)(call)).kind is Kind.CANCELLED
+    assert (await Forward(world.deadlines, world.crossing)(call)).kind is OutcomeKind.CANCELLED
     assert one.wire.flights == []
 
 
@@ -78,7 +78,7 @@ async def test_a_call_cancelled_in_the_air_is_cancelled_upstream_once():
     call.cancel("enough")
     call.cancel("really")
     outcome = await asyncio.wait_for(task, BOUND)
-    assert (outcome.kind, outcome.delivery) == (Kind.CANCELLED, Delivery.UNKNOWN)
+    assert (outcome.kind, outcome.delivery) == (OutcomeKind.CANCELLED, Delivery.UNKNOWN)
     assert one.wire.cancelled == [(one.wire.flights[0], "enough")]
 
 
@@ -88,7 +88,7 @@ async def test_a_call_that_has_been_answered_cannot_be_cancelled():
     call = world.call()
     outcome = await world.run(call)
     call.cancel("late")
-    assert outcome.kind is Kind.RESULT
+    assert outcome.kind is OutcomeKind.RESULT
     assert one.wire.cancelled == []
 
 
@@ -101,7 +101,7 @@ async def test_a_dropped_call_is_answered_and_cancelled_upstream():
     await turns()
     call.drop("Junction is ending")
     outcome = await asyncio.wait_for(task, BOUND)
-    assert outcome.kind is Kind.ERROR
+    assert outcome.kind is OutcomeKind.ERROR
     assert body(outcome)["data"]["delivery"] == "unknown"
     assert len(one.wire.cancelled) == 1
 
@@ -130,7 +130,7 @@ async def test_without_a_deadline_a_call_lasts_as_long_as_it_takes(sweeping):
     assert not task.done()
     assert len(world.deadlines) == 0
     one.wire.flights[0].end(outcomes.result(b"{}"))
-    assert (await asyncio.wait_for(task, BOUND)).kind is Kind.RESULT
+    assert (await asyncio.wait_for(task, BOUND)).kind is OutcomeKind.RESULT
 
 
 @pytest.mark.req("R-ANSWER")
@@ -158,7 +158,7 @@ async def test_an_answer_before_the_deadline_is_the_end_of_it(sweeping):
     task = world.start(world.call())
     await world.clock.advance(0.5)
     one.wire.flights[0].end(outcomes.result(b"{}"))
-    assert (await asyncio.wait_for(task, BOUND)).kind is Kind.RESULT
+    assert (await asyncio.wait_for(task, BOUND)).kind is OutcomeKind.RESULT
     assert len(world.deadlines) == 0
     await world.clock.advance(5)
     assert one.wire.cancelled == []

@@ -9,7 +9,7 @@ from tests.calls.world import World, body, seen
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import address
-from mcp_junction.calls.visit import Visit
+from mcp_junction.calls.stateless_call import StatelessCall
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.routes import Route
@@ -27,12 +27,12 @@ from mcp_junction.protocol.versions import (
     SERVER_UNAVAILABLE,
     Era,
 )
-from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.testing.link import FakeUpstream, echo, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Greeting
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 QUESTION = "elicitation/create"
 
@@ -45,12 +45,14 @@ class Stateless:
         self.server.not_spoken = {Era.STATELESS}
         self.world = World(self.server)
         capabilities = {"elicitation": Raw(b"{}")}
-        self.visitor = Visitor(LOCAL_OWNER, EVERYTHING, names.STDIO, capabilities, Raw(b"{}"))
+        self.visitor = StatelessClient(
+            LOCAL_OWNER, EVERYTHING, names.STDIO, capabilities, Raw(b"{}")
+        )
 
-    def call(self, **members: Any) -> Visit:
+    def call(self, **members: Any) -> StatelessCall:
         params = frames.members(json.dumps({"name": "one:echo", **members}).encode())
         what = "tools/call", address("tools/call", params), params
-        return Visit(self.visitor, self.world.snapshot, *what, self.visitor)
+        return StatelessCall(self.visitor, self.world.snapshot, *what, self.visitor)
 
     def route(self) -> Route:
         found = self.world.snapshot.catalog.view(names.STDIO, TOOLS).find("one:echo")
@@ -116,7 +118,7 @@ async def test_what_cannot_be_answered_with_a_question_is_asked_none():
     said = {"ref": {"type": "ref/prompt", "name": "one:p"}, "argument": {"name": "a", "value": "b"}}
     params = frames.members(json.dumps(said).encode())
     what = "completion/complete", address("completion/complete", params), params
-    call = Visit(client.visitor, client.world.snapshot, *what, client.visitor)
+    call = StatelessCall(client.visitor, client.world.snapshot, *what, client.visitor)
     running = client.world.tasks.spawn(client.world.crossing.cross(call, client.route()))
     await client.world.clock.advance(0)
     flight, answers = client.server.wire.waiting[-1], []
@@ -134,9 +136,9 @@ async def test_a_call_that_is_cancelled_as_it_is_asked_ends_at_the_server():
     flight, answers = client.server.wire.waiting[-1], []
     flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
     call.cancel("the client closed the stream")
-    assert (await running).kind is Kind.CANCELLED
+    assert (await running).kind is OutcomeKind.CANCELLED
     assert client.server.wire.cancelled == [(flight, "the client closed the stream")]
-    assert [answer.kind for answer in answers] == [Kind.ERROR], "nobody answers it any more"
+    assert [answer.kind for answer in answers] == [OutcomeKind.ERROR], "nobody answers it any more"
 
 
 async def test_a_call_is_not_held_up_beyond_its_end_by_a_server_that_is_told_a_level():
@@ -164,7 +166,7 @@ async def test_a_call_is_not_held_up_beyond_its_end_by_the_question_of_which_era
     await client.world.clock.advance(0)
     assert running.done()
     assert (await running).code == CALL_TIMEOUT
-    await client.server._twins.close(0.0)
+    await client.server._extra_links.close(0.0)
 
 
 @pytest.mark.parametrize("said", [[], None, 5, "q1"])
@@ -185,7 +187,7 @@ async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_i
     back.route = client.route()
     back.cancel("the client closed the stream")
     outcome = await client.world.crossing.cross(back, back.route)
-    assert outcome.kind is Kind.CANCELLED
+    assert outcome.kind is OutcomeKind.CANCELLED
     assert client.answers == []
     again = body(await client.world.run(client.call(requestState=asked["requestState"])))
     assert again["resultType"] == "input_required"
@@ -250,7 +252,7 @@ async def test_a_meta_that_is_no_object_is_replaced(meta):
     server.not_spoken = {Era.HANDSHAKE}
     world = World(server)
     outcome = await world.run(world.call(_meta=meta))
-    assert outcome.kind is Kind.RESULT
+    assert outcome.kind is OutcomeKind.RESULT
     (flight,) = server.wire.flights
     assert isinstance(json.loads(flight.params)["_meta"], dict)
 
@@ -261,7 +263,7 @@ async def test_a_result_that_is_no_object_is_passed_on(result):
     server.not_spoken = {Era.HANDSHAKE}
     world = World(server)
     outcome = await world.run(world.call())
-    assert (outcome.kind, bytes(outcome.payload)) == (Kind.RESULT, result)
+    assert (outcome.kind, bytes(outcome.payload)) == (OutcomeKind.RESULT, result)
 
 
 @pytest.mark.parametrize("era", [Era.STATELESS, Era.HANDSHAKE])
@@ -316,7 +318,7 @@ async def test_a_call_that_is_cancelled_while_its_client_is_asked_ends_at_once()
     await world.clock.advance(0)
     (question,) = world.told()
     call.cancel("no longer wanted")
-    assert (await running).kind is Kind.CANCELLED
+    assert (await running).kind is OutcomeKind.CANCELLED
     (taken_back,) = world.told()
     assert taken_back["method"] == "notifications/cancelled"
     assert taken_back["params"]["requestId"] == question["id"]
@@ -368,7 +370,7 @@ async def test_a_foreign_state_reaches_no_server_with_whatever_it_comes():
     said = {"ref": {"type": "ref/prompt", "name": "one:p"}, "requestState": "forged"}
     params = frames.members(json.dumps(said).encode())
     what = "completion/complete", address("completion/complete", params), params
-    call = Visit(client.visitor, client.world.snapshot, *what, client.visitor)
+    call = StatelessCall(client.visitor, client.world.snapshot, *what, client.visitor)
     route = client.route()
     outcome = await client.world.crossing.stateless(call, client.server.wire, route)
     assert outcome.code == INVALID_PARAMS
@@ -415,7 +417,9 @@ async def test_an_address_that_is_nobodys_has_the_code_of_its_era():
     visitor, world = Newer().visitor, World(FakeUpstream("one"), FakeUpstream("two"))
     params = {"uri": Raw(b'"zzz://nope"')}
     what = "resources/read", address("resources/read", params), params
-    assert (await world.run(Visit(visitor, world.snapshot, *what, visitor))).code == INVALID_PARAMS
+    assert (
+        await world.run(StatelessCall(visitor, world.snapshot, *what, visitor))
+    ).code == INVALID_PARAMS
     asked = Call(world.session, world.snapshot, *what, world.session)
     assert (await world.run(asked)).code == RESOURCE_NOT_FOUND
 

@@ -8,19 +8,19 @@ from msgspec import Raw
 from tests.calls.world import World, body
 from tests.search.tools import tool
 
-from mcp_junction.calls.finding import Finding
 from mcp_junction.calls.own import OwnTools
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog import own
+from mcp_junction.calls.tool_search import ToolSearch
+from mcp_junction.catalog import own_tools as own
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.endpoints import Endpoint, Pattern
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.names import STDIO, STRICT, Spelling
 from mcp_junction.protocol.versions import INVALID_PARAMS, SERVER_INFO_KEY
-from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.testing.link import FakeUpstream, greets, silence
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.outcome import OutcomeKind
 
 BARE = Spelling(":", prefixed=False)
 OWN = ["find_tools", "describe_tools", "call_tool"]
@@ -38,7 +38,7 @@ class OwnWorld(World):
         for key, tools in servers.items():
             offering = Offering(self.upstreams[key], tuple(tools))
             catalog = catalog.with_offering(offering, list(servers))
-        self.finding = Finding(self.tasks, catalog)
+        self.finding = ToolSearch(self.tasks, catalog)
         self.own = OwnTools(self.finding, "junction", "1")
         self.put(catalog)
 
@@ -72,7 +72,7 @@ async def test_own_tools_have_no_prefix_whatever_the_spelling(spelling):
     world = OwnWorld(github=GITHUB)
     world.session.spelling = spelling
     assert [each["name"] for each in world.listed()] == OWN
-    assert (await world.ask("find_tools", query="issue")).kind is Kind.RESULT
+    assert (await world.ask("find_tools", query="issue")).kind is OutcomeKind.RESULT
 
 
 async def test_where_everything_is_exposed_they_are_not_there():
@@ -176,7 +176,7 @@ async def test_a_call_through_call_tool_reaches_the_server_as_a_direct_one_would
     params = b'{"name":"call_tool","arguments":%b,"_meta":{"progressToken":7}}' % inner
     call = world.call_raw("call_tool", params)
     outcome = await world.run(call)
-    assert outcome.kind is Kind.RESULT
+    assert outcome.kind is OutcomeKind.RESULT
     (flight,) = world.upstreams["files"].wire.flights
     sent = frames.members(flight.params)
     assert bytes(sent["arguments"]) == arguments
@@ -194,7 +194,7 @@ async def test_a_call_through_call_tool_can_be_cancelled_and_ends_in_time():
     while call.flight is None:
         await world.tasks.settle(0.01)
     call.cancel("no longer wanted")
-    assert (await running).kind is Kind.CANCELLED
+    assert (await running).kind is OutcomeKind.CANCELLED
     assert world.upstreams["slow"].wire.cancelled
 
 
@@ -230,7 +230,7 @@ async def test_arguments_that_are_not_right_are_told_to_the_model(name, argument
         world.call_raw(name, b'{"name":"%b","arguments":%b}' % (name.encode(), arguments))
     )
     said = body(outcome)
-    assert (outcome.kind, said["isError"]) == (Kind.RESULT, True)
+    assert (outcome.kind, said["isError"]) == (OutcomeKind.RESULT, True)
     assert words in said["content"][0]["text"]
     assert not world.upstreams["files"].wire.flights
 
@@ -246,7 +246,7 @@ async def test_a_servers_tool_of_the_same_name_carries_a_hash_and_can_be_called(
     for name in (spelled, f"impostor:{own_name}", f"impostor__{own_name}"):
         outcome = await world.ask("call_tool", name=name, arguments={"q": name})
         assert body(outcome)["arguments"] == {"q": name}
-        assert (await world.ask(name)).kind is Kind.RESULT, "also without call_tool"
+        assert (await world.ask(name)).kind is OutcomeKind.RESULT, "also without call_tool"
     assert len(world.upstreams["impostor"].wire.flights) == 6
     await world.ask(own_name, query="x", names=["x"])
     assert len(world.upstreams["impostor"].wire.flights) == 6, "the plain name is ours"
@@ -262,7 +262,7 @@ async def test_a_server_and_tool_that_run_together_to_an_own_name_do_not_take_it
 
 async def test_a_stateless_client_is_answered_in_its_own_way():
     world = OwnWorld(files=FILES)
-    world.session = Visitor(LOCAL_OWNER, world.session.endpoint, STDIO, {}, Raw(b"{}"))
+    world.session = StatelessClient(LOCAL_OWNER, world.session.endpoint, STDIO, {}, Raw(b"{}"))
     for said in (
         body(await world.ask("find_tools", query="file")),
         body(await world.ask("find_tools")),

@@ -7,7 +7,7 @@ from tests.calls.world import BOUND, World, body
 
 from mcp_junction.calls.pipeline import Paths, compose, pipeline
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.calls.stages.record import Record
+from mcp_junction.calls.stages.record import RecordCall
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import (
     INTERNAL_ERROR,
@@ -15,12 +15,11 @@ from mcp_junction.protocol.versions import (
     RATE_LIMITED,
     SERVER_UNAVAILABLE,
 )
-from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.fakes import FakeClock, MemorySink
 from mcp_junction.testing.link import FakeUpstream, greets, silence
-from mcp_junction.testing.sink import MemorySink
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Kind
-from mcp_junction.upstream.terms import Terms
+from mcp_junction.upstream.connect_policy import ConnectPolicy
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 
 def quiet(key: str = "one", **options: object) -> FakeUpstream:
@@ -88,7 +87,7 @@ async def test_a_call_that_was_ended_before_it_began_is_shown_to_no_stage(way):
     call = world.call()
     call.route = world.snapshot.catalog.view(names.STDIO).find("one:echo")
     call.cancel("never mind")
-    assert (await getattr(paths, way)(call)).kind is Kind.CANCELLED
+    assert (await getattr(paths, way)(call)).kind is OutcomeKind.CANCELLED
     assert asked == []
     assert call.route.upstream.wire.flights == []
 
@@ -105,7 +104,7 @@ def _pipeline(world: World, watched: list, stage) -> Paths:
 async def test_a_call_leaves_one_event_of_its_success():
     world = World(FakeUpstream("one"), FakeUpstream("two"))
     outcome = await world.run(world.call("two__echo"))
-    assert outcome.kind is Kind.RESULT
+    assert outcome.kind is OutcomeKind.RESULT
     (event,) = world.sink.calls
     assert (event.server, event.name) == ("two", "two:echo"), "the canonical name"
     assert (event.method, event.principal) == ("tools/call", "local-owner")
@@ -166,7 +165,7 @@ async def test_a_call_to_a_tool_of_a_server_that_left_says_that_it_is_down(name)
     assert error["code"] == SERVER_UNAVAILABLE
     assert "exited with code 3" in error["message"]
     assert error["data"]["delivery"] == "not_sent"
-    assert (await world.run(world.call("two:echo"))).kind is Kind.RESULT
+    assert (await world.run(world.call("two:echo"))).kind is OutcomeKind.RESULT
 
 
 @pytest.mark.req("F-10")
@@ -178,7 +177,7 @@ async def test_a_cancelled_call_leaves_one_event():
     await turns()
     call.cancel("enough")
     outcome = await asyncio.wait_for(task, BOUND)
-    assert outcome.kind is Kind.CANCELLED
+    assert outcome.kind is OutcomeKind.CANCELLED
     (event,) = world.sink.calls
     assert (event.outcome, event.delivery) == ("cancelled", "unknown")
 
@@ -190,7 +189,7 @@ async def test_a_fault_of_ours_in_a_stage_becomes_an_answer(sink, caplog):
         raise LookupError("a secret thing")
 
     world = World(FakeUpstream("one"))
-    outcome = await compose([Record(FakeClock(), sink)], broken)(world.call())
+    outcome = await compose([RecordCall(FakeClock(), sink)], broken)(world.call())
     error = body(outcome)
     assert (error["code"], error["message"]) == (INTERNAL_ERROR, "an internal error of Junction")
     assert "secret" not in error["message"]
@@ -207,7 +206,7 @@ async def test_a_fault_after_the_call_was_sent_says_that_it_may_have_run():
 
     world = World(quiet())
     call = world.call()
-    task = world.tasks.spawn(compose([Record(FakeClock(), None)], broken)(call))
+    task = world.tasks.spawn(compose([RecordCall(FakeClock(), None)], broken)(call))
     await turns()
     call.flight.end(outcomes.result(b"{}"))
     outcome = await asyncio.wait_for(task, BOUND)
@@ -225,7 +224,9 @@ async def test_the_time_a_call_took_is_in_its_event():
 
 
 async def test_a_call_waits_for_a_supervised_server_that_was_lost_moments_ago():
-    one = FakeUpstream("one", connected=False, terms=Terms(start_timeout=BOUND, restart=True))
+    one = FakeUpstream(
+        "one", connected=False, terms=ConnectPolicy(start_timeout=BOUND, restart=True)
+    )
     world = World(one)
     life = world.tasks.spawn(one.run())
     await asyncio.wait_for(one.settled.wait(), BOUND)
@@ -233,7 +234,7 @@ async def test_a_call_waits_for_a_supervised_server_that_was_lost_moments_ago():
     while one.link is not None:  # noqa: ASYNC110 - no one tells us
         await asyncio.sleep(0)
     outcome = await asyncio.wait_for(world.run(world.call()), BOUND)
-    assert outcome.kind is Kind.RESULT
+    assert outcome.kind is OutcomeKind.RESULT
     assert len(one.links) == 2
     one.stop()
     await asyncio.wait_for(life, BOUND)

@@ -15,7 +15,7 @@ from mcp_junction.protocol.versions import RESOURCE_NOT_FOUND
 from mcp_junction.sessions.session import Session
 from mcp_junction.testing.link import FakeUpstream, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
 URI = "a://1"
 
@@ -47,10 +47,10 @@ class Readers:
 async def test_a_server_is_told_to_stop_by_the_last_who_wanted_it():
     readers = Readers()
     for session in (readers.one, readers.two):
-        assert (await readers.say(session, "subscribe")).kind is Kind.RESULT
+        assert (await readers.say(session, "subscribe")).kind is OutcomeKind.RESULT
     assert readers.wanting() == {readers.one, readers.two}
     first = await readers.say(readers.one, "unsubscribe")
-    assert (first.kind, bytes(first.payload)) == (Kind.RESULT, b"{}")
+    assert (first.kind, bytes(first.payload)) == (OutcomeKind.RESULT, b"{}")
     assert readers.told() == ["subscribe", "subscribe"]
     await readers.say(readers.two, "unsubscribe")
     assert readers.told() == ["subscribe", "subscribe", "unsubscribe"]
@@ -59,13 +59,13 @@ async def test_a_server_is_told_to_stop_by_the_last_who_wanted_it():
 
 async def test_a_subscription_that_the_server_refused_is_none():
     readers = Readers(outcomes.refused(b'{"code":-1,"message":"no"}'))
-    assert (await readers.say(readers.one, "subscribe")).kind is Kind.ERROR
+    assert (await readers.say(readers.one, "subscribe")).kind is OutcomeKind.ERROR
     assert readers.wanting() == set()
 
 
 async def test_reading_passes():
     readers = Readers()
-    assert (await readers.say(readers.one, "read")).kind is Kind.RESULT
+    assert (await readers.say(readers.one, "read")).kind is OutcomeKind.RESULT
     assert readers.told() == ["read"]
     assert readers.wanting() == set()
 
@@ -83,10 +83,10 @@ async def test_who_is_about_to_subscribe_counts_when_another_leaves():
     readers.server.wire.script = silence
     coming = readers.world.tasks.spawn(readers.say(readers.two, "subscribe"))
     await readers.world.clock.advance(0)
-    assert (await readers.say(readers.one, "unsubscribe")).kind is Kind.RESULT
+    assert (await readers.say(readers.one, "unsubscribe")).kind is OutcomeKind.RESULT
     assert readers.told() == ["subscribe", "subscribe"]
     readers.server.wire.waiting[-1].end(outcomes.result(b"{}"))
-    assert (await coming).kind is Kind.RESULT
+    assert (await coming).kind is OutcomeKind.RESULT
     assert readers.wanting() == {readers.two}
 
 
@@ -94,5 +94,5 @@ async def test_a_subscription_that_stands_survives_one_that_is_refused():
     readers = Readers()
     await readers.say(readers.one, "subscribe")
     readers.server.wire.script = lambda _: outcomes.refused(b'{"code":-1,"message":"no"}')
-    assert (await readers.say(readers.one, "subscribe")).kind is Kind.ERROR
+    assert (await readers.say(readers.one, "subscribe")).kind is OutcomeKind.ERROR
     assert readers.wanting() == {readers.one}

@@ -12,7 +12,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import INVALID_PARAMS, Era
-from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
@@ -46,7 +46,7 @@ class Workers:
         principal: Principal = LOCAL_OWNER,
         endpoint: Endpoint = EVERYTHING,
     ) -> Outcome:
-        visitor = Visitor(principal, endpoint, names.STDIO, {}, Raw(b"{}"))
+        visitor = StatelessClient(principal, endpoint, names.STDIO, {}, Raw(b"{}"))
         params = {"taskId": Raw(json.dumps(task).encode())}
         call = Call(visitor, self.world.snapshot, method, Address(TASKS, task), params, visitor)
         return await self.world.run(call)

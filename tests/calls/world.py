@@ -12,11 +12,10 @@ from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.sessions.session import Session
-from mcp_junction.subscriptions.resources import Subscriptions
+from mcp_junction.sessions.subscriptions import Subscriptions
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.fakes import FakeClock, MemorySink
 from mcp_junction.testing.link import FakeUpstream, catalog_of, crossing
-from mcp_junction.testing.sink import MemorySink
 from mcp_junction.upstream.outcome import Outcome
 
 BOUND = 5.0

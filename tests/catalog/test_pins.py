@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from mcp_junction.catalog import pins
 from mcp_junction.catalog.pins import define, diff
-from mcp_junction.catalog.suspicion import Tool, examine
+from mcp_junction.catalog.suspicion import ExaminedTool, examine
 from mcp_junction.protocol.names import Pair
 
 TOOL = {
@@ -32,11 +32,11 @@ def members(tool: object) -> dict[str, Raw]:
     return {key: Raw(json.dumps(value).encode()) for key, value in tool.items()}
 
 
-def defined(**changes: object) -> pins.Definition:
+def defined(**changes: object) -> pins.ToolDefinition:
     return define(members({**TOOL, **changes}))
 
 
-def written(text: str) -> pins.Definition:
+def written(text: str) -> pins.ToolDefinition:
     """A tool with this schema, spelled so."""
     return define({**members(TOOL), "inputSchema": Raw(text.encode())})
 
@@ -146,7 +146,7 @@ json_values = st.recursive(
 )
 
 
-def applied(before: object, changes: tuple[pins.Change, ...]) -> object:
+def applied(before: object, changes: tuple[pins.DefinitionChange, ...]) -> object:
     """The document after its changes; removals from the end, so that places hold."""
     root = {"": before}
     ordered = [c for c in changes if c.op != "remove"]
@@ -182,7 +182,7 @@ def test_ten_thousand_tools_cost_little():
 
     def once() -> float:
         began = time.process_time()
-        flags = examine(Tool(pair, define(offer)) for pair, offer in offers)
+        flags = examine(ExaminedTool(pair, define(offer)) for pair, offer in offers)
         assert flags == {}
         return time.process_time() - began
 

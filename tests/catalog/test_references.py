@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.catalog.references import read_as, referred
+from mcp_junction.catalog.resources import read_as, referred
 from mcp_junction.protocol.names import Pair
 
 APART = {Pair("two", "ui://form"): "ui://two/form"}

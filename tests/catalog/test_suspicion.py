@@ -6,17 +6,17 @@ import pytest
 from msgspec import Raw
 
 from mcp_junction.catalog.pins import define
-from mcp_junction.catalog.suspicion import Flag, Reason, Tool, examine, hidden, skeleton
+from mcp_junction.catalog.suspicion import ExaminedTool, Flag, Reason, examine, hidden, skeleton
 from mcp_junction.protocol.names import Pair
 
 
-def tool(server: str, name: str, description: str = "", **more: object) -> Tool:
+def tool(server: str, name: str, description: str = "", **more: object) -> ExaminedTool:
     everything = {"name": name, "description": description, **more}
     raw = {key: Raw(json.dumps(value).encode()) for key, value in everything.items()}
-    return Tool(Pair(server, name), define(raw))
+    return ExaminedTool(Pair(server, name), define(raw))
 
 
-def flags(*tools: Tool) -> dict[str, list[tuple[str, str]]]:
+def flags(*tools: ExaminedTool) -> dict[str, list[tuple[str, str]]]:
     return {
         ".".join(pair): [(flag.reason.value, flag.other) for flag in found]
         for pair, found in examine(tools).items()
@@ -56,7 +56,7 @@ def test_honest_writing_is_left_alone(text):
 def test_what_has_two_readings_is_flagged():
     definition = define({"name": Raw(b'"t"'), "inputSchema": Raw(b'{"a":1,"a":2}')})
     assert [flag.reason for flag in hidden(definition)] == [Reason.AMBIGUOUS]
-    assert flags(Tool(Pair("s", "t"), definition)) == {"s.t": [("ambiguous", "")]}
+    assert flags(ExaminedTool(Pair("s", "t"), definition)) == {"s.t": [("ambiguous", "")]}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_parameter_may_have_the_name_of_a_tool():
 
 def test_a_definition_that_cannot_be_read_is_searched_as_it_is():
     raw = {"name": Raw(b'"x"'), "description": Raw(b'"send_mail \xff"')}
-    found = flags(Tool(Pair("evil", "x"), define(raw)), tool("post", "send_mail"))
+    found = flags(ExaminedTool(Pair("evil", "x"), define(raw)), tool("post", "send_mail"))
     assert found == {"evil.x": [("ambiguous", ""), ("refers_to", "post.send_mail")]}
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mcp_junction.cli.stderr import LIMIT, Unhurried
+from mcp_junction.cli.streams import LIMIT, StderrThread
 
 HELD = 4096
 
@@ -23,7 +23,7 @@ def pipe():
     os.close(ours)
 
 
-def ended(file: Unhurried, pipe: tuple[int, int]) -> list[str]:
+def ended(file: StderrThread, pipe: tuple[int, int]) -> list[str]:
     """Every line that comes out of a pipe once somebody reads, until its writer has finished."""
     found: list[bytes] = []
 
@@ -39,14 +39,14 @@ def ended(file: Unhurried, pipe: tuple[int, int]) -> list[str]:
 
 
 def test_everything_is_written_in_order_once_somebody_reads(pipe):
-    file = Unhurried(pipe[1])
+    file = StderrThread(pipe[1])
     for number in range(5000):
         file.write(b"line %d\n" % number)
     assert ended(file, pipe) == [f"line {number}" for number in range(5000)]
 
 
 def test_what_is_too_much_is_counted_in_its_place(pipe):
-    file = Unhurried(pipe[1], limit=100_000)
+    file = StderrThread(pipe[1], limit=100_000)
     for number in range(3000):
         file.write(b"%-99d\n" % number)
     kept, missing = [], 0
@@ -61,7 +61,7 @@ def test_what_is_too_much_is_counted_in_its_place(pipe):
 
 
 def test_what_comes_after_a_gap_is_behind_the_words_for_it(pipe):
-    file = Unhurried(pipe[1], limit=10_000)
+    file = StderrThread(pipe[1], limit=10_000)
     for _ in range(3):
         file.write(b"x" * 9_000 + b"\n")
     while not os.read(pipe[0], 65536).endswith(b"\n"):
@@ -74,14 +74,14 @@ def test_what_comes_after_a_gap_is_behind_the_words_for_it(pipe):
 
 
 def test_one_message_may_be_longer_than_all_that_may_wait(pipe):
-    file = Unhurried(pipe[1])
+    file = StderrThread(pipe[1])
     file.write(b"x" * (LIMIT + 1))
     assert ended(file, pipe) == ["x" * (LIMIT + 1)]
 
 
 @pytest.mark.req("R-ISOLATE")
 def test_the_end_does_not_wait_for_who_does_not_read(pipe):
-    file = Unhurried(pipe[1])
+    file = StderrThread(pipe[1])
     file.write(b"x" * 10 * HELD)
     begun = time.monotonic()
     file.finish()
@@ -90,7 +90,7 @@ def test_the_end_does_not_wait_for_who_does_not_read(pipe):
 
 
 def test_the_end_waits_for_who_reads_slowly(pipe):
-    file = Unhurried(pipe[1])
+    file = StderrThread(pipe[1])
     file.write(b"x" * 10 * HELD)
     read = bytearray()
 
@@ -108,7 +108,7 @@ def test_the_end_waits_for_who_reads_slowly(pipe):
 
 def test_a_file_that_does_not_wait_gets_everything(pipe):
     os.set_blocking(pipe[1], False)
-    file = Unhurried(pipe[1])
+    file = StderrThread(pipe[1])
     for number in range(5000):
         file.write(b"line %d\n" % number)
     assert ended(file, pipe)[-1] == "line 4999"
@@ -116,7 +116,7 @@ def test_a_file_that_does_not_wait_gets_everything(pipe):
 
 def test_nobody_is_told_that_nobody_can_be_told():
     with open("/dev/full", "wb", 0) as full:
-        file = Unhurried(full.fileno())
+        file = StderrThread(full.fileno())
         assert file.write(b"words\n") == 6
         file.finish()
 
@@ -124,7 +124,7 @@ def test_nobody_is_told_that_nobody_can_be_told():
 def test_prints_and_last_words_are_written_in_order():
     program = (
         "import sys, logging\n"
-        "from mcp_junction.cli.stderr import take_stderr\n"
+        "from mcp_junction.cli.streams import take_stderr\n"
         "take_stderr()\n"
         "logging.basicConfig(stream=sys.stderr, format='%(message)s')\n"
         "for n in range(100):\n"

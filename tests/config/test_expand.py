@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.config.expand import expand, read_dotenv
+from mcp_junction.config.variables import expand, read_dotenv
 
 ENV = {"HOME": "/home/me", "EMPTY": "", "lower": "l", "MY-VAR": "dash", "A_1": "one", "X": "$HOME"}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from mcp_junction.config.limits import Limits
 from mcp_junction.config.registration import (
     Registration,
     definition_of,
@@ -14,7 +13,7 @@ from mcp_junction.config.registration import (
     read_change,
     read_registration,
 )
-from mcp_junction.config.settings import Settings
+from mcp_junction.config.settings import Limits, Settings
 from mcp_junction.errors import ProblemCode
 
 STDIO = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_junction.health.probes import Pace, Probes
-from mcp_junction.health.verdict import CallKind, Facts, Probed, ProbeKind, Verdict
-from mcp_junction.testing.clock import FakeClock
+from mcp_junction.health.verdict import CallKind, Facts, HealthVerdict, Probed, ProbeKind
+from mcp_junction.testing.fakes import FakeClock
 
 
 class Ward:
@@ -17,7 +17,7 @@ class Ward:
 
     def __init__(self, chance: float = 0.5) -> None:
         self.clock = FakeClock()
-        self.told: list[tuple[str, Verdict, Facts]] = []
+        self.told: list[tuple[str, HealthVerdict, Facts]] = []
         self.probes = Probes(self.clock, self._tell, Pace(30.0, 5.0), lambda: chance)
         self.times: dict[str, list[float]] = {}
 

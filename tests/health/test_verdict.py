@@ -2,25 +2,25 @@
 
 import pytest
 
-from mcp_junction.health.verdict import CallKind, Probed, ProbeKind, Record, Verdict
+from mcp_junction.health.verdict import CallKind, HealthRecord, HealthVerdict, Probed, ProbeKind
 
 GOOD, FAILED, NEUTRAL = CallKind
-HEALTHY, DEGRADED, DEAD = Verdict
+HEALTHY, DEGRADED, DEAD = HealthVerdict
 FAILURES = [ProbeKind.SERVER_ERROR, ProbeKind.TIMEOUT, ProbeKind.UNREACHABLE]
 WARNINGS = [ProbeKind.CLIENT_ERROR, ProbeKind.UNAUTHENTICATED]
 
 
-def connected() -> Record:
-    record = Record()
+def connected() -> HealthRecord:
+    record = HealthRecord()
     record.connected()
     return record
 
 
-def probes(record: Record, *kinds: ProbeKind) -> list[Verdict]:
+def probes(record: HealthRecord, *kinds: ProbeKind) -> list[HealthVerdict]:
     return [record.probe(0.0, Probed(kind, 0.1, f"said {kind}")) for kind in kinds]
 
 
-def calls(record: Record, *kinds: CallKind) -> Verdict:
+def calls(record: HealthRecord, *kinds: CallKind) -> HealthVerdict:
     for kind in kinds:
         record.call(kind)
     return record.verdict
@@ -118,7 +118,7 @@ def test_what_is_nobodys_fault_counts_for_nothing():
 
 
 def test_the_four_facts_are_apart():
-    record = Record()
+    record = HealthRecord()
     facts = record.facts()
     assert facts.enabled is True
     assert (facts.reachable, facts.authenticated, facts.healthy) == (None, None, None)

@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.http.origin import BOUND, Handler, Origin, Visit
 
-from mcp_junction.config.limits import GENEROUS, Limits
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.settings import GENEROUS, Limits
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.sizes import DEFAULT_LIMIT
+from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, new_flight
@@ -101,7 +101,7 @@ async def landed(flight: Flight) -> Outcome:
 async def call(link: Any, **how: Any) -> Any:
     """The result of a call."""
     outcome = await landed(fly(link, **how))
-    assert outcome.kind is outcomes.Kind.RESULT, bytes(outcome.payload)
+    assert outcome.kind is outcomes.OutcomeKind.RESULT, bytes(outcome.payload)
     return json.loads(bytes(outcome.payload))
 
 
@@ -109,7 +109,7 @@ async def failure(link_or_flight: Any) -> dict[str, Any]:
     """The error that a call ended with."""
     flight = link_or_flight if isinstance(link_or_flight, Flight) else fly(link_or_flight)
     outcome = await landed(flight)
-    assert outcome.kind is outcomes.Kind.ERROR, bytes(outcome.payload)
+    assert outcome.kind is outcomes.OutcomeKind.ERROR, bytes(outcome.payload)
     return json.loads(bytes(outcome.payload))
 
 

@@ -105,7 +105,7 @@ async def test_a_chain_and_a_diamond_are_not_refused(gateways):
     links += [lead(top, "left", left), lead(top, "right", right)]
     await until(lambda: all(map(is_serving, links)))
     client = await top.front()
-    await until(lambda: {"left", "right"} <= set(top.junction.keeper.catalog.offerings))
+    await until(lambda: {"left", "right"} <= set(top.junction.live_catalog.catalog.offerings))
     for way in ("left", "right"):
         assert json.loads(await client.told(f"{way}.end.own.echo"))["name"] == "echo"
     assert top.junction.servers["left"].condition.reachable_junctions == {
@@ -121,6 +121,6 @@ async def test_endpoints_that_do_not_lead_back_are_no_cycle(gateways):
     links.append(lead(two, "one", one, "/mcp/own"))
     await until(lambda: all(map(is_serving, links)))
     for link in links:
-        await link._observer.keeper.reread(link)
+        await link._observer.live_catalog.reread(link)
     assert all(map(is_serving, links))
     assert "two.echo" in await (await one.front()).names()

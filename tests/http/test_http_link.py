@@ -20,10 +20,10 @@ from tests.http.links import (
 )
 from tests.http.origin import BOUND, Origin, Visit
 
-from mcp_junction.config.limits import Limits
-from mcp_junction.protocol.sizes import DEFAULT_LIMIT
+from mcp_junction.config.settings import Limits
+from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.http.exchanges import Posted
+from mcp_junction.upstream.http.exchanges import PostedCall
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.outcome import Delivery
 
@@ -403,15 +403,15 @@ async def test_an_answer_in_tiny_chunks_is_read_in_little_more_memory_than_its_s
         visit.raw(b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces))
         visit.end()
 
-    most, data = 0, Posted.data
+    most, data = 0, PostedCall.data
 
-    def count(posted: Posted, chunk: bytes) -> None:
+    def count(posted: PostedCall, chunk: bytes) -> None:
         nonlocal most
         data(posted, chunk)
         most = max(most, len(posted._body))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Posted, "data", count)
+        patch.setattr(PostedCall, "data", count)
         async with linked(drips) as (_, link):
             assert await call(link) == {"text": text}
     assert 0 < most < 1_000, "each part takes forty bytes beside its own"

@@ -9,7 +9,7 @@ from tests.http.fronts import EVERYTHING
 from tests.http.peer_http import HttpPeer
 from tests.http.wire import BOUND, Wire
 
-from mcp_junction.config.limits import Quota
+from mcp_junction.config.settings import Quota
 from mcp_junction.listener.http.streams import KEPT_EVENTS, EventStream
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.tasks import TaskScope

@@ -9,9 +9,8 @@ from tests.http.links import Ears, Rider, failure, fly, landed, linked, sse_link
 from tests.http.origin import Origin, Visit
 from tests.http.test_sse_link import Older
 
-from mcp_junction.config.limits import GENEROUS, Limits, limits_of
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.settings import Settings
+from mcp_junction.config.settings import GENEROUS, Limits, Settings, limits_of
 from mcp_junction.upstream.stdio import StdioLink
 from mcp_junction.upstream.warden import Warden
 

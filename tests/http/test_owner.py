@@ -12,9 +12,9 @@ from tests.http.wire import Wire
 from tests.keyring import Keys
 
 from mcp_junction.errors import UsageError
-from mcp_junction.listener.http import peers
+from mcp_junction.listener.http import owner as peers
 from mcp_junction.listener.http.guard import is_local_host
-from mcp_junction.listener.http.peers import is_own_peer, uid_of_peer
+from mcp_junction.listener.http.owner import is_own_peer, uid_of_peer
 from mcp_junction.policy.principal import Role
 
 pytestmark = pytest.mark.req("S-13")

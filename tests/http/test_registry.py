@@ -6,8 +6,13 @@ import heapq
 import pytest
 
 from mcp_junction.catalog.endpoints import EVERYTHING, one_server
-from mcp_junction.config.limits import Quota
-from mcp_junction.listener.http.registry import KEPT_STREAMS, SWEEP_EVERY, Reply, SessionRegistry
+from mcp_junction.config.settings import Quota
+from mcp_junction.listener.http.sessions import (
+    KEPT_STREAMS,
+    SWEEP_EVERY,
+    SessionRegistry,
+    SessionReply,
+)
 from mcp_junction.listener.http.streams import KEPT_BYTES
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.policy.quotas import Quotas
@@ -152,7 +157,7 @@ async def test_a_call_whose_client_has_gone_is_ended_with_the_idle_time_of_its_s
     there, stays = Gone(), Gone()
     stays.is_gone = False
     for found, exchange in ((left, there), (waited_for, stays)):
-        wire = Reply(None, desk.tasks, found, b"", exchange)
+        wire = SessionReply(None, desk.tasks, found, b"", exchange)
         found.session.calls[b"1"] = Waiting(wire)
     call = left.session.calls[b"1"]
     desk.clock.time += IDLE - 1

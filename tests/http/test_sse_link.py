@@ -8,7 +8,7 @@ from tests.http.links import Ears, Rider, call, definition, failure, fly, landed
 from tests.http.origin import BOUND, Origin, Visit
 
 from mcp_junction.errors import ServerError
-from mcp_junction.protocol.sizes import DEFAULT_LIMIT
+from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.http.sse_link import SseLink
 from mcp_junction.upstream.outcome import Delivery
@@ -141,7 +141,7 @@ async def test_a_message_that_is_refused_ends_its_own_call_only():
         server.status = 202
         flight = fly(link)
         server.answer(await origin.visited("tools/call", 2))
-        assert (await landed(flight)).kind is outcomes.Kind.RESULT
+        assert (await landed(flight)).kind is outcomes.OutcomeKind.RESULT
 
 
 async def test_a_server_that_no_longer_knows_us_is_lost():
@@ -192,7 +192,7 @@ async def test_a_call_that_could_not_be_posted_was_not_sent():
         await origin.listen()
         flight = fly(link)
         server.answer(await origin.visited("tools/call"))
-        assert (await landed(flight)).kind is outcomes.Kind.RESULT
+        assert (await landed(flight)).kind is outcomes.OutcomeKind.RESULT
         assert await call_after(link, server, origin) == {}
 
 

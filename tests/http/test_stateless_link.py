@@ -10,8 +10,7 @@ import pytest
 from tests.http.links import Ears, Rider, call, definition, failure, fly, landed
 from tests.http.origin import BOUND, Handler, Origin, Visit
 
-from mcp_junction.protocol.sizes import DEFAULT_LIMIT
-from mcp_junction.protocol.versions import Era
+from mcp_junction.protocol.versions import DEFAULT_LIMIT, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.http.link import HttpLink
@@ -188,11 +187,11 @@ async def test_a_tool_with_headers_that_make_no_sense_is_left_out(serving, caplo
         await gateway.settled()
         upstream = gateway.junction.servers["far"]
         assert upstream.greeting.extensions == {"x.y/z": {}}
-        offers = gateway.junction.keeper.catalog.offerings["far"].tools
+        offers = gateway.junction.live_catalog.catalog.offerings["far"].tools
         assert [offer.name for offer in offers] == ["good", "plain"]
         assert [header.token for header in offers[0].headers] == ["Region"]
         assert "the tool 'bad' is left out" in caplog.text
-        view = gateway.junction.keeper.catalog.view(gateway.junction.spelling())
+        view = gateway.junction.live_catalog.catalog.view(gateway.junction.spelling())
         routes = [view.find(name) for name in view.names_of("far")]
         assert [route.name_header for route in routes] == [
             b"mcp-name: good\r\n",

@@ -5,8 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from mcp_junction.identity.keys import KeyRing
-from mcp_junction.identity.signing import FILE, sign_existing_keys
+from mcp_junction.identity.keys import SIGNED_FILE, KeyRing, sign_existing_keys
 from mcp_junction.policy.principal import Role
 from mcp_junction.store.records import AuditQuery
 from mcp_junction.store.store import open_store
@@ -128,7 +127,7 @@ async def test_who_deletes_the_note_in_the_database_gets_nothing_signed(
     again = await ring_of(opener)
     assert again.principal(bearer(FORGED)) is None
     assert again.principal(bearer(text)) is not None
-    assert FILE in caplog.text
+    assert SIGNED_FILE in caplog.text
     await audit.flush()
     assert await signed_rows(store) == []
 

@@ -12,8 +12,7 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.config.limits import Quota
-from mcp_junction.config.settings import Settings
+from mcp_junction.config.settings import Quota, Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
@@ -30,10 +29,9 @@ from mcp_junction.protocol.versions import (
     VERSION_KEY,
 )
 from mcp_junction.resilience.clock import SystemClock
-from mcp_junction.sessions.listen import Listen
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.visitor import Visitor
-from mcp_junction.subscriptions.resources import Subscriptions
+from mcp_junction.sessions.stateless import Listen, StatelessClient
+from mcp_junction.sessions.subscriptions import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, catalog_of, crossing
 
@@ -53,7 +51,7 @@ class FakeBackend:
         clock = SystemClock()
         self.settings = Settings(**settings)
         crossed = crossing(clock)
-        self.lot = crossed._lot
+        self.parked_calls = crossed._parked_calls
         self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
         self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
         self.is_settled = settled
@@ -62,7 +60,7 @@ class FakeBackend:
         self.sessions: list[Session] = []
         self.levels: list[int] = []
         self.passed_on: list[tuple[str, bytes]] = []
-        self.visitors: list[Visitor] = []
+        self.visitors: list[StatelessClient] = []
         self.listened_to: list[Listen] = []
         self._gate = asyncio.Event()
 
@@ -112,8 +110,8 @@ class FakeBackend:
 
     # -- the others
 
-    def introduced(self, client: Session | Visitor) -> None:
-        if isinstance(client, Visitor):
+    def introduced(self, client: Session | StatelessClient) -> None:
+        if isinstance(client, StatelessClient):
             self.visitors.append(client)
         else:
             self.sessions.append(client)

@@ -69,14 +69,14 @@ async def test_a_call_that_waits_for_its_client_can_be_cancelled(request_id):
     await client.turns()
     (asked,) = client.sent
     assert asked["result"]["resultType"] == "input_required"
-    assert len(backend.lot) == 1
+    assert len(backend.parked_calls) == 1
     client.say({"method": "notifications/cancelled", "params": {"requestId": "another"}})
     assert server.wire.cancelled == []
     for _ in range(2):
         client.say({"method": "notifications/cancelled", "params": {"requestId": request_id}})
     assert server.wire.cancelled == [(flight, "cancelled by the client")]
     assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
-    assert len(backend.lot) == 0
+    assert len(backend.parked_calls) == 0
 
 
 async def test_only_so_many_calls_that_wait_are_remembered_by_their_ids():

@@ -7,7 +7,7 @@ from msgspec import Raw
 from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
 from mcp_junction.catalog.endpoints import EVERYTHING
-from mcp_junction.listener import introductions
+from mcp_junction.listener import client_cache as introductions
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import encode, requests
 from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY, Era

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mcp_junction.config.limits import UNLIMITED, Quota, quota_of
-from mcp_junction.config.settings import Settings
+from mcp_junction.config.settings import UNLIMITED, Quota, Settings, quota_of
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.quotas import BoundedSet, Closable, Quotas, QuotaUsage
 

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol import batch, frames
+from mcp_junction.protocol import frames
+from mcp_junction.protocol import requests as batch
 from mcp_junction.protocol.versions import BATCHING, INVALID_REQUEST, PARSE_ERROR
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.protocol import envelope
-from mcp_junction.protocol.envelope import Dress
+from mcp_junction.protocol.envelope import ResultEnvelope
 
 SERVER = b'{"name":"junction","version":"1"}'
 STAMP = "io.modelcontextprotocol/serverInfo"
@@ -26,10 +26,10 @@ SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", " : ")])
 @given(result=MEMBERS, separators=SEPARATORS)
 def test_a_dressed_result_says_what_is_ours_and_keeps_the_rest(result, separators):
     text = json.dumps(result, separators=separators).encode()
-    pairs = json.loads(envelope.dressed(text, Dress(SERVER)), object_pairs_hook=list)
+    pairs = json.loads(envelope.dressed(text, ResultEnvelope(SERVER)), object_pairs_hook=list)
     names = [name for name, _ in pairs]
     assert len(set(names)) == len(names), "no member is there twice"
-    dressed = json.loads(envelope.dressed(text, Dress(SERVER)))
+    dressed = json.loads(envelope.dressed(text, ResultEnvelope(SERVER)))
     assert dressed.pop("resultType") == "complete"
     meta = dressed.pop("_meta")
     theirs = result.pop("_meta", None)
@@ -39,7 +39,7 @@ def test_a_dressed_result_says_what_is_ours_and_keeps_the_rest(result, separator
 
 
 def test_how_long_a_result_keeps_is_said_where_that_is_wanted():
-    kept = Dress(SERVER, b'"ttlMs":0,"cacheScope":"private",')
+    kept = ResultEnvelope(SERVER, b'"ttlMs":0,"cacheScope":"private",')
     for text in (b'{"contents":[]}', b'{"contents":[],"_meta":{"a":1}}', b"{}"):
         dressed = json.loads(envelope.dressed(text, kept))
         assert (dressed["ttlMs"], dressed["cacheScope"]) == (0, "private")
@@ -47,7 +47,7 @@ def test_how_long_a_result_keeps_is_said_where_that_is_wanted():
 
 @pytest.mark.parametrize("text", [b"[]", b"null", b'"x"', b"7"])
 def test_what_is_no_object_cannot_be_dressed_and_stays(text):
-    assert envelope.dressed(text, Dress(SERVER)) == text
+    assert envelope.dressed(text, ResultEnvelope(SERVER)) == text
 
 
 @pytest.mark.parametrize("kind", ["complete", "input_required", "task", "something/else"])

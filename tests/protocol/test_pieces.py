@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from mcp_junction.protocol.lines import LineReader
-from mcp_junction.protocol.pieces import MANY, merge_small
+from mcp_junction.protocol.lines import MANY, LineReader, merge_small
 from mcp_junction.protocol.sse import EventReader
 
 SIZE = 200_000

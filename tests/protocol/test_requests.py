@@ -8,7 +8,7 @@ from tests.protocol.mutations import mutated
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import frames, requests
-from mcp_junction.protocol.requests import Request
+from mcp_junction.protocol.requests import ClientRequest
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"b":1.0}}}'
 NAMES = st.sampled_from(
@@ -32,7 +32,7 @@ def read(decode, data):
 
 def test_a_plain_request_is_read_in_one_pass():
     frame = requests.decode(CALL)
-    assert isinstance(frame, Request)
+    assert isinstance(frame, ClientRequest)
     assert frame.is_request
     assert {name: bytes(raw) for name, raw in frame.members().items()} == {
         "name": b'"a"',

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from mcp_junction.protocol.tool_results import is_tool_error
+from mcp_junction.protocol.envelope import is_tool_error
 
 FILLER = "x" * 10_000
 

@@ -1,6 +1,6 @@
 """Memo: what was asked before is not asked again, and what is kept is bounded."""
 
-from mcp_junction.redaction.memo import LONGEST, MOST, Memo
+from mcp_junction.redaction.detect import LONGEST, MOST, Memo
 
 
 def test_a_text_is_asked_about_once():

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.redaction.names import SECRET_WORDS, is_secret_name, names_secret
+from mcp_junction.redaction.detect import SECRET_WORDS, is_secret_name, names_secret
 
 PIECES = [*SECRET_WORDS, *(word[:-1] for word in SECRET_WORDS), *(w[1:] for w in SECRET_WORDS)]
 

@@ -9,7 +9,7 @@ from tests.registry.toolbox import tool, until
 
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.store.records import STANDING
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.outcome import OutcomeKind
 
 
 def strict(server) -> dict:
@@ -49,7 +49,7 @@ async def test_a_tool_that_changed_while_its_server_was_not_in_the_file_is_no_ne
     assert run.registry.find("box").id == known
     assert "box.echo" not in run.listed()
     called = server.calls
-    assert (await run.call("box.echo")).kind is Kind.ERROR
+    assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert server.calls == called, "no call passes"
     assert (await run.registry.tool("box", "echo")).quarantined
 
@@ -85,7 +85,7 @@ async def test_an_absent_server_is_in_no_list_and_no_count(platform, toolbox):
     assert await run.registry.tools() == []
     assert run.listed() == []
     assert b'status="CONNECTED"} 0' in run.registry.metrics()
-    assert (await run.call("box.echo")).kind is Kind.ERROR
+    assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     for ask in (run.registry.find, lambda ref: run.registry.all(ref)):
         with pytest.raises(NotFound):
             ask("box") or run.registry.find("box")

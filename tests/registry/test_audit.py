@@ -10,7 +10,7 @@ from tests.registry.toolbox import until
 
 from mcp_junction.calls.call import tool_call
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 CANARY = "canary-5ecret"
 
@@ -52,7 +52,7 @@ async def test_calls_of_own_tools_are_there_and_those_through_them_by_what_was_c
 ):
     run = await platform(exposure="search", audit=mode)
     record = await run.add("box", await toolbox())
-    assert (await run.call("find_tools", query="echo")).kind is Kind.RESULT
+    assert (await run.call("find_tools", query="echo")).kind is OutcomeKind.RESULT
     await run.call("call_tool", name="box.echo", arguments={"password": CANARY})
     await run.call("call_tool", name="box.nothing")
     rows = [row for row in await run.rows() if row.action == "tools/call"]
@@ -118,7 +118,7 @@ async def test_in_strict_mode_the_intent_is_stored_before_anything_is_sent(platf
         if row.action == "tools/call"
     ]
     server.gate.set()
-    assert (await call).kind is Kind.RESULT
+    assert (await call).kind is OutcomeKind.RESULT
     rows = await run.rows(action="tools/call")
     assert [(row.kind, row.closes) for row in rows] == [
         ("intent", None),

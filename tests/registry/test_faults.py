@@ -12,7 +12,7 @@ from tests.plugin_registry import ADMIN, registration
 from tests.registry.toolbox import until
 
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 RATE = 100
 STEADY, SHAKY = 4, 2
@@ -55,7 +55,7 @@ async def shaken(run, servers: dict, seconds: float) -> list[float]:
         await servers[name].start()
         began = time.monotonic()
         async with asyncio.timeout(10):
-            while (await run.call(f"{name}.echo")).kind is not Kind.RESULT:  # noqa: ASYNC110
+            while (await run.call(f"{name}.echo")).kind is not OutcomeKind.RESULT:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         took.append(time.monotonic() - began)
         await asyncio.sleep(0.2)
@@ -162,7 +162,7 @@ async def test_while_the_store_is_away_calls_go_on_and_changes_are_refused(
     await run.add("box", server)
     away = Away(monkeypatch, run.store)
     away.is_away = True
-    assert (await run.call("box.echo")).kind is Kind.RESULT
+    assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
     with pytest.raises(StoreUnavailable):
         await run.registry.register(registration("two", server), ADMIN)
     with pytest.raises(StoreUnavailable):
@@ -176,7 +176,7 @@ async def test_while_the_store_is_away_calls_go_on_and_changes_are_refused(
         await run.call("box.echo")
     await server.start()
     await run.until("box", "CONNECTED")
-    assert (await run.call("box.echo")).kind is Kind.RESULT
+    assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
     away.is_away = False
     async with asyncio.timeout(5):
         while len(rows := await run.registry.history("box")) < 3:  # noqa: ASYNC110
@@ -197,7 +197,7 @@ async def test_a_server_that_forgot_us_is_opened_once_more_and_the_call_succeeds
     server.needs_session = True
     await run.add("box", server)
     server.session = "another"
-    assert (await run.call("box.echo")).kind is Kind.RESULT
+    assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
     assert server.openings == 2
     assert run.registry.find("box").status == "CONNECTED"
 
@@ -234,8 +234,8 @@ async def test_a_hundred_calls_wait_for_a_lost_server_and_no_more(single, toolbo
     await until(lambda: sum(call.done() for call in calls) >= 50)
     await asyncio.sleep(0.1)
     assert sum(call.done() for call in calls) == 50
-    assert (await run.call("other.echo")).kind is Kind.RESULT
+    assert (await run.call("other.echo")).kind is OutcomeKind.RESULT
     server.answers.set()
     assert (await connecting)[0] == "CONNECTED"
     done = Counter([(await call).kind for call in calls])
-    assert done == {Kind.RESULT: 100, Kind.ERROR: 50}
+    assert done == {OutcomeKind.RESULT: 100, OutcomeKind.ERROR: 50}

@@ -7,8 +7,8 @@ from tests.http.origin import Origin, Visit
 from tests.plugin_registry import ADMIN, registration
 from tests.registry.toolbox import tool, until
 
-from mcp_junction.registry import watch
-from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.registry import health_watch as watch
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 QUICK = {"health_interval_ms": 30, "health_timeout_ms": 200}
 
@@ -78,7 +78,7 @@ async def test_two_failed_checks_degrade_three_reconnect_and_it_comes_back(platf
     server.health_status = 500
     await run.until("box", "DEGRADED")
     assert run.listed() == ["box.echo"], "it is still offered"
-    assert (await run.call("box.echo")).kind is Kind.RESULT
+    assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
     await until(lambda: server.openings >= 2)
     server.health_status = 200
     await run.until("box", "CONNECTED")
@@ -138,7 +138,7 @@ async def test_calls_that_fail_degrade_and_calls_that_succeed_make_it_well_again
     assert "10 of its last 10" in (record.error_message or "")
     server.gate.set()
     for _ in range(20):
-        assert (await run.call("box.echo")).kind is Kind.RESULT
+        assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
     record = await run.until("box", "CONNECTED")
     assert (record.healthy, record.error_rate) == (True, 0.0)
 
@@ -154,7 +154,7 @@ async def test_connections_that_are_lost_come_back_by_themselves_again_and_again
             await server.stop()
         for name in servers:
             while run.registry.find(name).status != "ERROR":
-                assert (await run.call(f"{name}.echo")).kind is Kind.ERROR
+                assert (await run.call(f"{name}.echo")).kind is OutcomeKind.ERROR
         for server in servers.values():
             await server.start()
         for name in servers:
@@ -172,14 +172,14 @@ async def test_a_lost_server_comes_back_and_calls_made_meanwhile_wait_for_it(pla
     await run.add("other", other)
     await server.stop()
     while run.registry.find("box").status != "ERROR":
-        assert (await run.call("box.echo")).kind is Kind.ERROR
+        assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert run.listed() == ["other.echo"]
-    assert (await run.call("other.echo")).kind is Kind.RESULT
+    assert (await run.call("other.echo")).kind is OutcomeKind.RESULT
     waiting = [asyncio.ensure_future(run.call("box.echo", n=n)) for n in range(5)]
     await asyncio.sleep(0.05)
     server.tools = [tool("echo"), tool("new")]
     await server.start()
-    assert {(await call).kind for call in waiting} == {Kind.RESULT}
+    assert {(await call).kind for call in waiting} == {OutcomeKind.RESULT}
     await run.until("box", "CONNECTED")
     assert run.listed() == ["box.echo", "box.new", "other.echo"]
     events = await run.registry.history("box")

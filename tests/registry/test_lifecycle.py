@@ -18,7 +18,7 @@ from mcp_junction.errors import (
     VersionConflict,
 )
 from mcp_junction.registry import registry
-from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 
 @pytest.mark.req("NFR-P1")
@@ -35,7 +35,7 @@ async def test_a_server_is_registered_connected_discovered_and_served(platform, 
     assert (record.reachable, record.authenticated, record.healthy) == (True, True, True)
     assert run.listed() == ["box.echo", "box.other"]
     outcome = await run.call("box.echo", word="hi")
-    assert outcome.kind is Kind.RESULT
+    assert outcome.kind is OutcomeKind.RESULT
     assert b"hi" in bytes(outcome.payload)
     assert run.registry.find(record.id).name == "box"
     assert [found.name for found in run.registry.all(status="CONNECTED")] == ["box"]
@@ -77,7 +77,7 @@ async def test_what_was_registered_is_there_after_a_restart_before_its_server_is
     await asyncio.sleep(0.05)
     assert not waiting.done(), "a call waits for the first connection"
     server.answers.set()
-    assert (await waiting).kind is Kind.RESULT
+    assert (await waiting).kind is OutcomeKind.RESULT
 
 
 async def test_who_was_disconnected_stays_so_after_a_restart(platform, toolbox):
@@ -113,7 +113,7 @@ async def test_a_disconnect_waits_for_the_calls_under_way_and_counts_them(single
     assert not ending.done()
     server.gate.set()
     assert await ending == ("DISCONNECTED", 3)
-    assert [(await call).kind for call in calls] == [Kind.RESULT] * 3
+    assert [(await call).kind for call in calls] == [OutcomeKind.RESULT] * 3
 
 
 @pytest.mark.req("AG-US6-AC3")
@@ -144,7 +144,7 @@ async def test_by_force_it_does_not_wait_and_every_call_is_answered(single, tool
     await until(lambda: server.calls)
     assert await run.registry.disconnect("box", ADMIN, force=True) == ("DISCONNECTED", 1)
     outcome = await call
-    assert outcome.kind is not Kind.RESULT
+    assert outcome.kind is not OutcomeKind.RESULT
     assert outcome.delivery is Delivery.UNKNOWN
 
 
@@ -160,8 +160,8 @@ async def test_a_rename_is_one_step_and_no_call_is_lost(platform, toolbox):
     assert after.version == before.version + 1
     assert run.listed() == ["crate.echo"]
     server.gate.set()
-    assert (await call).kind is Kind.RESULT
-    assert (await run.call("crate.echo")).kind is Kind.RESULT
+    assert (await call).kind is OutcomeKind.RESULT
+    assert (await run.call("crate.echo")).kind is OutcomeKind.RESULT
     assert server.openings == 1, "its link stayed"
     with pytest.raises(NotFound):
         run.registry.find("box")
@@ -218,7 +218,7 @@ async def test_a_removed_server_is_gone_for_good(platform, toolbox):
     assert run.listed() == []
     assert b"unknown tool" in bytes((await run.call("box.echo")).payload)
     server.gate.set()
-    assert (await call).kind is Kind.RESULT, "what was under way has ended well"
+    assert (await call).kind is OutcomeKind.RESULT, "what was under way has ended well"
     assert await run.store.tools.all(record.id) == []
     with pytest.raises(NotFound):
         await run.registry.history(record.id)
@@ -323,7 +323,7 @@ async def test_a_server_that_is_reached_another_way_was_never_disconnected(singl
     await asyncio.sleep(0.05)
     assert not call.done()
     second.answers.set()
-    assert (await call).kind is Kind.RESULT
+    assert (await call).kind is OutcomeKind.RESULT
     assert (first.calls, second.calls) == (0, 1)
     events = [row.event_type for row in await run.registry.history("box")]
     assert events == ["CONNECTED", "CONNECTED"]

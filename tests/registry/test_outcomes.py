@@ -7,7 +7,7 @@ import pytest
 from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import BOUND, until
 
-from mcp_junction.telemetry.outcomes import OutcomeName
+from mcp_junction.telemetry.events import OutcomeName
 
 LONG = {"content": [{"type": "text", "text": "x" * 5_000}]}
 

@@ -5,7 +5,7 @@ from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool
 
 from mcp_junction.errors import VersionConflict
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.outcome import OutcomeKind
 
 
 async def looked(run) -> None:
@@ -32,7 +32,7 @@ async def test_a_rug_pull_is_quarantined_within_one_refresh_until_it_is_approved
     assert changes.unchanged == 1
     assert run.listed() == ["box.quiet"]
     called = server.calls
-    assert (await run.call("box.echo")).kind is Kind.ERROR
+    assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert server.calls == called, "no call passes"
     record = await run.registry.tool("box", "echo")
     assert record.quarantined
@@ -41,7 +41,7 @@ async def test_a_rug_pull_is_quarantined_within_one_refresh_until_it_is_approved
         await run.registry.reviews.approve("box", "echo", record.pinned_hash, ADMIN)
     await run.registry.reviews.approve("box", "echo", record.hash, ADMIN)
     assert run.listed() == ["box.echo", "box.quiet"]
-    assert (await run.call("box.echo")).kind is Kind.RESULT
+    assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
 
 
 @pytest.mark.req("S-08")
@@ -128,7 +128,7 @@ async def test_a_disabled_tool_is_neither_listed_nor_called(platform, toolbox):
     await run.registry.refresh("box", ADMIN)
     await run.registry.change_tool("box", "echo", {"enabled": False}, ADMIN)
     assert run.listed() == ["box.other"]
-    assert (await run.call("box.echo")).kind is Kind.ERROR
+    assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert server.calls == 0
     run = await platform()
     assert run.listed() == ["box.other"]
@@ -161,7 +161,7 @@ async def test_a_tool_that_returns_to_its_approved_form_is_offered_again(platfor
     server.tools = [tool("echo")]
     await run.registry.refresh("box", ADMIN)
     assert run.listed() == ["box.echo"]
-    assert (await run.call("box.echo")).kind is Kind.RESULT
+    assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
     await looked(run)
     record = await run.registry.tool("box", "echo")
     assert (record.quarantined, record.flags) == (False, [])
@@ -205,10 +205,10 @@ async def test_an_approval_of_what_is_stored_opens_nothing_newer(single, toolbox
     async def overtaken(*given):
         record = await approve(*given)
         server.tools = [tool("echo", "third")]
-        await run.junction.keeper.reread(run.junction.servers["box"])
+        await run.junction.live_catalog.reread(run.junction.servers["box"])
         return record
 
     monkeypatch.setattr(run.store.tools, "approve", overtaken)
     await run.registry.reviews.approve("box", "echo", seen, ADMIN)
     assert run.listed() == [], "the third was never looked at"
-    assert (await run.call("box.echo")).kind is Kind.ERROR
+    assert (await run.call("box.echo")).kind is OutcomeKind.ERROR

@@ -11,7 +11,7 @@ from tests.registry.toolbox import tool, until
 from mcp_junction.config.load import load
 from mcp_junction.errors import AlreadyExists, ConfigError
 from mcp_junction.registry.reload import FileWatch
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.outcome import OutcomeKind
 
 
 async def test_only_what_differs_is_touched(platform, toolbox):
@@ -36,7 +36,7 @@ async def test_only_what_differs_is_touched(platform, toolbox):
     assert run.registry.find("moved").id == known
     assert sorted(run.listed()) == ["added.echo", "moved.echo", "same.echo"]
     same.gate.set()
-    assert (await call).kind is Kind.RESULT
+    assert (await call).kind is OutcomeKind.RESULT
     assert not await run.registry.reload(config), "nothing differs any more"
     assert same.openings == 1
 

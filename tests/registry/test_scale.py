@@ -9,7 +9,7 @@ from tests.plugin_registry import ADMIN, registration
 from tests.pulse import BLOCKED, Pulse
 from tests.registry.toolbox import Toolbox, tool, until
 
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.outcome import OutcomeKind
 
 TRACED = sys.gettrace() is not None
 """Whether coverage counts every line: that holds the loop up for two to three times as long.
@@ -69,7 +69,7 @@ async def test_twenty_servers_of_500_tools_are_stored_in_10_s_and_a_restart_serv
     for server in servers:
         server.answers.set()
     outcome = await run.call("s19.t19_499", n=1)
-    assert outcome.kind is Kind.RESULT
+    assert outcome.kind is OutcomeKind.RESULT
 
 
 @pytest.mark.req("NFR-S1")
@@ -88,4 +88,4 @@ async def test_300_servers_registered_at_once_all_connect_ten_at_a_time(platform
         assert server.most <= 10, "attempts at one time"
         assert TRACED or pulse.worst < BLOCKED
         assert len(run.listed()) == 300
-        assert (await run.call("box299.echo")).kind is Kind.RESULT
+        assert (await run.call("box299.echo")).kind is OutcomeKind.RESULT

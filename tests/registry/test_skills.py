@@ -9,14 +9,12 @@ from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool, until
 
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.registry.classifying import Classifying
-from mcp_junction.skills.embedder import WordVectors
-from mcp_junction.skills.texts import text_of
-from mcp_junction.skills.vectors import mean, numbers
-from mcp_junction.skills.worker import ModelWorker
-from mcp_junction.skills.worker_process import WorkerProcess
+from mcp_junction.registry.background_classifier import BackgroundClassifier
+from mcp_junction.skills.classifier import text_of
+from mcp_junction.skills.embedder import WordVectors, mean, numbers
+from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.model import InProcessModel
+from mcp_junction.testing.fakes import InProcessModel
 
 MAIL = [
     tool("send_email", "Send an email message to somebody"),
@@ -26,7 +24,7 @@ WEATHER = [tool("get_forecast", "Get the weather forecast for a place")]
 POST = [tool("post_message", "Send a message to a chat channel, with email notifications")]
 
 
-def classifying(running) -> Classifying:
+def classifying(running) -> BackgroundClassifier:
     return running.registry.skills.classifying
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from mcp_junction.resilience.stalls import STALLED_AFTER, SWEEP_EVERY, StallSweep
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.fakes import FakeClock
 
 
 class Peer:

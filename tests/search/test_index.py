@@ -9,8 +9,7 @@ from tests.search.tools import tool
 
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search import index as indexes
-from mcp_junction.search.documents import fields
-from mcp_junction.search.index import Hit, KeywordIndex, weights
+from mcp_junction.search.index import Hit, KeywordIndex, fields, weights
 from mcp_junction.search.words import asked
 
 WORDS = ["alpha", "beta", "gamma", "delta", "issue", "create"]

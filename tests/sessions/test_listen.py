@@ -9,8 +9,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import SUBSCRIPTION_KEY
-from mcp_junction.sessions.listen import Listen, Wanted
-from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted
 
 UPDATED = "notifications/resources/updated"
 
@@ -21,7 +20,7 @@ class Reader:
     def __init__(self) -> None:
         self.sent: list[dict] = []
         self.offered: list[dict] = []
-        visitor = Visitor(LOCAL_OWNER, EVERYTHING, names.STDIO, {}, Raw(b"{}"))
+        visitor = StatelessClient(LOCAL_OWNER, EVERYTHING, names.STDIO, {}, Raw(b"{}"))
         self.listen = Listen(visitor, b'"l"', Wanted(tools_list_changed=True), self)
 
     def send(self, frame: bytes) -> None:

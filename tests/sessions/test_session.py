@@ -10,11 +10,12 @@ from mcp_junction.calls.call import tool_call
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol import encode, frames, levels, names
+from mcp_junction.protocol import encode, frames, names
+from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.outcome import OutcomeKind
 
 BOUND = 5.0
 QUESTIONS = {
@@ -71,7 +72,7 @@ async def test_a_client_that_can_is_asked_and_its_answer_brought_back(method, ca
     assert (question["method"], question["params"]) == (method, {"x": 1.0})
     client.answer(question["id"])
     outcome = await asyncio.wait_for(task, BOUND)
-    assert (outcome.kind, bytes(outcome.payload)) == (Kind.RESULT, b'{"ok":1.0}')
+    assert (outcome.kind, bytes(outcome.payload)) == (OutcomeKind.RESULT, b'{"ok":1.0}')
 
 
 @pytest.mark.parametrize("method", [*QUESTIONS, "tools/call", "x"])
@@ -87,7 +88,7 @@ async def test_a_clients_refusal_is_brought_back_as_it_is():
     task = await client.asked("sampling/createMessage")
     client.answer(client.sent[0]["id"], '"error":{"code":-1,"message":"no","x":1.0}')
     outcome = await asyncio.wait_for(task, BOUND)
-    assert outcome.kind is Kind.ERROR
+    assert outcome.kind is OutcomeKind.ERROR
     assert bytes(outcome.payload) == b'{"code":-1,"message":"no","x":1.0}'
 
 
@@ -127,7 +128,7 @@ async def test_when_the_session_ends_open_questions_are_answered():
     task = await client.asked("roots/list")
     client.session.close("the client is gone")
     outcome = await asyncio.wait_for(task, BOUND)
-    assert outcome.kind is Kind.ERROR
+    assert outcome.kind is OutcomeKind.ERROR
     assert "the client is gone" in outcome.message
 
 
@@ -157,7 +158,7 @@ async def test_a_cancel_reaches_the_call_with_that_id_and_no_other():
     client.session.cancelled(b'"1"', "enough")
     client.session.cancelled(b"2", "nobody")
     assert calls[b"1"].ended_by is None
-    assert calls[b'"1"'].ended_by.kind is Kind.CANCELLED
+    assert calls[b'"1"'].ended_by.kind is OutcomeKind.CANCELLED
 
 
 @pytest.mark.parametrize("chosen", LOG_LEVELS)
@@ -217,7 +218,7 @@ async def test_a_question_goes_out_on_the_wire_of_its_call():
     assert client.sent == []
     (question,) = other.sent
     client.answer(question["id"])
-    assert (await asyncio.wait_for(task, BOUND)).kind is Kind.RESULT
+    assert (await asyncio.wait_for(task, BOUND)).kind is OutcomeKind.RESULT
 
 
 def test_a_server_of_the_clients_own_is_told_what_can_be_relayed_to_it():

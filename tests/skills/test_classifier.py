@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.skills.classifier import Subject, ZeroShot, verdict
+from mcp_junction.skills.classifier import Subject, TaxonomySkill, ZeroShot, taxonomy, verdict
 from mcp_junction.skills.embedder import WordVectors
-from mcp_junction.skills.taxonomy import Skill, taxonomy
 
 
 def subject(text):
@@ -48,8 +47,14 @@ def test_plain_tools_have_the_plain_skill(text, skill):
 def test_a_new_description_counts_at_once():
     classifier = ZeroShot(WordVectors())
     tool = subject("bake bread")
-    first = [Skill("one", "One", "Baking bread and cakes"), Skill("two", "Two", "Tax law")]
-    second = [Skill("one", "One", "Tax law"), Skill("two", "Two", "Baking bread and cakes")]
+    first = [
+        TaxonomySkill("one", "One", "Baking bread and cakes"),
+        TaxonomySkill("two", "Two", "Tax law"),
+    ]
+    second = [
+        TaxonomySkill("one", "One", "Tax law"),
+        TaxonomySkill("two", "Two", "Baking bread and cakes"),
+    ]
     assert classifier([tool], first)[0].primary == "one"
     assert classifier([tool], second)[0].primary == "two"
     assert classifier([tool], first[:1])[0].confidences == {"one": 1.0}

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from mcp_junction.skills.embedder import WordVectors
-from mcp_junction.skills.texts import text_of
-from mcp_junction.skills.vectors import mean, numbers, packed, stacked
+from mcp_junction.skills.classifier import text_of
+from mcp_junction.skills.embedder import WordVectors, mean, numbers, packed, stacked
 
 
 def nearness(*texts):

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.skills.classifier import Subject
+from mcp_junction.skills.classifier import Subject, taxonomy
 from mcp_junction.skills.model import LocalModel
-from mcp_junction.skills.taxonomy import taxonomy
-from mcp_junction.skills.worker import ModelWorker
-from mcp_junction.skills.worker_process import WorkerProcess
+from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.tasks import TaskScope
 
 BOUND = 30

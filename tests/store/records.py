@@ -4,7 +4,7 @@ import json
 from hashlib import sha256
 from uuid import uuid4
 
-from mcp_junction.store.records import Definition, ServerRecord
+from mcp_junction.store.records import ServerRecord, ToolDefinitionRow
 
 SECRET = "canary-5ecret"
 
@@ -24,6 +24,6 @@ def definition_hash(raw: bytes) -> str:
     return sha256(raw).hexdigest()
 
 
-def definition(name: str, **fields) -> Definition:
+def definition(name: str, **fields) -> ToolDefinitionRow:
     raw = json.dumps({"name": name, "inputSchema": {"type": "object"}, **fields}).encode()
-    return Definition(name, raw, definition_hash(raw))
+    return ToolDefinitionRow(name, raw, definition_hash(raw))

@@ -9,8 +9,7 @@ from tests.plugin_store import schema_url
 from tests.store.records import server
 
 from mcp_junction.errors import AlreadyExists, StoreUnavailable, UsageError, VersionConflict
-from mcp_junction.store.database import Dialect
-from mcp_junction.store.migrate import in_dialect, migrations
+from mcp_junction.store.database import Dialect, in_dialect, migrations
 from mcp_junction.store.store import default_url, open_store
 
 OPEN = """

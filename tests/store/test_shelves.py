@@ -7,7 +7,7 @@ import pytest
 from tests.store.records import server
 
 from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
-from mcp_junction.store import history
+from mcp_junction.store import servers as history
 from mcp_junction.store.records import HistoryEvent, KeyRecord, NewEvent
 
 

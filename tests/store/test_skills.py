@@ -6,7 +6,7 @@ import pytest
 from tests.store.records import server
 
 from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
-from mcp_junction.store.records import Classified, Definition, SkillRecord
+from mcp_junction.store.records import Classified, SkillRecord, ToolDefinitionRow
 
 MAIL = SkillRecord("mail", "Mail", "Send and read messages")
 MAPS = SkillRecord("maps", "Maps", "Places and routes")
@@ -14,7 +14,7 @@ VECTOR, OTHER = b"\0" * 8, b"\1" * 8
 
 
 def tools(*names, version=1):
-    return [Definition(name, b"{}", f"{name}-{version}") for name in names]
+    return [ToolDefinitionRow(name, b"{}", f"{name}-{version}") for name in names]
 
 
 async def listed(store, name="one", *names):

@@ -11,16 +11,16 @@ from tests.plugin_store import Opener
 from tests.store.records import definition, server
 
 from mcp_junction.audit.verify import verify
-from mcp_junction.bus.bus import Bus
 from mcp_junction.errors import MissingKey, StoreError, StoreUnavailable, UnreadableRow
 from mcp_junction.identity.keys import BLIND_AFTER, KeyRing
 from mcp_junction.policy.principal import Role
-from mcp_junction.registry.chronicle import Chronicle
+from mcp_junction.registry.history_writer import HistoryWriter
 from mcp_junction.store.database import PATIENCE
 from mcp_junction.store.records import AuditQuery, Classified, HistoryEvent, NewEvent, SkillRecord
 from mcp_junction.store.store import Store, open_store
-from mcp_junction.store.unreadable import UNREADABLE
+from mcp_junction.store.table import UNREADABLE
 from mcp_junction.tasks import TaskScope
+from mcp_junction.telemetry.bus import Bus
 from mcp_junction.testing.store_faults import StatementFaults
 from mcp_junction.vault.vault import Vault
 
@@ -497,7 +497,7 @@ async def test_events_outlast_a_fault_at_any_statement(faulty, faults, store_url
 async def test_history_outlasts_a_fault_at_any_statement(faulty, faults, store_url, how):
     one = await faulty.servers.add(server("one"))
     tasks = TaskScope("test")
-    history = Chronicle(faulty, tasks)
+    history = HistoryWriter(faulty, tasks)
     if how == "error":
         faults.fail("connection_history", ERRORS[kind_of(store_url)][0])
     else:

@@ -4,7 +4,7 @@ import pytest
 from tests.store.records import definition, definition_hash, server
 
 from mcp_junction.errors import NotFound, VersionConflict
-from mcp_junction.store.records import Definition, ToolCount
+from mcp_junction.store.records import ToolCount, ToolDefinitionRow
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ async def names(store, server_id: str | None = None) -> list[str]:
 
 async def test_a_list_is_kept_in_its_order_with_the_servers_own_bytes(store, files):
     raw = b'{"name" : "b", "inputSchema":{"type":"object"}, "x-unknown": 1.0e3, "title":"\xc3\xa9"}'
-    given = [Definition("b", raw, definition_hash(raw)), definition("a")]
+    given = [ToolDefinitionRow("b", raw, definition_hash(raw)), definition("a")]
     changes = await store.tools.replace(files, given)
     assert [tool.name for tool in changes.added] == ["b", "a"]
     found = await store.tools.all(files)

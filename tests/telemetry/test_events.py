@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from mcp_junction.telemetry.events import CallCompleted, ServerChanged, fan_out
-from mcp_junction.testing.sink import MemorySink
+from mcp_junction.testing.fakes import MemorySink
 
 EVENT = ServerChanged("s", "CONNECTED")
 

@@ -7,7 +7,7 @@ import pytest
 from mcp_junction.calls.deadlines import TICK, Deadlines
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.clock import FakeClock
+from mcp_junction.testing.fakes import FakeClock
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from mcp_junction.testing.link import (
     silence,
 )
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, FlightState, new_flight
-from mcp_junction.upstream.link import LastWords, OwnedLink
-from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.link import LinkEnd, OwnedLink
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 from mcp_junction.upstream.state import ServerState
-from mcp_junction.upstream.terms import Terms
 
 
 def flight(params: bytes = b"{}", method: str = "tools/call") -> Flight:
@@ -62,7 +62,7 @@ async def test_a_lost_link_ends_what_is_in_the_air_and_refuses_the_rest() -> Non
     assert before.future.result().delivery is Delivery.UNKNOWN
     assert after.future.result().delivery is Delivery.NOT_SENT
     await link.gone()
-    assert await link.last_words() == LastWords("exited with code 9", 9)
+    assert await link.last_words() == LinkEnd("exited with code 9", 9)
 
 
 async def test_an_upstream_is_connected_and_offers_its_tools() -> None:
@@ -94,7 +94,7 @@ async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) ->
         script=greets(["t"]),
         connected=False,
         observer=observer,
-        terms=Terms(start_timeout=1, restart=restart),
+        terms=ConnectPolicy(start_timeout=1, restart=restart),
         clock=SystemClock(),
     )
     tasks = TaskScope("test")
@@ -121,9 +121,9 @@ async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) ->
 async def test_a_script_may_refuse() -> None:
     refusing = greets(["t"], calls=lambda _: outcomes.failed(-32000, "no", Delivery.NOT_SENT))
     upstream = FakeUpstream("led", ["t"], refusing)
-    assert (await upstream.request("tools/list", b"{}", 1)).kind is Kind.RESULT
-    assert (await upstream.request("tools/call", b"{}", 1)).kind is Kind.ERROR
+    assert (await upstream.request("tools/list", b"{}", 1)).kind is OutcomeKind.RESULT
+    assert (await upstream.request("tools/call", b"{}", 1)).kind is OutcomeKind.ERROR
     observer = DeafObserver()
     await observer.connected(upstream)
     observer.heard(upstream, None)
-    assert (await observer.asked(upstream, None)).kind is Kind.ERROR
+    assert (await observer.asked(upstream, None)).kind is OutcomeKind.ERROR

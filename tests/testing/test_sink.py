@@ -1,7 +1,7 @@
 """MemorySink keeps what it is told, in order."""
 
 from mcp_junction.telemetry.events import CallCompleted, ServerChanged, Sink
-from mcp_junction.testing.sink import MemorySink
+from mcp_junction.testing.fakes import MemorySink
 
 
 def test_events_are_kept_and_sorted_by_kind() -> None:

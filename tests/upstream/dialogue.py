@@ -8,8 +8,8 @@ from msgspec import Raw
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, new_flight
+from mcp_junction.upstream.multiplexer import Multiplexer
 from mcp_junction.upstream.outcome import Outcome
 
 
@@ -54,7 +54,7 @@ class Dialogue:
     def __init__(self) -> None:
         self.wire: list[bytes] = []
         self.ear = Listening()
-        self.exchange = Exchange("s", self.wire.append, self.ear)
+        self.exchange = Multiplexer("s", self.wire.append, self.ear)
 
     def fly(self, method: str = "tools/call", passenger: Listening | None = None) -> Flight:
         flight = new_flight(method, passenger)

@@ -22,8 +22,8 @@ from mcp_junction.protocol.param_headers import name_line
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.inquiry import sealed
-from mcp_junction.upstream.outcome import Kind
+from mcp_junction.upstream.link import sealed
+from mcp_junction.upstream.outcome import OutcomeKind
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 
@@ -68,7 +68,7 @@ def fixture_behind() -> Iterator[Fixtures]:
 
 async def listed(upstream: Upstream) -> list[str]:
     outcome = await upstream.request("tools/list", b"{}", BOUND)
-    assert outcome.kind is Kind.RESULT, outcome.message
+    assert outcome.kind is OutcomeKind.RESULT, outcome.message
     return [tool["name"] for tool in json.loads(bytes(outcome.payload))["tools"]]
 
 
@@ -190,7 +190,7 @@ async def test_changes_are_heard_and_wishes_acknowledged(fixture_behind, transpo
     async with fixture_behind(transport, "new", Hello()) as upstream:
         heard = Heard(upstream._observer)
         upstream._observer = heard
-        assert (await upstream.subscribe("test://watched-resource")).kind is Kind.RESULT
+        assert (await upstream.subscribe("test://watched-resource")).kind is OutcomeKind.RESULT
         called = {"name": "test_trigger_tool_change", "arguments": {}}
         await call(upstream, called)
         async with asyncio.timeout(BOUND):
@@ -207,7 +207,7 @@ async def call(upstream: Upstream, params: dict[str, Any]) -> Any:
     upstream.link.send(flight)
     async with asyncio.timeout(BOUND):
         outcome = await flight.future
-    assert outcome.kind is Kind.RESULT, outcome.message
+    assert outcome.kind is OutcomeKind.RESULT, outcome.message
     return json.loads(bytes(outcome.payload))
 
 

@@ -13,9 +13,9 @@ from mcp_junction.protocol.frames import Frame, decode
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND, SUBSCRIPTION_KEY, Era
 from mcp_junction.testing.link import DeafObserver, FakeUpstream, greets
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
-from mcp_junction.upstream.terms import Terms
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 BOUND = 10.0
 CHANGING = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
@@ -51,7 +51,7 @@ class Server:
             connected=False,
             observer=self.ear,
             era=Era.STATELESS,
-            terms=Terms(start_timeout=BOUND, restart=True, name="hub", version="9"),
+            terms=ConnectPolicy(start_timeout=BOUND, restart=True, name="hub", version="9"),
         )
         self.news = asyncio.Event()
 
@@ -138,7 +138,7 @@ async def test_what_is_heard_is_passed_on_without_the_number_of_our_stream():
 async def test_a_server_that_announces_nothing_is_not_listened_to_until_something_is_wanted():
     async with living(Server({"tools": {}, "resources": {"subscribe": True}})) as server:
         assert server.listens == []
-        assert (await server.upstream.subscribe("a:1")).kind is Kind.RESULT
+        assert (await server.upstream.subscribe("a:1")).kind is OutcomeKind.RESULT
         assert server.listens == [{"resourceSubscriptions": ["a:1"]}]
 
 
@@ -153,7 +153,7 @@ async def test_another_wish_opens_another_stream_before_the_old_one_is_closed():
         assert old is first
         assert not wish.done()
         server.acknowledge(new)
-        assert (await wish).kind is Kind.RESULT
+        assert (await wish).kind is OutcomeKind.RESULT
         assert server.streams == [new]
         assert server.listens[1] == {**LISTS, "resourceSubscriptions": ["a:1"]}
         assert [flight for flight, _ in server.upstream.wire.cancelled] == [first]
@@ -164,7 +164,7 @@ async def test_wishes_that_come_together_share_a_stream():
     async with living(Server()) as server:
         uris = [f"a:{number}" for number in range(50)]
         outcomes_ = await asyncio.gather(*map(server.upstream.subscribe, uris))
-        assert {outcome.kind for outcome in outcomes_} == {Kind.RESULT}
+        assert {outcome.kind for outcome in outcomes_} == {OutcomeKind.RESULT}
         assert len(server.listens) == 2
         assert server.listens[-1]["resourceSubscriptions"] == sorted(uris)
         await asyncio.gather(*map(server.upstream.unsubscribe, uris))
@@ -176,10 +176,10 @@ async def test_a_wish_that_is_not_honoured_is_answered_with_an_error():
     async with living(Server()) as server:
         server.honours = lambda uris: [uri for uri in uris if uri != "b:1"]
         good, bad = await asyncio.gather(*map(server.upstream.subscribe, ["a:1", "b:1"]))
-        assert (good.kind, bad.kind) == (Kind.RESULT, Kind.ERROR)
+        assert (good.kind, bad.kind) == (OutcomeKind.RESULT, OutcomeKind.ERROR)
         await turns()
         assert len(server.listens) == 2
-        assert (await server.upstream.subscribe("a:1")).kind is Kind.RESULT
+        assert (await server.upstream.subscribe("a:1")).kind is OutcomeKind.RESULT
         assert len(server.listens) == 2
 
 
@@ -190,7 +190,7 @@ async def test_a_wish_that_is_refused_leaves_the_old_stream_open():
         assert refused.message == "no such thing"
         server.refusal = None
         assert len(server.streams) == 1
-        assert (await server.upstream.subscribe("a:2")).kind is Kind.RESULT
+        assert (await server.upstream.subscribe("a:2")).kind is OutcomeKind.RESULT
         assert server.listens[-1]["resourceSubscriptions"] == ["a:2"]
 
 
@@ -212,7 +212,7 @@ async def test_a_server_that_refuses_to_be_listened_to_is_left_alone(code):
     async with living(server):
         assert server.upstream.link is not None
         refused = await server.upstream.subscribe("a:1")
-        assert (refused.kind, refused.message) == (Kind.ERROR, "not here")
+        assert (refused.kind, refused.message) == (OutcomeKind.ERROR, "not here")
         assert len(server.listens) == 1
 
 
@@ -231,13 +231,13 @@ async def test_a_wish_of_a_link_that_ends_is_answered():
         await server.listened(2)
         server.upstream.wire.lose()
         async with asyncio.timeout(BOUND):
-            assert (await wish).kind is Kind.ERROR
+            assert (await wish).kind is OutcomeKind.ERROR
 
 
 async def test_our_own_requests_say_who_asks():
     async with living(Server()) as server:
         outcome = await server.upstream.request("tools/list", b'{"cursor":"x"}', BOUND)
-        assert outcome.kind is Kind.RESULT
+        assert outcome.kind is OutcomeKind.RESULT
         said = json.loads(server.upstream.wire.flights[-1].params)
         assert said["cursor"] == "x"
         assert said["_meta"]["io.modelcontextprotocol/clientCapabilities"] == {}
@@ -258,4 +258,4 @@ async def test_what_is_no_longer_wanted_while_the_server_is_down_is_not_asked_fo
 
 async def test_a_wish_to_a_server_that_is_not_connected_is_answered_at_once():
     upstream = FakeUpstream("s", era=Era.STATELESS)
-    assert (await upstream.subscribe("a:1")).kind is Kind.ERROR
+    assert (await upstream.subscribe("a:1")).kind is OutcomeKind.ERROR

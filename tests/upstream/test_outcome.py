@@ -6,7 +6,7 @@ import pytest
 
 from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Kind
+from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 
 @pytest.mark.req("R-ANSWER")
@@ -25,7 +25,7 @@ def test_a_failure_of_ours_says_delivery_and_server(outcome, code, delivery):
     assert frame["id"] == 7
     assert frame["error"]["code"] == code
     assert frame["error"]["data"] == {"server": "s", "delivery": delivery}
-    assert (outcome.kind, outcome.delivery) == (Kind.ERROR, delivery)
+    assert (outcome.kind, outcome.delivery) == (OutcomeKind.ERROR, delivery)
 
 
 def test_a_time_is_told_in_seconds():
@@ -45,7 +45,7 @@ def test_a_servers_own_answer_is_passed_on_as_it_is():
 
 def test_a_cancelled_call_keeps_its_reason_and_delivery():
     outcome = outcomes.cancelled("enough", Delivery.UNKNOWN)
-    assert (outcome.kind, outcome.delivery) == (Kind.CANCELLED, Delivery.UNKNOWN)
+    assert (outcome.kind, outcome.delivery) == (OutcomeKind.CANCELLED, Delivery.UNKNOWN)
     assert "enough" in outcome.message
 
 

@@ -8,8 +8,8 @@ from tests.upstream.dialogue import Dialogue, Listening
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import INVALID_REQUEST, METHOD_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.link import LinkUsers
 from mcp_junction.upstream.outcome import Delivery
-from mcp_junction.upstream.users import LinkUsers
 
 ANN, BOB = Principal("ann", Role.AGENT, "k1"), Principal("bob", Role.AGENT, "k2")
 LOG = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.errors import UsageError, VaultError
-from mcp_junction.vault.keys import FILE, VARIABLE, credential_keys
-from mcp_junction.vault.vault import Vault
+from mcp_junction.vault.vault import FILE, VARIABLE, Vault, credential_keys
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
 

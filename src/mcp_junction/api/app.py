@@ -15,36 +15,29 @@ from litestar.handlers import BaseRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import Guard
 
-from mcp_junction.api import (
-    calls,
-    docs,
-    events,
-    lifecycle,
-    search,
-    servers,
-    skills,
-    state,
-    tool_changes,
-    tools,
-)
-from mcp_junction.api.access import PRINCIPAL, check
-from mcp_junction.api.bodies import AnyRequest
+from mcp_junction.api import calls, events, search, servers, skills, tools
+from mcp_junction.api import openapi as docs
+from mcp_junction.api import servers as lifecycle
+from mcp_junction.api import servers as state
+from mcp_junction.api import tools as tool_changes
+from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import answer_to
 from mcp_junction.api.openapi import CONFIG, own_pages
-from mcp_junction.api.room import Room
+from mcp_junction.api.requests import AnyRequest
+from mcp_junction.api.rights import PRINCIPAL, check
 from mcp_junction.errors import RequestError
 from mcp_junction.listener.http.refusals import describe_denial
 
 ROUTERS = (
     servers.ROUTES,
-    lifecycle.ROUTES,
+    lifecycle.CONTROL_ROUTES,
     tools.ROUTES,
-    tool_changes.ROUTES,
+    tool_changes.REVIEW_ROUTES,
     calls.ROUTES,
     search.ROUTES,
     skills.ROUTES,
     events.ROUTES,
-    state.ROUTES,
+    state.STATE_ROUTES,
 )
 
 
@@ -56,7 +49,7 @@ class _Routes(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
-def make_app(room: Room) -> Litestar:
+def make_app(room: ApiContext) -> Litestar:
     """The routes over one room. Every one of them passes the guard."""
     return _Routes(
         [*ROUTERS, docs.show_openapi, docs.show_docs],
@@ -70,7 +63,7 @@ def make_app(room: Room) -> Litestar:
     )
 
 
-def _make_guard(room: Room) -> Guard:
+def _make_guard(room: ApiContext) -> Guard:
     """Make the guard of all routes: it refuses callers without the right, and tells the audit."""
 
     async def guard(

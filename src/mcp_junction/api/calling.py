@@ -1,4 +1,4 @@
-"""Calling: tool calls over REST, on the same path through Junction as everybody else's.
+"""RestCalls: tool calls over REST, on the same path through Junction as everybody else's.
 
 A principal has one session here, which nobody listens to: a server that asks something on the way
 is told that there is no one to ask.
@@ -38,7 +38,7 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 from mcp_junction.upstream.state import SERVING, ServerState
 
 _OF_CODE: Final = {
@@ -57,7 +57,7 @@ _SHOWN_CANDIDATES: Final = 20
 _QUOTED: Final = 200
 
 
-class _Told(msgspec.Struct):
+class _CallNotes(msgspec.Struct):
     """What an error object of ours says beside its message."""
 
     data: dict[str, Any] = {}
@@ -83,7 +83,7 @@ class _Timed(Call):
         return super().board(flight)
 
 
-class Calling:
+class RestCalls:
     """The calls of REST clients."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Calling:
         call = self._call(session, spelled, params)
         outcome = await self._handled(call, principal, watch)
         record = record or self._reached(call)
-        if outcome.kind is not Kind.RESULT:
+        if outcome.kind is not OutcomeKind.RESULT:
             raise self._failure(outcome, record) if record is not None else _own_failure(outcome)
         ended = perf_counter()
         sent = call.boarded or ended
@@ -277,7 +277,7 @@ class Calling:
     def _failure(self, outcome: Outcome, record: ServerRecord) -> RequestError:
         """The error for a call that was not answered with a result."""
         delivery = outcome.delivery
-        if delivery is None and outcome.kind is Kind.ERROR:
+        if delivery is None and outcome.kind is OutcomeKind.ERROR:
             return _refused_by(record, outcome)
         told = delivery.value if delivery is not None else None
         code = _code_of(outcome)
@@ -308,7 +308,7 @@ async def _record_refused(call: Call, code: int, words: str) -> None:
 
 def _code_of(outcome: Outcome) -> str:
     """Which of our codes a failure is."""
-    if outcome.kind is Kind.CANCELLED:
+    if outcome.kind is OutcomeKind.CANCELLED:
         return "TIMEOUT"
     told = _data_of(outcome)
     found = _OF_STATUS.get(told.get("http_status"))
@@ -324,7 +324,7 @@ def _code_of(outcome: Outcome) -> str:
 
 def _data_of(outcome: Outcome) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(outcome.payload, type=_Told).data
+        return msgspec.json.decode(outcome.payload, type=_CallNotes).data
     except msgspec.DecodeError:
         return {}
 

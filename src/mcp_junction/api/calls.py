@@ -8,12 +8,11 @@ import msgspec
 from litestar import MediaType, Response, Router, post
 from msgspec import Raw
 
-from mcp_junction.api.access import Right, needs
-from mcp_junction.api.bodies import AnyRequest, read_body, shaped
 from mcp_junction.api.calling import Done
 from mcp_junction.api.errors import wrong
+from mcp_junction.api.requests import AnyRequest, ToolCall, read_body, shaped
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import InRoom, caller, options, outcomes
-from mcp_junction.api.shapes import ToolCall
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.protocol import frames
 

@@ -9,9 +9,9 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from mcp_junction.api.access import Right, needs
-from mcp_junction.api.bodies import AnyRequest
 from mcp_junction.api.errors import wrong
+from mcp_junction.api.requests import AnyRequest
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import InRoom, caller, outcomes
 
 Last = Annotated[

@@ -1,4 +1,4 @@
-"""Front: the REST API as the listener sees it: a bare ASGI app, there from the beginning.
+"""RestFront: the REST API as the listener sees it: a bare ASGI app, there from the beginning.
 
 It authenticates the request, refuses bodies that are too large, and hands the rest to the Litestar
 app, which is loaded in a thread: until then requests get 503. The only route it answers itself is
@@ -12,11 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from mcp_junction.api.access import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.api.errors import ErrorAnswer, answer_to
+from mcp_junction.api.rights import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.audit.denials import Denial
 from mcp_junction.errors import RequestError
-from mcp_junction.listener.http.doors import METRICS
+from mcp_junction.listener.http.host import METRICS
 from mcp_junction.listener.http.refusals import describe_denial
 from mcp_junction.policy.principal import Principal
 from mcp_junction.telemetry.exposition import CONTENT_TYPE
@@ -32,7 +32,7 @@ _METRICS_NEED: Final = needs(Right.READ_METRICS)
 _NEEDED: Final = "a key is needed: Authorization: Bearer …"
 
 
-class Keys(Protocol):
+class KeyCheck(Protocol):
     """Who a key speaks for."""
 
     def principal(self, authorization: bytes) -> Principal | None: ...
@@ -43,12 +43,12 @@ class Keys(Protocol):
         ...
 
 
-class Front:
+class RestFront:
     """What stands before the routes."""
 
     def __init__(
         self,
-        keys: Keys,
+        keys: KeyCheck,
         make: Callable[[], App],
         metrics: Callable[[], bytes],
         deny: Callable[[Denial], None],

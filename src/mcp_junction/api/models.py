@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcp_junction.redaction.connections import mask_connection, mask_url
-from mcp_junction.skills.vectors import numbers
+from mcp_junction.skills.embedder import numbers
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
 
 _OTHERWISE: Final = {

@@ -1,20 +1,28 @@
-"""The description of the API: OpenAPI from the routes, with the bodies they read themselves."""
+"""``/api/v1/openapi.json``: OpenAPI from the routes; ``/api/v1/docs``: the same as a page."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from base64 import b64encode
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from html import escape
 from typing import Any, Final
 
 import msgspec
-from litestar import Litestar, Router
+from litestar import Litestar, MediaType, Response, Router, get
 from litestar.config.app import AppConfig
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.plugins import InitPlugin
 
 from mcp_junction import __version__
-from mcp_junction.api.access import ANYONE, RIGHTS
+from mcp_junction.api.requests import AnyRequest
+from mcp_junction.api.rights import ANYONE, RIGHTS, Right, needs
 from mcp_junction.api.routes import BODY
-from mcp_junction.policy.roles import KEY_ROLES
+from mcp_junction.policy.principal import KEY_ROLES
 
 _UNUSED: Final = "/api/v1/unused"
 
@@ -88,3 +96,128 @@ def _complete(operation: dict[str, Any], options: dict[str, Any]) -> None:
     else:
         roles = [role.value for role in KEY_ROLES if right in RIGHTS[role]]
         operation["x-roles"] = roles
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+       color: #1d2330; background: #fff; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid #d5d9e2; text-transform: capitalize; }
+details { border: 1px solid #d5d9e2; border-radius: 6px; margin: .5rem 0; padding: .4rem .8rem; }
+summary { cursor: pointer; } summary span { color: #59617a; }
+b { display: inline-block; width: 4.5rem; } code, pre { font: 14px/1.4 ui-monospace, monospace; }
+pre { background: #f4f5f8; padding: .6rem; overflow-x: auto; border-radius: 4px; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: .15rem 1rem .15rem 0;
+        vertical-align: top; }
+@media (prefers-color-scheme: dark) { body { color: #e6e8ee; background: #16181d; }
+  pre { background: #22252d; } details, h2 { border-color: #3a3f4b; }
+  summary span { color: #a2a9bb; } a { color: #8ab4ff; } }
+"""
+_STYLE_HASH = b64encode(sha256(_STYLE.encode()).digest()).decode()
+_CLOSED = {
+    "content-security-policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}';"
+    " frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
+
+
+_making = threading.Lock()
+
+
+@get(
+    "/api/v1/openapi.json",
+    opt=needs(Right.READ_DOCS),
+    include_in_schema=False,
+)
+async def show_openapi(request: AnyRequest) -> Response[bytes]:
+    document = await asyncio.to_thread(_make_once, _document, request.app)
+    return Response(document, media_type=MediaType.JSON)
+
+
+@get(
+    "/api/v1/docs",
+    opt=needs(Right.READ_DOCS),
+    include_in_schema=False,
+)
+async def show_docs(request: AnyRequest) -> Response[bytes]:
+    page = await asyncio.to_thread(_make_once, _page, request.app)
+    return Response(page, media_type=MediaType.HTML, headers=_CLOSED)
+
+
+def _make_once(make: Callable[[Litestar], bytes], app: Litestar) -> bytes:
+    """Make a document, in one thread at a time."""
+    with _making:
+        return make(app)
+
+
+@cache
+def _document(app: Litestar) -> bytes:
+    return msgspec.json.encode(describe(app))
+
+
+@cache
+def _page(app: Litestar) -> bytes:
+    document = msgspec.json.decode(_document(app))
+    by_tag: dict[str, list[str]] = {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            tag = operation.get("tags", ["other"])[0]
+            by_tag.setdefault(tag, []).append(_operation(path, method, operation))
+    parts = [f"<h2>{escape(tag)}</h2>{''.join(found)}" for tag, found in by_tag.items()]
+    schemas = document["components"]["schemas"].items()
+    shapes = [
+        f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
+        f"<pre>{_json(schema)}</pre></details>"
+        for name, schema in sorted(schemas)
+    ]
+    info = document["info"]
+    head = (
+        f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>"
+        f"<p>{escape(info['description'])}</p><p>Send a key with every request:"
+        " <code>Authorization: Bearer …</code>. For programs:"
+        ' <a href="/api/v1/openapi.json">openapi.json</a>.</p>'
+    )
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Junction: REST</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_STYLE}</style></head><body>{head}{''.join(parts)}"
+        f"<h2>Types</h2>{''.join(shapes)}</body></html>"
+    )
+    return page.encode()
+
+
+def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
+    roles = ", ".join(operation.get("x-roles", ["anyone"]))
+    title = (
+        f"<summary><b>{method.upper()}</b><code>{escape(path)}</code>"
+        f" <span>{escape(operation.get('summary', ''))}</span></summary>"
+    )
+    words = escape(operation.get("description", ""))
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    sent = f"<p>Body: {_link(body['schema'])}</p>" if body else ""
+    rows = [
+        (f"{one['name']} ({one['in']})", one.get("description", ""))
+        for one in operation.get("parameters", [])
+    ]
+    answers = [
+        (status, answer.get("description", "") or "")
+        for status, answer in sorted(operation["responses"].items())
+    ]
+    return (
+        f"<details>{title}<p>{words}</p><p>For: {escape(roles)}</p>{sent}"
+        f"{_table(rows)}{_table(answers)}</details>"
+    )
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    cells = [f"<tr><td><code>{escape(a)}</code></td><td>{escape(b)}</td></tr>" for a, b in rows]
+    return f"<table>{''.join(cells)}</table>" if cells else ""
+
+
+def _link(schema: dict[str, Any]) -> str:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return f'<a href="#{escape(name)}"><code>{escape(name)}</code></a>'
+
+
+def _json(value: Any) -> str:
+    return escape(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

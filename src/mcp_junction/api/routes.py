@@ -8,13 +8,13 @@ from typing import Any, Final
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 
-from mcp_junction.api.access import PRINCIPAL
-from mcp_junction.api.bodies import AnyRequest
+from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import STATUS, ErrorBody
-from mcp_junction.api.room import Room
+from mcp_junction.api.requests import AnyRequest
+from mcp_junction.api.rights import PRINCIPAL
 from mcp_junction.policy.principal import Principal
 
-InRoom = NamedDependency[Room]
+InRoom = NamedDependency[ApiContext]
 """How a handler asks for the room."""
 BODY: Final = "body"
 """The option of a route that names the type of its body."""

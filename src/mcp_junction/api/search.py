@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from litestar import Router, post
 
-from mcp_junction.api.access import Right, needs
-from mcp_junction.api.bodies import AnyRequest, read_body, shaped
 from mcp_junction.api.models import SearchResult
+from mcp_junction.api.requests import AnyRequest, Search, read_body, shaped
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import InRoom, options, outcomes
-from mcp_junction.api.shapes import Search
 
 
 @post(

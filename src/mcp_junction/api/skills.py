@@ -8,14 +8,21 @@ from litestar import Response, Router, delete, get, patch, post
 from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET
 
-from mcp_junction.api.access import Right, needs
-from mcp_junction.api.bodies import AnyRequest, read_body, shaped
 from mcp_junction.api.errors import about_skills, wrong
-from mcp_junction.api.etags import IfMatch, etag, version_in
 from mcp_junction.api.models import Skill, SkillPage, shown_skill
 from mcp_junction.api.paging import USUAL, Cursor, Limit, page
+from mcp_junction.api.requests import (
+    AnyRequest,
+    IfMatch,
+    NewSkill,
+    SkillChange,
+    etag,
+    read_body,
+    shaped,
+    version_in,
+)
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import InRoom, caller, options, outcomes
-from mcp_junction.api.shapes import NewSkill, SkillChange
 from mcp_junction.store.records import SkillRecord
 
 Ref = Annotated[str, PathParameter(max_length=300, description="The skill's id or its name.")]

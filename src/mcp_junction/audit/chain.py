@@ -17,11 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.protocol.tool_results import is_tool_error
+from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.redaction.connections import mask_url
+from mcp_junction.redaction.detect import Memo, names_secret
 from mcp_junction.redaction.known import KNOWN
-from mcp_junction.redaction.memo import Memo
-from mcp_junction.redaction.names import names_secret
 from mcp_junction.redaction.payloads import (
     clean,
     digest_params,
@@ -30,7 +29,7 @@ from mcp_junction.redaction.payloads import (
     summarize,
 )
 from mcp_junction.store.records import AuditPage, SealedPage
-from mcp_junction.telemetry.outcomes import OutcomeName
+from mcp_junction.telemetry.events import OutcomeName
 
 TAG: Final = 16
 _WIDEST: Final = 512

@@ -18,7 +18,7 @@ import msgspec
 
 from mcp_junction.audit.chain import Entry
 from mcp_junction.redaction.payloads import redact_value
-from mcp_junction.telemetry.outcomes import OutcomeName
+from mcp_junction.telemetry.events import OutcomeName
 
 WINDOW: Final = 60.0
 """Seconds for which refusals that repeat are counted before there is a row of them."""

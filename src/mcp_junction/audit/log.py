@@ -21,8 +21,7 @@ from typing import Any, Final, Self
 
 from mcp_junction.audit.batch import AuditBatch, Waiter, refuse_each
 from mcp_junction.audit.chain import Chain, Entry
-from mcp_junction.audit.checkpointer import Checkpointer
-from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.checkpoints import Checkpointer, Checkpoints
 from mcp_junction.audit.denials import Denials
 from mcp_junction.audit.writers import dead_writers
 from mcp_junction.errors import StoreError, StoreUnavailable
@@ -30,7 +29,7 @@ from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter
 from mcp_junction.tasks import Supervision, TaskScope
-from mcp_junction.telemetry.outcomes import OutcomeName
+from mcp_junction.telemetry.events import OutcomeName
 
 log = logging.getLogger("mcp_junction.audit")
 

@@ -1,22 +1,17 @@
-"""Retention: removing what is old without making a hole that looks like tampering.
-
-Before the old end of a chain goes, an *anchor* is written, durably, into our own chain: which row
-was the last to go, and the mac of its page. So the rest of that chain can still be verified. Whole
-pages go: a row is kept a moment longer than it must be when a younger one lies in its page.
-
-An anchor vouches for what is gone, so the last page to go is checked first: it must be what its
-writer wrote, and its rows as old as the store says. Otherwise whoever changes a time in the store
-would have us remove, and vouch for, rows that nobody should lose.
-"""
+"""Retention: removes old audit rows once a day without a gap that looks like tampering."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from mcp_junction.audit.chain import Seals
 from mcp_junction.audit.checkpoints import Checkpoints
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditHead, AuditPage
 
@@ -59,3 +54,36 @@ def _is_removable(page: AuditPage, old: AuditHead, seals: Sequence[Seals], befor
     if page.last_seq != old.seq or not any(one.verifies(page) for one in seals):
         return False
     return all(row.at < before for row in page.rows())
+
+
+log = logging.getLogger("mcp_junction.audit")
+
+DAY: Final = 24 * 3600.0
+FIRST: Final = 60.0
+"""Seconds after the start: a service that never lives for a day forgets, too."""
+AGAIN: Final = 600.0
+"""Seconds until the next attempt, when the store does not let us."""
+
+
+async def retire_daily(
+    days: int,
+    trail: AuditTrail,
+    writer: AuditLog,
+    checkpoints: Checkpoints,
+    keys: Sequence[bytes],
+    clock: Clock,
+    now: Callable[[], float] = time.time,
+) -> None:
+    """Keep the rows of the last ``days`` days, for as long as this runs. It ends by being ended."""
+    pause = FIRST
+    while True:
+        await clock.sleep(pause)
+        try:
+            removed = await retire(trail, writer, checkpoints, keys, now() - days * DAY)
+        except (StoreUnavailable, OSError) as error:
+            log.warning("old rows of the audit cannot be removed now: %s", error)
+            pause = AGAIN
+            continue
+        if removed:
+            log.info("%d rows of the audit were older than %d days and are gone", removed, days)
+        pause = DAY

@@ -19,7 +19,7 @@ from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditPage, AuditQuery, AuditRow
 
 
-class Finding(NamedTuple):
+class AuditFault(NamedTuple):
     """A row that is not as it was written."""
 
     writer: str
@@ -30,12 +30,12 @@ class Finding(NamedTuple):
         return f"row {self.seq} of writer {self.writer}: {self.what}"
 
 
-class Verdict(msgspec.Struct):
+class Verification(msgspec.Struct):
     """What was looked at, and what was found: the first bad row of each chain."""
 
     rows: int = 0
     chains: int = 0
-    findings: list[Finding] = []
+    findings: list[AuditFault] = []
 
 
 class _Head(NamedTuple):
@@ -49,9 +49,9 @@ class _Head(NamedTuple):
 
 async def verify(
     trail: AuditTrail, keys: Sequence[bytes], checkpoints: Iterable[Checkpoint]
-) -> Verdict:
+) -> Verification:
     """Check every chain. ``keys`` are all the audit's keys there have been."""
-    verdict = Verdict()
+    verdict = Verification()
     points, forged = _genuine(checkpoints, keys)
     verdict.findings.extend(forged)
     chains = await trail.chains()
@@ -68,7 +68,7 @@ async def verify(
         if claim.seq > last and claim.writer not in broken:
             broken.add(claim.writer)
             missing = f"it is missing, and so is all to row {claim.seq}; {claim.source} has it"
-            verdict.findings.append(Finding(claim.writer, last + 1, missing))
+            verdict.findings.append(AuditFault(claim.writer, last + 1, missing))
     return verdict
 
 
@@ -83,7 +83,7 @@ class _Walk:
         self.last = 0
         self.links: list[_Head] = []
 
-    async def go(self, trail: AuditTrail, verdict: Verdict, heads: dict[int, str]) -> None:
+    async def go(self, trail: AuditTrail, verdict: Verification, heads: dict[int, str]) -> None:
         verdict.chains += 1
         before: bytes | None = None
         while pages := await trail.pages(self._writer, self.last):
@@ -91,7 +91,7 @@ class _Walk:
                 before = before if before is not None else self._beginning(page)
                 what = self._check(page, before, heads)
                 if what is not None:
-                    verdict.findings.append(Finding(self._writer, what[0], what[1]))
+                    verdict.findings.append(AuditFault(self._writer, what[0], what[1]))
                     return
                 before = page.mac
                 self.last = page.last_seq
@@ -134,7 +134,7 @@ class _Walk:
 
 def _genuine(
     checkpoints: Iterable[Checkpoint], keys: Sequence[bytes]
-) -> tuple[dict[str, list[Checkpoint]], list[Finding]]:
+) -> tuple[dict[str, list[Checkpoint]], list[AuditFault]]:
     """Checkpoints by writer, and those that nobody with a key has written."""
     genuine: dict[str, list[Checkpoint]] = {}
     forged = []
@@ -142,7 +142,7 @@ def _genuine(
         if any(point.is_genuine(key) for key in keys):
             genuine.setdefault(point.writer, []).append(point)
         else:
-            forged.append(Finding(point.writer, point.seq, "its checkpoint was changed"))
+            forged.append(AuditFault(point.writer, point.seq, "its checkpoint was changed"))
     return genuine, forged
 
 

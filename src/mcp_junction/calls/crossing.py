@@ -16,12 +16,12 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import ASKING, OF_TASKS, readdressed
-from mcp_junction.calls.visit import Visit
+from mcp_junction.calls.stateless_call import StatelessCall
 from mcp_junction.calls.visiting import NULL, Visiting, bearer_of, digest, state_text
 from mcp_junction.catalog.routes import Route
-from mcp_junction.eras.lot import Lot
+from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.rounds import fulfilled
-from mcp_junction.eras.seal import Ticket
+from mcp_junction.eras.tickets import Ticket
 from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.envelope import COMPLETE
@@ -87,10 +87,10 @@ async def _verdict(call: Call, server: Upstream) -> None:
 class Crossing:
     """The ways that are not the plain one."""
 
-    def __init__(self, lot: Lot, name: str, version: str) -> None:
-        self._lot = lot
-        self.seal = lot.seal
-        self._visiting = Visiting(lot, encode.dumps({"name": name, "version": version}))
+    def __init__(self, parked_calls: ParkedCalls, name: str, version: str) -> None:
+        self._parked_calls = parked_calls
+        self.seal = parked_calls.seal
+        self._visiting = Visiting(parked_calls, encode.dumps({"name": name, "version": version}))
         self._loop = asyncio.get_running_loop()
 
     def cross(self, call: Call, route: Route) -> Awaitable[Outcome]:
@@ -107,7 +107,7 @@ class Crossing:
             if link.era is STATELESS:
                 if call.method not in SUBSCRIBING:
                     return self._in_rounds(call, upstream, link, route)
-            elif known.transport == "stdio" and isinstance(call, Visit):
+            elif known.transport == "stdio" and isinstance(call, StatelessCall):
                 return self._visiting.visit(call, upstream, link, route)
         return self._found(call, route)
 
@@ -118,7 +118,7 @@ class Crossing:
             return way(call, link, route)
         if link.era is STATELESS:
             return self._in_rounds(call, upstream, link, route)
-        assert isinstance(call, Visit)
+        assert isinstance(call, StatelessCall)
         return self._visiting.visit(call, upstream, link, route)
 
     async def _found(self, call: Call, route: Route) -> Outcome:
@@ -191,7 +191,7 @@ class Crossing:
         if outcome.kind is RESULT:
             return self._answered(call, route, outcome)
         if ticket is not None and outcome.delivery in (None, Delivery.NOT_SENT):
-            self._lot.unused(ticket)  # it was refused, or never came there
+            self._parked_calls.unused(ticket)  # it was refused, or never came there
         return outcome
 
     def _answered(self, call: Call, route: Route, outcome: Outcome) -> Outcome:
@@ -215,7 +215,7 @@ class Crossing:
         if state == NULL:
             del params["requestState"]
             return None
-        ticket = self._lot.use(state_text(state), bearer_of(call, route, digest(params)))
+        ticket = self._parked_calls.use(state_text(state), bearer_of(call, route, digest(params)))
         params["requestState"] = Raw(encode.dumps(ticket.inner))
         return ticket
 
@@ -259,7 +259,7 @@ class Crossing:
         except StateError as error:
             why = f"server {route.pair.server!r}: {error}"
             return outcomes.failed(INTERNAL_ERROR, why, Delivery.EXECUTED, server=route.pair.server)
-        sealed = self._lot.keep(bearer, text)
+        sealed = self._parked_calls.keep(bearer, text)
         found["requestState"] = Raw(encode.dumps(sealed))
         return Outcome(SUSPENDED, encode.dumps(found))
 

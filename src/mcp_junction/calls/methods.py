@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS, Kind
+from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS, OfferKind
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import INVALID_PARAMS
@@ -16,15 +16,15 @@ from mcp_junction.protocol.versions import INVALID_PARAMS
 class Address(msgspec.Struct, frozen=True, gc=False):
     """What a request is for: a kind of thing and its name or address."""
 
-    kind: Kind
+    kind: OfferKind
     name: str
     is_template: bool = False
 
 
-TASKS: Final = Kind("tasks", "", "", "taskId", "", "")
+TASKS: Final = OfferKind("tasks", "", "", "taskId", "", "")
 """Work that a stateless server goes on with after its answer. Nothing lists it."""
 
-OWN: Final = Kind("own tools", "", "", "name", "", "")
+OWN: Final = OfferKind("own tools", "", "", "name", "", "")
 """What Junction itself offers to call, where it does."""
 
 _KEYS: Final = {

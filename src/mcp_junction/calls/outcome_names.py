@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from mcp_junction.calls.call import Call
-from mcp_junction.protocol.tool_results import is_tool_error
+from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import DENIED
-from mcp_junction.telemetry.outcomes import OutcomeName
+from mcp_junction.telemetry.events import OutcomeName
 from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, SUSPENDED, Delivery, Outcome
 
 CALL_TOOL: Final = "tools/call"

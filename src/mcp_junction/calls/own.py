@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Meta, Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.finding import Finding
 from mcp_junction.calls.methods import OWN, Address
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.resolve import routed
+from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.catalog.own import (
+from mcp_junction.catalog.own_tools import (
     CALL,
     DESCRIBE,
     FIND,
@@ -32,7 +32,7 @@ from mcp_junction.catalog.own import (
 from mcp_junction.catalog.view import View
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol.envelope import Dress
+from mcp_junction.protocol.envelope import ResultEnvelope
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream import outcome as outcomes
@@ -70,9 +70,9 @@ class _Wrong(Exception):
 class OwnTools:
     """Answers the calls of a view's own tools."""
 
-    def __init__(self, finding: Finding, name: str, version: str) -> None:
+    def __init__(self, finding: ToolSearch, name: str, version: str) -> None:
         self._finding = finding
-        self._dress = Dress(encode.dumps({"name": name, "version": version}))
+        self._dress = ResultEnvelope(encode.dumps({"name": name, "version": version}))
 
     def __call__(self, call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
         """What becomes of a call whose name is one of ``view.own``."""

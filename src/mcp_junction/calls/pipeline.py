@@ -17,10 +17,10 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.authorize import authorize
 from mcp_junction.calls.stages.forward import Forward
-from mcp_junction.calls.stages.record import Record, Watcher
+from mcp_junction.calls.stages.record import RecordCall, Watcher
 from mcp_junction.calls.stages.resolve import resolve, still_wanted
 from mcp_junction.calls.stages.subscribe import Register, Subscribe
-from mcp_junction.calls.stages.task import Task
+from mcp_junction.calls.stages.task import ResolveTask
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.telemetry.events import Sink
 from mcp_junction.upstream.outcome import Outcome
@@ -72,8 +72,8 @@ def pipeline(
 ) -> Paths:
     """The path of a call. In stdio mode, where the caller owns everything, there are no watchers
     and no ``inner`` stages: no audit."""
-    record = Record(clock, sink, watchers)
-    finding: list[Stage] = [Task(crossing.seal), resolve, authorize, Subscribe(register)]
+    record = RecordCall(clock, sink, watchers)
+    finding: list[Stage] = [ResolveTask(crossing.seal), resolve, authorize, Subscribe(register)]
     forward = Forward(deadlines, crossing).__call__
     # Nothing is sent for a call that was ended before it began; nor may ``inner`` stages see it.
     wanted: list[Stage] = [still_wanted] if inner else []

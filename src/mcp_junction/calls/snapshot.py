@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mcp_junction.calls.habits import Habits
+from mcp_junction.calls.route_cache import RouteCache
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.view import View
 from mcp_junction.upstream.outcome import Outcome
@@ -31,7 +31,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What answers the calls of Junction's own tools."""
     servers: Mapping[str, Upstream] = {}
     """Those that should be there, also if they never were; unlike the rest, as they are now."""
-    habits: Habits = msgspec.field(default_factory=Habits)
+    route_cache: RouteCache = msgspec.field(default_factory=RouteCache)
     """What was found here before, for who asks for it again."""
 
     @property

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import TASKS
 from mcp_junction.calls.own import meant
-from mcp_junction.catalog.keeper import Keeper
 from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.live_catalog import LiveCatalog
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.server import Upstream
 
@@ -21,9 +21,13 @@ class ServerStartup:
     """The first start of all servers, and waiting for it."""
 
     def __init__(
-        self, keeper: Keeper, servers: Mapping[str, Upstream], tasks: TaskScope, limit: float
+        self,
+        live_catalog: LiveCatalog,
+        servers: Mapping[str, Upstream],
+        tasks: TaskScope,
+        limit: float,
     ) -> None:
-        self._keeper = keeper
+        self._live_catalog = live_catalog
         self._servers = servers
         self._tasks = tasks
         self._limit = limit
@@ -34,12 +38,12 @@ class ServerStartup:
         """Check whether every server is up, has failed or was known before."""
         if not self.is_over and all(map(self._is_known, self._servers.values())):
             self.is_over = True
-            self._keeper.catalog.settle()
+            self._live_catalog.catalog.settle()
         return self.is_over
 
     def _is_known(self, server: Upstream) -> bool:
         """Whether it is up or has failed, or what it offers was known before."""
-        return server.settled.is_set() or server.key in self._keeper.catalog.offerings
+        return server.settled.is_set() or server.key in self._live_catalog.catalog.offerings
 
     async def wait(self) -> None:
         """Wait for every server, at most ``limit`` seconds."""
@@ -65,14 +69,14 @@ class ServerStartup:
         usage.calls += 1
         try:
             while not over.done() and not self._is_offered(call):
-                either: set[asyncio.Future[None]] = {over, self._keeper.swapped}
+                either: set[asyncio.Future[None]] = {over, self._live_catalog.swapped}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             usage.calls -= 1
             over.cancel()
 
     def _is_offered(self, call: Call) -> bool:
-        catalog, caller = self._keeper.catalog, call.caller
+        catalog, caller = self._live_catalog.catalog, call.caller
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)

@@ -16,20 +16,19 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import ASKING, OF_TASKS, READ, readdressed
-from mcp_junction.calls.visit import Visit
+from mcp_junction.calls.stateless_call import StatelessCall
 from mcp_junction.catalog.routes import Route
-from mcp_junction.eras.lot import Lot
-from mcp_junction.eras.ride import Ride
-from mcp_junction.eras.seal import Bearer
+from mcp_junction.eras.parked import ParkedCall, ParkedCalls
+from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol.envelope import Dress, wears_nothing
+from mcp_junction.protocol.envelope import ResultEnvelope, wears_nothing
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, RESOURCE_NOT_FOUND
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.outcome import ERROR, RESULT, Delivery, Dressed, Outcome
+from mcp_junction.upstream.outcome import ERROR, RESULT, Delivery, EnvelopedOutcome, Outcome
 from mcp_junction.upstream.server import Upstream
 
 _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
@@ -42,14 +41,16 @@ NULL: Final = Raw(b"null")
 class Visiting:
     """The way there and back."""
 
-    def __init__(self, lot: Lot, server: bytes) -> None:
+    def __init__(self, parked_calls: ParkedCalls, server: bytes) -> None:
         """``server`` is who we are, as JSON."""
-        self._lot = lot
-        self._dress = Dress(server)
-        self._kept = Dress(server, b'"ttlMs":0,"cacheScope":"private",')
+        self._parked_calls = parked_calls
+        self._dress = ResultEnvelope(server)
+        self._kept = ResultEnvelope(server, b'"ttlMs":0,"cacheScope":"private",')
         self._loop = asyncio.get_running_loop()
 
-    async def visit(self, call: Visit, upstream: Upstream, link: Link, route: Route) -> Outcome:
+    async def visit(
+        self, call: StatelessCall, upstream: Upstream, link: Link, route: Route
+    ) -> Outcome:
         """There and back: the answer, or the questions that come before it."""
         method, params = call.method, call.params
         if method in ASKING:
@@ -79,7 +80,7 @@ class Visiting:
         return await self._ridden(call, route, ride, params)
 
     async def _before(
-        self, call: Visit, upstream: Upstream, route: Route, params: dict[str, Raw]
+        self, call: StatelessCall, upstream: Upstream, route: Route, params: dict[str, Raw]
     ) -> Outcome | None:
         """What some calls need before they can be made; the outcome if that is all."""
         try:
@@ -93,7 +94,7 @@ class Visiting:
 
     async def parked(self, call: Call, route: Route) -> Outcome | None:
         """The rest of a call that was parked, whatever its server takes now; None if it was not."""
-        if isinstance(call, Visit):
+        if isinstance(call, StatelessCall):
             try:
                 params = readdressed(call.method, {**call.params}, route.raw_name)
                 return await self._taken_up(call, route, params)
@@ -101,7 +102,9 @@ class Visiting:
                 pass  # a server of the other era knows it, or nobody
         return None
 
-    async def _taken_up(self, call: Visit, route: Route, params: dict[str, Raw]) -> Outcome | None:
+    async def _taken_up(
+        self, call: StatelessCall, route: Route, params: dict[str, Raw]
+    ) -> Outcome | None:
         """The rest of a call that was parked; None when it was none. Raises StateError."""
         state, answers = params.pop("requestState", None), params.pop("inputResponses", None)
         responses = {} if answers is None else _responses(answers)
@@ -109,32 +112,32 @@ class Visiting:
             return None
         if call.ended_by is not None:  # nobody waits: the ride stays for whoever comes back
             return call.ended_by
-        ride = self._lot.take(state_text(state), bearer_of(call, route, digest(params)))
+        ride = self._parked_calls.take(state_text(state), bearer_of(call, route, digest(params)))
         call.flight = ride.flight
         ride.answered(responses)
         return await self._ridden(call, route, ride, params)
 
     async def _ridden(
-        self, call: Visit, route: Route, ride: Ride, params: dict[str, Raw]
+        self, call: StatelessCall, route: Route, ride: ParkedCall, params: dict[str, Raw]
     ) -> Outcome:
         """The end of a ride, or the questions it is parked with."""
         outcome = await ride.news(call)
         if outcome is not None:
             return self._dressed(call.method, outcome)
         call.flight = None  # it is no longer this request's
-        return self._lot.park(ride, bearer_of(call, route, ride.digest or digest(params)))
+        return self._parked_calls.park(ride, bearer_of(call, route, ride.digest or digest(params)))
 
     def _dressed(self, method: str, outcome: Outcome) -> Outcome:
         if outcome.kind is RESULT:
             text = _join((outcome.payload,))
             dress = self._dress if method != READ else self._kept
             if wears_nothing(text):
-                return Dressed(RESULT, text, None, dress.ready)
+                return EnvelopedOutcome(RESULT, text, None, dress.ready)
             return Outcome(RESULT, envelope.dressed(text, dress))
         return _renumbered(outcome) if outcome.kind is ERROR else outcome
 
 
-def _bared(call: Visit, params: dict[str, Raw], wire_id: bytes) -> bytes:
+def _bared(call: StatelessCall, params: dict[str, Raw], wire_id: bytes) -> bytes:
     """The params as a server of the handshake era is sent them: the envelope is taken off."""
     envelope.opened(params)
     if call.progress_token is not None:
@@ -142,9 +145,9 @@ def _bared(call: Visit, params: dict[str, Raw], wire_id: bytes) -> bytes:
     return encode.dumps(params)
 
 
-def bearer_of(call: Call, route: Route, digest: str = "") -> Bearer:
+def bearer_of(call: Call, route: Route, digest: str = "") -> TicketOwner:
     caller = call.caller
-    return Bearer(
+    return TicketOwner(
         caller.principal.id,
         caller.principal.role.value,
         caller.endpoint.name,

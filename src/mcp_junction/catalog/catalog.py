@@ -16,17 +16,17 @@ import msgspec
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.catalog.given import Given, Held
-from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, TOOLS, Kind
-from mcp_junction.catalog.own import own_offers
+from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, TOOLS, OfferKind
+from mcp_junction.catalog.name_history import NameHistories, NameHistory
+from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.tokens import ListedTokens
 from mcp_junction.catalog.view import Offered, View
 from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import names
-from mcp_junction.protocol.merge import MergedList
+from mcp_junction.protocol.merged_list import MergedList
 from mcp_junction.protocol.names import Pair, Spelling
-from mcp_junction.protocol.sizes import DEFAULT_PAGE_SIZE
+from mcp_junction.protocol.versions import DEFAULT_PAGE_SIZE
 from mcp_junction.upstream.server import Upstream
 
 
@@ -39,7 +39,7 @@ class Offering(msgspec.Struct, frozen=True):
     resources: tuple[Offer, ...] = ()
     templates: tuple[Offer, ...] = ()
 
-    def of(self, kind: Kind) -> tuple[Offer, ...]:
+    def of(self, kind: OfferKind) -> tuple[Offer, ...]:
         found: tuple[Offer, ...] = getattr(self, kind.name)
         return found
 
@@ -48,7 +48,7 @@ class ViewSpec(NamedTuple):
     """Which view to prepare, and whether with aliases: the names in other spellings."""
 
     spelling: Spelling
-    kind: Kind
+    kind: OfferKind
     endpoint: Endpoint
     aliases: bool = False
 
@@ -65,7 +65,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     """What is listed where an endpoint does not say: all tools, or those to search them with."""
     order: tuple[str, ...] = ()
     gone: Mapping[str, Offering] = {}
-    given: Given = msgspec.field(default_factory=Given)
+    given: NameHistories = msgspec.field(default_factory=NameHistories)
     tokens: ListedTokens = msgspec.field(default_factory=ListedTokens)
     _made: dict[Any, Any] = {}
     _prepared: dict[Any, Any] = {}
@@ -137,7 +137,9 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             if isinstance(made, View | ResourceView):
                 made.keep()
 
-    def view(self, spelling: Spelling, kind: Kind = TOOLS, endpoint: Endpoint = EVERYTHING) -> View:
+    def view(
+        self, spelling: Spelling, kind: OfferKind = TOOLS, endpoint: Endpoint = EVERYTHING
+    ) -> View:
         """Tools or prompts under ``spelling``, as seen at ``endpoint``."""
         key = (spelling, kind, endpoint)
         found: View | None = self._made.get(key)
@@ -153,7 +155,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         return found
 
     def _view(
-        self, spelling: Spelling, kind: Kind, endpoint: Endpoint, resources: ResourceView
+        self, spelling: Spelling, kind: OfferKind, endpoint: Endpoint, resources: ResourceView
     ) -> View:
         offers = known = self._offered(kind, endpoint, self.offerings)
         if list(every := self._all()) != list(self.offerings):
@@ -202,13 +204,17 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             self._prepared[endpoint] = resources
             self._prepared[spelling, kind, endpoint] = view
 
-    def _own(self, kind: Kind, endpoint: Endpoint, offers: Iterable[Pair]) -> tuple[Offer, ...]:
+    def _own(
+        self, kind: OfferKind, endpoint: Endpoint, offers: Iterable[Pair]
+    ) -> tuple[Offer, ...]:
         """Junction's own tools, where they are listed instead of the servers'."""
         if kind is not TOOLS or (endpoint.exposure or self.exposure) != SEARCH:
             return ()
         return own_offers(Counter(pair.server for pair in offers))
 
-    def page(self, spelling: Spelling, kind: Kind, endpoint: Endpoint, cursor: str | None) -> bytes:
+    def page(
+        self, spelling: Spelling, kind: OfferKind, endpoint: Endpoint, cursor: str | None
+    ) -> bytes:
         """Return one page of a list, and count its tokens as listed. Raises CursorError."""
         if kind is not TOOLS:
             return self.listed(spelling, kind, endpoint).page(cursor)
@@ -218,7 +224,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         self.tokens.add(len(page), whole)
         return page
 
-    def listed(self, spelling: Spelling, kind: Kind, endpoint: Endpoint) -> MergedList:
+    def listed(self, spelling: Spelling, kind: OfferKind, endpoint: Endpoint) -> MergedList:
         """The list of a kind, for a client to see."""
         if kind is RESOURCES:
             return self.resources(endpoint).items
@@ -251,7 +257,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             alone=len(places) == 1,
         )
 
-    def _held_resources(self, endpoint: Endpoint) -> tuple[Held, Held]:
+    def _held_resources(self, endpoint: Endpoint) -> tuple[NameHistory, NameHistory]:
         kinds = RESOURCES, TEMPLATES
         held, templates = (self.given.at(None, kind, endpoint.name) for kind in kinds)
         return held, templates
@@ -264,7 +270,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def _offered(
-        kind: Kind, endpoint: Endpoint, offerings: Mapping[str, Offering]
+        kind: OfferKind, endpoint: Endpoint, offerings: Mapping[str, Offering]
     ) -> dict[Pair, Offered]:
         return {
             pair: Offered(offering.upstream, offer)

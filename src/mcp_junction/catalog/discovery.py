@@ -1,18 +1,18 @@
 """Discovery: reads a server's lists page by page, within limits of items, bytes and seconds.
 
-What was read of a longer list, or of one whose cursors go in a circle, is returned with the reason:
-a shortened list is never taken for a whole one.
+What is odd about a list is logged once per server, however often the list is read.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import TOOLS, Kind
-from mcp_junction.catalog.remarks import remark
+from mcp_junction.catalog.kinds import TOOLS, OfferKind
 from mcp_junction.errors import FrameError, Phase, ServerError, circular
 from mcp_junction.protocol import cycles, encode, envelope, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
@@ -21,6 +21,27 @@ from mcp_junction.redaction.texts import redact_error
 from mcp_junction.slices import Slices
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.server import Upstream
+
+log = logging.getLogger("mcp_junction.catalog")
+
+MOST: Final = 1000
+"""Remarks about one server; it may make up new oddities for ever."""
+
+_said: WeakKeyDictionary[Upstream, set[int]] = WeakKeyDictionary()
+
+
+def remark(upstream: Upstream, words: str, *about: object) -> None:
+    """Warn of something, unless that was done before."""
+    said = _said.setdefault(upstream, set())
+    what = hash((words, about))
+    if what in said or len(said) > MOST:
+        return
+    said.add(what)
+    if len(said) <= MOST:
+        log.warning(words, *about)
+    else:
+        log.warning("server %r: there is more wrong with its lists than is told", upstream.key)
+
 
 MAX_ITEMS: Final = 10_000
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -46,7 +67,7 @@ class Listing(NamedTuple):
     """Why it was not read to its end; empty when it was."""
 
 
-async def discover(upstream: Upstream, kind: Kind, timeout: float) -> Listing:
+async def discover(upstream: Upstream, kind: OfferKind, timeout: float) -> Listing:
     """Read everything of one kind that a server offers, page by page. Raises ServerError."""
     if not upstream.offers(kind.capability):
         return Listing()
@@ -60,7 +81,7 @@ async def discover(upstream: Upstream, kind: Kind, timeout: float) -> Listing:
 
 
 async def _read_pages(
-    upstream: Upstream, kind: Kind, timeout: float, offers: dict[str, Offer]
+    upstream: Upstream, kind: OfferKind, timeout: float, offers: dict[str, Offer]
 ) -> str:
     """Fill ``offers`` page by page; return why that ended before the list did, if it did."""
     seen: set[bytes] = set()
@@ -73,7 +94,7 @@ async def _read_pages(
         if left <= 0:
             return f"takes longer than {MAX_SECONDS:g} s"
         outcome = await upstream.request(kind.list_method, params, min(timeout, left))
-        if outcome.kind is not outcomes.Kind.RESULT:
+        if outcome.kind is not outcomes.OutcomeKind.RESULT:
             if outcome.code == CALL_TIMEOUT and left < timeout:
                 return f"takes longer than {MAX_SECONDS:g} s"
             raise _failed(upstream, kind, outcome.message)
@@ -99,7 +120,7 @@ async def discover_tools(upstream: Upstream, timeout: float) -> tuple[Offer, ...
 
 
 async def _read_page(
-    upstream: Upstream, kind: Kind, payload: Raw | bytes, offers: dict[str, Offer]
+    upstream: Upstream, kind: OfferKind, payload: Raw | bytes, offers: dict[str, Offer]
 ) -> Raw | None:
     """Add a page's items to ``offers``, in slices; the cursor of the next one, if there is one."""
     try:
@@ -159,7 +180,7 @@ def _headers(
     return None
 
 
-def _failed(upstream: Upstream, kind: Kind, message: str) -> ServerError:
+def _failed(upstream: Upstream, kind: OfferKind, message: str) -> ServerError:
     words = f"{kind.list_method} failed: {message}"
     link = upstream.current
     refused = link is not None and link.refuses_credentials

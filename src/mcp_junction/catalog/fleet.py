@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from mcp_junction.catalog.keeper import Keeper
+from mcp_junction.catalog.live_catalog import LiveCatalog
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.tasks import Supervision, TaskScope
@@ -36,13 +36,13 @@ class Fleet:
 
     def __init__(
         self,
-        keeper: Keeper,
+        live_catalog: LiveCatalog,
         make: Callable[[ServerDefinition], Upstream],
         followers: Followers,
         supervision: Supervision | None = None,
     ) -> None:
         self.servers: dict[str, Upstream] = {}
-        self._keeper = keeper
+        self._live_catalog = live_catalog
         self._make = make
         self._followers = followers
         self._owners = TaskScope("servers", supervision)
@@ -52,7 +52,7 @@ class Fleet:
         """One more server, after the others."""
         KNOWN.learn(definition)
         upstream = self.servers[definition.key] = self._make(definition)
-        self._keeper.place(definition.key)
+        self._live_catalog.place(definition.key)
         if start:
             self._run(upstream)
         else:
@@ -69,9 +69,9 @@ class Fleet:
         upstream = self.servers[key]
         if upstream not in self._running:
             upstream.prepare()
-            known = self._keeper.offering(key)
+            known = self._live_catalog.offering(key)
             if known is not None:
-                self._keeper.expect(known, listed=True)
+                self._live_catalog.expect(known, listed=True)
             self._run(upstream)
 
     async def stop(self, key: str, drain: float = 0.0) -> int:
@@ -79,7 +79,7 @@ class Fleet:
         many calls were under way when it was told."""
         upstream = self.servers[key]
         upstream.hold()
-        self._keeper.remove(upstream)
+        self._live_catalog.remove(upstream)
         pending = upstream.calls
         await self._retire(upstream, drain)
         return pending
@@ -88,7 +88,7 @@ class Fleet:
         """A server less: at once for everybody, and in the end for those who still call it."""
         upstream = self.servers.pop(key)
         upstream.hold()
-        self._keeper.forget(upstream)
+        self._live_catalog.forget(upstream)
         self._followers.forget(key)
         self._owners.spawn(self._retire(upstream, drain))
 
@@ -97,9 +97,9 @@ class Fleet:
         KNOWN.learn(definition)
         old = self.servers[definition.key]
         new = self.servers[definition.key] = self._make(definition)
-        known = self._keeper.offering(definition.key)
+        known = self._live_catalog.offering(definition.key)
         if known is not None:
-            self._keeper.expect(msgspec.structs.replace(known, upstream=new), listed=True)
+            self._live_catalog.expect(msgspec.structs.replace(known, upstream=new), listed=True)
         self._run(new)
         old.hold()
         self._owners.spawn(self._retire(old, drain))
@@ -113,7 +113,7 @@ class Fleet:
         upstream = self.servers[new]
         upstream.redefined(upstream.definition._replace(key=new))
         self._followers.rename(old, new)
-        self._keeper.rename(old, new)
+        self._live_catalog.rename(old, new)
 
     async def close(self, grace: float) -> None:
         """End every server; returns when they are gone."""

@@ -1,11 +1,11 @@
-"""Kind: the four things servers offer, and what tells one item of each from another."""
+"""OfferKind: the four things servers offer, and what tells one item of each from another."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 
-class Kind(NamedTuple):
+class OfferKind(NamedTuple):
     """One kind of offer."""
 
     name: str
@@ -16,13 +16,13 @@ class Kind(NamedTuple):
     changed: str
 
 
-TOOLS: Final = Kind(
+TOOLS: Final = OfferKind(
     "tools", "tools/list", "tools", "name", "tools", "notifications/tools/list_changed"
 )
-PROMPTS: Final = Kind(
+PROMPTS: Final = OfferKind(
     "prompts", "prompts/list", "prompts", "name", "prompts", "notifications/prompts/list_changed"
 )
-RESOURCES: Final = Kind(
+RESOURCES: Final = OfferKind(
     "resources",
     "resources/list",
     "resources",
@@ -30,7 +30,7 @@ RESOURCES: Final = Kind(
     "resources",
     "notifications/resources/list_changed",
 )
-TEMPLATES: Final = Kind(
+TEMPLATES: Final = OfferKind(
     "templates",
     "resources/templates/list",
     "resourceTemplates",

@@ -28,7 +28,7 @@ _WHOLE_FLOAT = re.compile(rb"[0-9]\.0[,}\]]")
 _SECURE_INT: Final = 2**53
 
 
-class Definition(msgspec.Struct, frozen=True):
+class ToolDefinition(msgspec.Struct, frozen=True):
     """A tool's definition in its one canonical form."""
 
     hash: str
@@ -38,7 +38,7 @@ class Definition(msgspec.Struct, frozen=True):
     """Whether it can be read in one way only."""
 
 
-class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+class DefinitionChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """One difference: where (a JSON pointer), and what was and is there, as JSON."""
 
     op: str
@@ -54,7 +54,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"~ {self.path}: {_shown(self.before)} -> {_shown(self.after)}"
 
 
-def define(members: Mapping[str, Raw | bytes]) -> Definition:
+def define(members: Mapping[str, Raw | bytes]) -> ToolDefinition:
     """The canonical form of a tool, from its members as its server wrote them."""
     pinned = {name: members[name] for name in PINNED if name in members}
     joined = _encoder.encode(
@@ -65,18 +65,18 @@ def define(members: Mapping[str, Raw | bytes]) -> Definition:
         if b".0" in text and _WHOLE_FLOAT.search(text):
             text = _encoder.encode(_same_numbers(_decode(text)))
         if not _says_keys_twice(joined, text):
-            return Definition(hashlib.sha256(text).hexdigest(), text)
+            return ToolDefinition(hashlib.sha256(text).hexdigest(), text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
         text = _encoder.encode(joined.decode("utf-8", "replace"))
-    return Definition(hashlib.sha256(b"raw:" + joined).hexdigest(), text, is_plain=False)
+    return ToolDefinition(hashlib.sha256(b"raw:" + joined).hexdigest(), text, is_plain=False)
 
 
-def diff(before: bytes, after: bytes) -> tuple[Change, ...]:
+def diff(before: bytes, after: bytes) -> tuple[DefinitionChange, ...]:
     """What is different between two canonical texts, in the order of paths."""
     return tuple(_differences("", _decode(before), _decode(after)))
 
 
-def _differences(path: str, before: Any, after: Any) -> Iterator[Change]:
+def _differences(path: str, before: Any, after: Any) -> Iterator[DefinitionChange]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             yield from _member(f"{path}/{_escaped(key)}", key, before, after)
@@ -85,16 +85,16 @@ def _differences(path: str, before: Any, after: Any) -> Iterator[Change]:
         for index in range(max(len(before), len(after))):
             yield from _member(f"{path}/{index}", index, old, new)
     elif before != after or isinstance(before, bool) is not isinstance(after, bool):
-        yield Change("replace", path, _raw(before), _raw(after))
+        yield DefinitionChange("replace", path, _raw(before), _raw(after))
 
 
 def _member(
     path: str, key: Any, before: Mapping[Any, Any], after: Mapping[Any, Any]
-) -> Iterator[Change]:
+) -> Iterator[DefinitionChange]:
     if key not in before:
-        yield Change("add", path, after=_raw(after[key]))
+        yield DefinitionChange("add", path, after=_raw(after[key]))
     elif key not in after:
-        yield Change("remove", path, before=_raw(before[key]))
+        yield DefinitionChange("remove", path, before=_raw(before[key]))
     else:
         yield from _differences(path, before[key], after[key])
 

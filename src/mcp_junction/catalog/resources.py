@@ -1,11 +1,7 @@
-"""ResourceView: resources and templates by their addresses.
+"""ResourceView: resources and templates by their URIs, and the URIs inside other items.
 
-Addresses and templates stay as they are. When two servers list the same one, the later is listed as
-``server+address``, which resolves to it alone; so is one that comes when it already leads to
-another server by a template. An address that nobody lists is looked for in the templates, then by
-its scheme, then in the templates that have none, as ``{+any}``; what still fits no one server, or
-fits two, is not guessed at. As with tools, a server that left keeps what was its own, and so does
-one that was the first to be listed with an address, so that no read lands on another one.
+Where two servers have the same URI, one of them is shown under another; what refers to it
+(``_meta`` of tools, results of ``resources/read``) is rewritten to match.
 """
 
 from __future__ import annotations
@@ -15,18 +11,61 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.given import Held
+from mcp_junction.catalog.name_history import NameHistory
 from mcp_junction.catalog.routes import Route, timeout_for
-from mcp_junction.protocol import encode
-from mcp_junction.protocol.merge import MergedList
+from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.merged_list import MergedList
 from mcp_junction.protocol.names import Pair
 from mcp_junction.upstream.server import Upstream
 
 if TYPE_CHECKING:
     from mcp_junction.catalog.catalog import Offering
+
+
+_OBJECT = "ui"
+_MEMBER = "resourceUri"
+_FLAT = "ui/resourceUri"
+_contents = msgspec.json.Decoder(list[dict[str, Raw]])
+
+
+def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
+    """``_meta`` of one of a server's tools, with addresses as they are listed."""
+    found = envelope.members(meta)
+    shown = envelope.members(found.get(_OBJECT))
+    flat = _listed(found.get(_FLAT), server, apart)
+    nested = _listed(shown.get(_MEMBER), server, apart)
+    if flat is None and nested is None:
+        return meta
+    if flat is not None:
+        found[_FLAT] = flat
+    if nested is not None:
+        found[_OBJECT] = Raw(encode.dumps({**shown, _MEMBER: nested}))
+    return Raw(encode.dumps(found))
+
+
+def read_as(payload: Raw | bytes, own: str, known: str) -> Raw | bytes:
+    """The result of reading a resource, which its server calls its own way, as callers know it."""
+    found = envelope.members(payload)
+    try:
+        contents = _contents.decode(found.get("contents") or b"")
+    except msgspec.MsgspecError:
+        return payload
+    for content in contents:
+        if frames.text(content.get("uri")) == own:
+            content["uri"] = Raw(encode.dumps(known))
+    found["contents"] = Raw(encode.dumps(contents))
+    return encode.dumps(found)
+
+
+def _listed(raw: Raw | None, server: str, apart: Mapping[Pair, str]) -> Raw | None:
+    """The address that a resource is listed under, where that is another."""
+    listed = apart.get(Pair(server, frames.text(raw) or ""))
+    return Raw(encode.dumps(listed)) if listed is not None else None
+
 
 _EXPRESSION = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
 _NOT_SCHEME = re.compile(r"[^A-Za-z0-9.-]")
@@ -119,8 +158,8 @@ class ResourceView:
         timeout: float,
         page_size: int,
         *,
-        held: Held,
-        held_templates: Held,
+        held: NameHistory,
+        held_templates: NameHistory,
         alone: bool = False,
     ) -> None:
         self._held = held
@@ -151,7 +190,7 @@ class ResourceView:
                 if here:
                     self._listed_templates[text] = item
 
-    def is_current(self, held: Held, held_templates: Held) -> bool:
+    def is_current(self, held: NameHistory, held_templates: NameHistory) -> bool:
         """Whether nothing changed since this view was made, so that it can still be used."""
         is_same = self._held is held and self._held_templates is held_templates
         return is_same and self._held_changes == (held.changes, held_templates.changes)
@@ -277,7 +316,7 @@ class ResourceView:
 
 
 def _address(
-    pair: Pair, shown: Container[str], held: Held, is_covered: Callable[[Pair], bool]
+    pair: Pair, shown: Container[str], held: NameHistory, is_covered: Callable[[Pair], bool]
 ) -> str:
     """The address of a pair: the one it holds, or its own, or, if that is another server's, one
     that the server's key tells apart."""

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mcp_junction.catalog.pins import Definition
+from mcp_junction.catalog.pins import ToolDefinition
 from mcp_junction.protocol.names import Pair
 
 _decode = msgspec.json.Decoder().decode
@@ -39,11 +39,11 @@ class Flag(msgspec.Struct, frozen=True, omit_defaults=True):
     """The tool that is imitated or named, in the canonical spelling."""
 
 
-class Tool(NamedTuple):
+class ExaminedTool(NamedTuple):
     """A tool as it is looked at."""
 
     pair: Pair
-    definition: Definition
+    definition: ToolDefinition
 
 
 # Zero-width and joining, bidi, invisible operators, fillers, interlinear, tags, variation
@@ -89,7 +89,7 @@ def skeleton(name: str) -> str:
     return name.casefold().translate(_LOOKS_LIKE)
 
 
-def hidden(definition: Definition) -> list[Flag]:
+def hidden(definition: ToolDefinition) -> list[Flag]:
     """Characters that a person does not see, anywhere in a definition."""
     flags = []
     if not definition.is_plain:
@@ -105,9 +105,9 @@ def hidden(definition: Definition) -> list[Flag]:
 
 
 def examine(
-    tools: Iterable[Tool],
+    tools: Iterable[ExaminedTool],
     separator: str = ".",
-    iterate: Callable[[Iterable[Tool]], Iterable[Tool]] = iter,
+    iterate: Callable[[Iterable[ExaminedTool]], Iterable[ExaminedTool]] = iter,
 ) -> dict[Pair, list[Flag]]:
     """All flags of all tools, earliest server first. Tools without any are left out.
 
@@ -152,7 +152,7 @@ class _Crowd:
             return [Flag(Reason.SAME_NAME, "an earlier server has this name", "/name", other)]
         return [Flag(Reason.LOOKALIKE_NAME, "looks like an earlier server's", "/name", other)]
 
-    def named(self, tool: Tool) -> list[Flag]:
+    def named(self, tool: ExaminedTool) -> list[Flag]:
         """Tools of other servers that its descriptions speak of."""
         if not self._may_name(tool):
             return []
@@ -169,7 +169,7 @@ class _Crowd:
             for other in sorted(found)
         ]
 
-    def _may_name(self, tool: Tool) -> bool:
+    def _may_name(self, tool: ExaminedTool) -> bool:
         """Whether another server's name is anywhere in it: mostly not, and this is quickly seen."""
         text = tool.definition.text.replace(b"\\n", b" ").replace(b"\\t", b" ")
         words = text.translate(_TO_WORDS).replace(b". ", b"  ").replace(b": ", b"  ").split()
@@ -194,7 +194,7 @@ def _is_a_name(word: str, words: list[str], text: str) -> bool:
     return word in beside
 
 
-def _descriptions(definition: Definition) -> str:
+def _descriptions(definition: ToolDefinition) -> str:
     """Everything that describes the tool or a part of its schemas, as one text."""
     if not definition.is_plain:
         return definition.text.decode()
@@ -204,7 +204,7 @@ def _descriptions(definition: Definition) -> str:
     return texts.decode()
 
 
-def _place(word: str, definition: Definition) -> str:
+def _place(word: str, definition: ToolDefinition) -> str:
     """Where a word stands: in the tool's own description, or somewhere below."""
     try:
         own = _decode(definition.text).get("description", "")

@@ -10,13 +10,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.given import Held
-from mcp_junction.catalog.kinds import Kind
-from mcp_junction.catalog.references import referred
-from mcp_junction.catalog.resources import ResourceView
+from mcp_junction.catalog.kinds import OfferKind
+from mcp_junction.catalog.name_history import NameHistory
+from mcp_junction.catalog.resources import ResourceView, referred
 from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.protocol import encode, names
-from mcp_junction.protocol.merge import MergedList
+from mcp_junction.protocol.merged_list import MergedList
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.upstream.server import Upstream
 
@@ -39,7 +38,7 @@ class View:
     def __init__(
         self,
         *,
-        kind: Kind,
+        kind: OfferKind,
         spelling: Spelling,
         canonical: Spelling,
         offers: Mapping[Pair, Offered],
@@ -48,7 +47,7 @@ class View:
         resources: ResourceView,
         timeout: float,
         page_size: int,
-        held: Held,
+        held: NameHistory,
         own: Sequence[Offer] = (),
     ) -> None:
         self._kind = kind
@@ -72,7 +71,7 @@ class View:
         self._routes = {name: self._route(pair) for name, pair in here.items()}
         self._departed = {name: table[name] for name in table.keys() - here.keys()}
 
-    def is_current(self, held: Held, resources: ResourceView) -> bool:
+    def is_current(self, held: NameHistory, resources: ResourceView) -> bool:
         """Whether nothing changed since this view was made, so that it can still be used."""
         is_same = self._held is held and self._resources is resources
         return is_same and self._held_changes == held.changes

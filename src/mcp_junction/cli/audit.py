@@ -21,7 +21,7 @@ from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, opened
 from mcp_junction.errors import UsageError
 from mcp_junction.store.records import AuditQuery, AuditRow
-from mcp_junction.telemetry.outcomes import OutcomeName
+from mcp_junction.telemetry.events import OutcomeName
 
 _PAGE = 1_000
 _FOLLOW = 0.5

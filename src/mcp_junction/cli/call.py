@@ -11,8 +11,8 @@ import msgspec
 
 from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
+from mcp_junction.cli.printing import with_progress
 from mcp_junction.cli.runner import run_async
-from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import FrameError, UsageError
 from mcp_junction.protocol import frames, texts
@@ -80,7 +80,7 @@ def _refuse(constant: str) -> Any:
 async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -> int:
     from mcp_junction.app import Junction
     from mcp_junction.calls.call import tool_call
-    from mcp_junction.upstream.outcome import Kind
+    from mcp_junction.upstream.outcome import OutcomeKind
 
     async with Junction(config.once(), environ=variables()) as junction:
         junction.greet()
@@ -91,7 +91,7 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         call.snapshot = junction.snapshot
         outcome = await junction.snapshot.handle(call)
     payload = frames.octets(outcome.payload)
-    if outcome.kind is not Kind.RESULT:
+    if outcome.kind is not OutcomeKind.RESULT:
         print(_told(outcome), file=sys.stderr)
         if as_json:
             print(_whole(b'{"error":%b}' % payload))

@@ -1,7 +1,8 @@
-"""``mcp-junction demo NAME``: one of the small servers that come with the program."""
+"""``mcp-junction demo NAME``: one of the demo servers; and what ``serve --demo`` prints."""
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from mcp_junction.cli.options import parser
@@ -14,3 +15,21 @@ def run(argv: list[str]) -> int:
     options.add_argument("args", nargs="*", help="what the server itself takes")
     given = options.parse_args(argv)
     return int(import_module(DEMOS[given.name]).main(given.args))
+
+
+def words(url: str) -> str:
+    program = sys.argv[0] if sys.argv[0].endswith("mcp-junction") else "mcp-junction"
+    where = "" if url.endswith(":8420") else f" --url {url}"
+    return f"""
+Junction is up, with three small servers behind one endpoint: clock, notes and arithmetic.
+
+  Give it to your assistant    {url}/mcp
+                               (Claude Code: claude mcp add --transport http junction {url}/mcp)
+  See the servers              {program} servers list{where}
+  Call a tool                  {program} tools call{where} arithmetic.evaluate \
+'{{"expression": "6 * 7"}}'
+  Add a server of your own     {program} servers add{where} NAME -- COMMAND [ARGS]
+  Read about the REST API      {url}/api/v1/docs
+
+Ctrl-C ends it.
+"""

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from mcp_junction.config.environment import is_secret_variable
+from mcp_junction.config.variables import is_secret_variable
 
 DUMPABLE = "JUNCTION_DUMPABLE"
 """Set to 1 to have debuggers, profilers and core dumps work."""

@@ -8,13 +8,13 @@ from typing import Any
 
 from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
+from mcp_junction.cli.printing import with_progress
 from mcp_junction.cli.runner import run_async
-from mcp_junction.cli.waiting import with_progress
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.texts import redact_error, redact_text
-from mcp_junction.upstream.attempt import fault
+from mcp_junction.upstream.connecting import fault
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING, SIMPLE, ServerState
 

@@ -12,10 +12,15 @@ from mcp_junction.cli.options import add_store_options, parser
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import opened
 from mcp_junction.errors import UsageError
-from mcp_junction.identity.keys import KeyRing
-from mcp_junction.identity.signing import sign_existing_keys
-from mcp_junction.policy.principal import LOCAL_OWNER, Role
-from mcp_junction.policy.roles import KEY_ROLES, Right, explain_refusal, has_right
+from mcp_junction.identity.keys import KeyRing, sign_existing_keys
+from mcp_junction.policy.principal import (
+    KEY_ROLES,
+    LOCAL_OWNER,
+    Right,
+    Role,
+    explain_refusal,
+    has_right,
+)
 from mcp_junction.store.records import KeyRecord
 
 _ROLES = [role.value for role in KEY_ROLES]

@@ -1,11 +1,14 @@
-"""What commands print: tables for people, JSON for programs."""
+"""What commands print: tables for people, JSON for programs, progress while they wait."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final
+
+from mcp_junction.app import Junction
 
 COLOURS: Final = {
     "CONNECTED": "green",
@@ -53,3 +56,21 @@ def _cell(value: Any) -> str:
     text = escape("\n".join(map(printable, lines)))
     colour = COLOURS.get(text)
     return f"[{colour}]{text}[/]" if colour else text
+
+
+_PATIENCE = 1.0
+
+
+async def with_progress(junction: Junction, what: Coroutine[Any, Any, None]) -> None:
+    """Wait for something that servers have to be up for."""
+    waiting = junction.tasks.spawn(what)
+    await asyncio.wait({waiting}, timeout=_PATIENCE)
+    if not waiting.done() and sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("") as status:
+            while not waiting.done():
+                late = [key for key, s in junction.servers.items() if not s.settled.is_set()]
+                status.update(f"waiting for {', '.join(late)}")
+                await asyncio.wait({waiting}, timeout=0.2)
+    await waiting

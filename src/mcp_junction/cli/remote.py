@@ -62,7 +62,7 @@ class Remote:
         url = given.url or environ.get("JUNCTION_URL") or DEFAULT
         key = given.key or environ.get("JUNCTION_KEY")
         if not key and urlsplit(url).hostname in _HERE:  # it is for nobody else
-            from mcp_junction.identity.admin import kept_admin_key
+            from mcp_junction.identity.keys import kept_admin_key
 
             key = kept_admin_key(data_dir(given))
         return cls(url, key)

@@ -26,10 +26,10 @@ from mcp_junction.errors import UsageError
 if TYPE_CHECKING:
     from mcp_junction.app import Junction
     from mcp_junction.audit.log import AuditLog
-    from mcp_junction.bus.bus import Bus
     from mcp_junction.cli.storage import Storage
     from mcp_junction.identity.keys import KeyRing
     from mcp_junction.registry.registry import Registry
+    from mcp_junction.telemetry.bus import Bus
 
 
 REQUEST_STATE = "request-state"
@@ -85,17 +85,15 @@ def run(argv: list[str]) -> int:
 
 
 async def _serve(config: Config, given: argparse.Namespace) -> int:
-    from mcp_junction.api.room import Room
+    from mcp_junction.api.context import ApiContext
     from mcp_junction.app import Junction
-    from mcp_junction.bus.bus import Bus
     from mcp_junction.calls.stages.audit import CallAudit
     from mcp_junction.cli.storage import opened
-    from mcp_junction.identity.admin import take_admin_key
-    from mcp_junction.identity.keys import KeyRing
-    from mcp_junction.identity.signing import sign_existing_keys
+    from mcp_junction.identity.keys import KeyRing, sign_existing_keys, take_admin_key
     from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.registry.registry import Registry
     from mcp_junction.service import Service
+    from mcp_junction.telemetry.bus import Bus
 
     stop = asyncio.Event()
     hurried = end_on((signal.SIGTERM, signal.SIGINT), stop.set)
@@ -123,7 +121,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         keys = await KeyRing.open(storage.store)
         await take_admin_key(keys, variables())
         registry = Registry(junction, storage.store, audit, bus)
-        room = Room(junction, registry, bus, storage.store, keys)
+        room = ApiContext(junction, registry, bus, storage.store, keys)
         open_to_owner = given.owner_without_key
         service = Service(junction, keys, given.host, room, owner_without_key=open_to_owner)
         await enter(registry)
@@ -139,7 +137,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
 
 async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
     """Make the administrator's key, if there is none, and say it, once."""
-    from mcp_junction.identity.admin import FILE, make_admin_key
+    from mcp_junction.identity.keys import ADMIN_KEY_FILE, make_admin_key
     from mcp_junction.policy.principal import LOCAL_OWNER, Role
 
     if keys.has_admin:
@@ -149,8 +147,8 @@ async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
         text = await make_admin_key(keys, storage.folder)
     print(
         f"The administrator's key, shown this once:\n\n  {text}\n\n"
-        f"Commands on this machine find it in {storage.folder / FILE}; delete that file if they"
-        " should not.\n",
+        f"Commands on this machine find it in {storage.folder / ADMIN_KEY_FILE}; delete that file"
+        " if they should not.\n",
         file=sys.stderr,
         flush=True,
     )
@@ -158,7 +156,7 @@ async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
 
 def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
     """Have what is too old leave the audit; 0 is never."""
-    from mcp_junction.audit.schedule import retire_daily
+    from mcp_junction.audit.retention import retire_daily
 
     if days:
         trail, points, keys = storage.store.audit, storage.checkpoints, storage.audit_keys
@@ -167,7 +165,7 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
 
 
 def _demo_words(url: str) -> None:
-    from mcp_junction.cli.demo_words import words
+    from mcp_junction.cli.demo import words
 
     print(words(url), file=sys.stderr, flush=True)
 

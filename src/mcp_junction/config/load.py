@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from mcp_junction.config import client_keys
 from mcp_junction.config.document import child_path, members, parse
-from mcp_junction.config.expand import read_dotenv
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, layered
+from mcp_junction.config.variables import read_dotenv
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
 log = logging.getLogger("mcp_junction.config")

@@ -19,13 +19,10 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from mcp_junction.config.document import child_path
-from mcp_junction.config.environment import is_own_variable
-from mcp_junction.config.expand import expand, not_set, references
-from mcp_junction.config.headers import lowered
-from mcp_junction.config.limits import limits_of
 from mcp_junction.config.servers import ISOLATIONS, PIN_DEFAULT, PINS, ServerDefinition
-from mcp_junction.config.settings import DEFAULTS, Settings
-from mcp_junction.config.urls import read_url
+from mcp_junction.config.settings import DEFAULTS, Settings, limits_of
+from mcp_junction.config.urls import lowered, read_url
+from mcp_junction.config.variables import expand, is_own_variable, not_set, references
 from mcp_junction.errors import Problem, ProblemCode
 
 TRANSPORTS: Final = ("STDIO", "SSE", "HTTP")

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from mcp_junction.config import client_keys
 from mcp_junction.config.document import child_path
-from mcp_junction.config.expand import expand, not_set, read_dotenv
-from mcp_junction.config.limits import GENEROUS, Limits, limits_of
 from mcp_junction.config.selection import ToolSelection, read_selection
-from mcp_junction.config.settings import Settings, is_writable
+from mcp_junction.config.settings import GENEROUS, Limits, Settings, is_writable, limits_of
+from mcp_junction.config.variables import expand, not_set, read_dotenv
 from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
@@ -193,8 +192,7 @@ class EntryReader:
 
     def _remote(self, entry: dict[str, Any]) -> dict[str, Any]:
         # Imported where they are used: most configs have no remote server.
-        from mcp_junction.config.headers import header_fault
-        from mcp_junction.config.urls import Unclear, read_url
+        from mcp_junction.config.urls import Unclear, header_fault, read_url
 
         before = len(self.problems)
         key = client_keys.url_key(entry)

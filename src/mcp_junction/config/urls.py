@@ -1,16 +1,40 @@
-"""Outgoing URLs, read strictly: one way to spell a place, so that all who look see the same.
-
-Programs disagree on what ``http://0x7f.1``, ``http://a@b`` or ``http://１２７.0.0.1`` mean, and an
-attacker lives on such disagreement. What has two readings is refused. Whether a place may be
-connected to is not decided here: see ``policy/outgoing.py``.
-"""
+"""Outgoing URLs and their headers, parsed strictly: every reader sees the same place."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
+
+_OURS = {
+    "host", "content-length", "transfer-encoding", "connection", "content-type", "accept",
+    "mcp-session-id", "mcp-protocol-version", "last-event-id",
+}  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    """Lower-case names. Raises ValueError for what cannot be a header, or is ours to set."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        key = name.lower().strip()
+        fault = "is set by Junction itself; remove it" if key in _OURS else header_fault(key, value)
+        if fault is not None:
+            raise ValueError(f"the header {name!r} {fault}")
+        found[key] = value
+    return found
+
+
+def header_fault(name: str, value: str) -> str | None:
+    """Why a header cannot be sent, without its value: it may be a secret."""
+    if not _NAME.fullmatch(name.strip()):
+        return "has a name that cannot be sent: letters, digits and '-' can"
+    if not value.isprintable() or max(value, default="") > "\xff":
+        return "has a value that cannot be sent: it holds a line break or another odd character"
+    return None
+
 
 MAX_LENGTH: Final = 8_192
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")

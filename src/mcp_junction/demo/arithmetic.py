@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import sys
 
-from mcp_junction.demo.wire import Server, Tool, ToolError, show_usage, structured
+from mcp_junction.demo.wire import DemoServer, DemoTool, ToolError, show_usage, structured
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mcp_junction.demo.arguments import Json
-    from mcp_junction.demo.wire import Request
+    from mcp_junction.demo.wire import DemoRequest
 
 _LARGEST = 1e150  # its square, which the deviation needs, is still a double
 
 
-def evaluate(_: Request, arguments: Json) -> Json:
+def evaluate(_: DemoRequest, arguments: Json) -> Json:
     from mcp_junction.demo.formula import FormulaError, compute  # late: the parser is a slow import
 
     expression: str = arguments["expression"]
@@ -29,7 +29,7 @@ def evaluate(_: Request, arguments: Json) -> Json:
     return structured({"expression": expression, "value": value, "exact": str(value)})
 
 
-def summarise(_: Request, arguments: Json) -> Json:
+def summarise(_: DemoRequest, arguments: Json) -> Json:
     import math
     import statistics  # late: a slow import that only this tool needs
 
@@ -55,7 +55,7 @@ def _number(description: str) -> Json:
 _PURE: Json = {"readOnlyHint": True, "idempotentHint": True}
 
 TOOLS = (
-    Tool(
+    DemoTool(
         "evaluate",
         "Evaluate an expression",
         "Compute an arithmetic expression, such as '6 * 7' or 'sqrt(2) ** 3 + pi'. It knows "
@@ -81,7 +81,7 @@ TOOLS = (
         },
         hints=_PURE,
     ),
-    Tool(
+    DemoTool(
         "statistics",
         "Summary statistics",
         "Describe a list of numbers: count, sum, mean, median, extremes, standard deviation.",
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
     if argv:
         return show_usage("arithmetic", argv, "arithmetic")
     instructions = "Exact small computations: expressions, and statistics over a list of numbers."
-    return Server("junction-demo-arithmetic", "Demo arithmetic", instructions, TOOLS).serve()
+    return DemoServer("junction-demo-arithmetic", "Demo arithmetic", instructions, TOOLS).serve()
 
 
 if __name__ == "__main__":

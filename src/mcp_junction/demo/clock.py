@@ -12,23 +12,23 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
-from mcp_junction.demo.wire import Server, Tool, ToolError, show_usage, structured, text
+from mcp_junction.demo.wire import DemoServer, DemoTool, ToolError, show_usage, structured, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mcp_junction.demo.arguments import Json
-    from mcp_junction.demo.wire import Request
+    from mcp_junction.demo.wire import DemoRequest
 
 _OFFSET = re.compile(r"(?:UTC)?([+-])(\d\d?)(?::?([0-5]\d))?")
 _ZONE = "A zone name such as 'Europe/Paris', an offset such as '+02:00', or 'UTC'."
 
 
-def now(_: Request, arguments: Json) -> Json:
+def now(_: DemoRequest, arguments: Json) -> Json:
     zone = arguments.get("timezone", "UTC")
     return structured(_moment(datetime.now(_zone(zone)), zone))
 
 
-def convert(_: Request, arguments: Json) -> Json:
+def convert(_: DemoRequest, arguments: Json) -> Json:
     there, here = arguments["from"], arguments["to"]
     try:
         moment = _read_time(arguments["time"], _zone(there))
@@ -38,7 +38,7 @@ def convert(_: Request, arguments: Json) -> Json:
     return structured({"from": _moment(moment, there), "to": _moment(converted, here)})
 
 
-def countdown(request: Request, arguments: Json) -> Json:
+def countdown(request: DemoRequest, arguments: Json) -> Json:
     seconds = int(arguments["seconds"])
     start = time.monotonic()
     for done in range(1, seconds + 1):
@@ -110,7 +110,7 @@ _MOMENT_OBJECT: Json = {"type": "object", "properties": _MOMENT, "required": lis
 _LOOK: Json = {"readOnlyHint": True}
 
 TOOLS = (
-    Tool(
+    DemoTool(
         "now",
         "Current time",
         "Tell the current date and time in a time zone.",
@@ -119,7 +119,7 @@ TOOLS = (
         gives=_MOMENT,
         hints=_LOOK,
     ),
-    Tool(
+    DemoTool(
         "convert",
         "Convert a time",
         "Convert a time of day, or a date and time, from one time zone to another.",
@@ -136,7 +136,7 @@ TOOLS = (
         gives={"from": _MOMENT_OBJECT, "to": _MOMENT_OBJECT},
         hints=_LOOK,
     ),
-    Tool(
+    DemoTool(
         "countdown",
         "Count down",
         "Wait some seconds, reporting progress every second; can be cancelled.",
@@ -160,7 +160,7 @@ def main(argv: list[str]) -> int:
     if argv:
         return show_usage("clock", argv, "clock")
     instructions = "Times in any zone, conversions between zones, and a countdown."
-    return Server("junction-demo-clock", "Demo clock", instructions, TOOLS).serve()
+    return DemoServer("junction-demo-clock", "Demo clock", instructions, TOOLS).serve()
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ import sys
 from mcp_junction.demo.wire import (
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
+    DemoServer,
+    DemoTool,
     RpcError,
-    Server,
-    Tool,
     ToolError,
     show_usage,
     single_page,
@@ -29,7 +29,7 @@ from mcp_junction.demo.wire import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mcp_junction.demo.arguments import Json
-    from mcp_junction.demo.wire import Request
+    from mcp_junction.demo.wire import DemoRequest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SUFFIX = ".txt"
@@ -84,7 +84,7 @@ class Notes:
     def __init__(self, folder: Folder, instructions: str) -> None:
         self._folder = folder
         tools = self._writing_tools() + self._reading_tools()
-        self._server = Server("junction-demo-notes", "Demo notes", instructions, tools)
+        self._server = DemoServer("junction-demo-notes", "Demo notes", instructions, tools)
         self._server.offer(
             "resources",
             {"listChanged": True},
@@ -102,7 +102,7 @@ class Notes:
 
     # Tools
 
-    def _add(self, _: Request, arguments: Json) -> Json:
+    def _add(self, _: DemoRequest, arguments: Json) -> Json:
         name, body = _checked_name(arguments["name"]), arguments["text"]
         try:
             self._folder.add(name, body)
@@ -114,14 +114,14 @@ class Notes:
         self._server.notify("notifications/resources/list_changed")
         return text(f"Added {name}.")
 
-    def _list(self, _: Request, __: Json) -> Json:
+    def _list(self, _: DemoRequest, __: Json) -> Json:
         sizes = self._folder.sizes()
         return structured({"notes": [{"name": name, "bytes": sizes[name]} for name in sizes]})
 
-    def _read(self, _: Request, arguments: Json) -> Json:
+    def _read(self, _: DemoRequest, arguments: Json) -> Json:
         return text(self._folder.read(self._existing(arguments["name"])))
 
-    def _search(self, _: Request, arguments: Json) -> Json:
+    def _search(self, _: DemoRequest, arguments: Json) -> Json:
         wanted = arguments["text"].casefold()
         matches = [
             {"name": name, "line": line}
@@ -131,7 +131,7 @@ class Notes:
         ]
         return structured({"matches": matches[:_MAX_MATCHES], "total": len(matches)})
 
-    def _delete(self, _: Request, arguments: Json) -> Json:
+    def _delete(self, _: DemoRequest, arguments: Json) -> Json:
         name = self._existing(arguments["name"])
         self._folder.delete(name)
         self._server.notify("notifications/resources/list_changed")
@@ -148,12 +148,12 @@ class Notes:
 
     # Resources
 
-    def _list_resources(self, request: Request) -> Json:
+    def _list_resources(self, request: DemoRequest) -> Json:
         single_page(request)
         sizes = self._folder.sizes()
         return {"resources": [_described(name) | {"size": sizes[name]} for name in sizes]}
 
-    def _list_templates(self, request: Request) -> Json:
+    def _list_templates(self, request: DemoRequest) -> Json:
         single_page(request)
         template = {
             "uriTemplate": _SCHEME + "{name}",
@@ -163,7 +163,7 @@ class Notes:
         }
         return {"resourceTemplates": [template]}
 
-    def _read_resource(self, request: Request) -> Json:
+    def _read_resource(self, request: DemoRequest) -> Json:
         uri = request.text("uri")
         name = uri.removeprefix(_SCHEME)
         if not uri.startswith(_SCHEME) or not self._folder.has(name):
@@ -175,7 +175,7 @@ class Notes:
 
     # Prompt
 
-    def _list_prompts(self, request: Request) -> Json:
+    def _list_prompts(self, request: DemoRequest) -> Json:
         single_page(request)
         note = {"name": "name", "description": "The note's name.", "required": True}
         prompt = {
@@ -186,7 +186,7 @@ class Notes:
         }
         return {"prompts": [prompt]}
 
-    def _get_prompt(self, request: Request) -> Json:
+    def _get_prompt(self, request: DemoRequest) -> Json:
         if request.text("name") != "summarise":
             raise RpcError(INVALID_PARAMS, "Unknown prompt. This server has: summarise")
         arguments = request.params.get("arguments")
@@ -203,8 +203,8 @@ class Notes:
 
     # What the tools say of themselves
 
-    def _writing_tools(self) -> tuple[Tool, ...]:
-        add = Tool(
+    def _writing_tools(self) -> tuple[DemoTool, ...]:
+        add = DemoTool(
             "add",
             "Add a note",
             "Keep a text under a new name. An existing note is never overwritten.",
@@ -216,7 +216,7 @@ class Notes:
             needs=("name", "text"),
             hints={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False},
         )
-        delete = Tool(
+        delete = DemoTool(
             "delete",
             "Delete a note",
             "Remove one note for good.",
@@ -227,8 +227,8 @@ class Notes:
         )
         return add, delete
 
-    def _reading_tools(self) -> tuple[Tool, ...]:
-        list_ = Tool(
+    def _reading_tools(self) -> tuple[DemoTool, ...]:
+        list_ = DemoTool(
             "list",
             "List notes",
             "List the names of all notes with their sizes.",
@@ -237,7 +237,7 @@ class Notes:
             gives={"notes": _list_of({"name": "string", "bytes": "integer"})},
             hints=_LOOK,
         )
-        read = Tool(
+        read = DemoTool(
             "read",
             "Read a note",
             "Give the whole text of one note.",
@@ -246,7 +246,7 @@ class Notes:
             needs=("name",),
             hints=_LOOK,
         )
-        search = Tool(
+        search = DemoTool(
             "search",
             "Search notes",
             f"Find a text in names and lines, in any case; the first {_MAX_MATCHES} matches.",

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from mcp_junction.demo.arguments import Json
 
     Id = str | int
-    Method = Callable[["Request"], Json]
-    Run = Callable[["Request", Json], Json]
+    Method = Callable[["DemoRequest"], Json]
+    Run = Callable[["DemoRequest", Json], Json]
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 
@@ -60,7 +60,7 @@ class ToolError(Exception):
     """Answered as a result with ``isError``: the model reads the message and can try again."""
 
 
-class Tool:
+class DemoTool:
     """A tool: what the client is told about it, and what runs when it is called."""
 
     def __init__(
@@ -89,10 +89,10 @@ class Tool:
         self.listed["annotations"] = {"title": title, "openWorldHint": False} | hints
 
 
-class Request:
+class DemoRequest:
     """One request on its way to an answer."""
 
-    def __init__(self, server: Server, id: Id, params: Json) -> None:
+    def __init__(self, server: DemoServer, id: Id, params: Json) -> None:
         self.id, self.params = id, params
         self.cancelled = threading.Event()
         self._server = server
@@ -113,16 +113,16 @@ class Request:
         return value
 
 
-class Server:
+class DemoServer:
     """The methods a server answers, the capabilities it declares, its requests under way."""
 
-    def __init__(self, name: str, title: str, instructions: str, tools: Iterable[Tool]) -> None:
+    def __init__(self, name: str, title: str, instructions: str, tools: Iterable[DemoTool]) -> None:
         self._info: Json = {"name": name, "title": title, "version": __version__}
         self._instructions = instructions
         self._tools = {tool.name: tool for tool in tools}
         self._capabilities: Json = {}
         self._methods: dict[str, Method] = {"initialize": self._initialize, "ping": lambda _: {}}
-        self._slow: dict[Id, tuple[Request, threading.Thread]] = {}
+        self._slow: dict[Id, tuple[DemoRequest, threading.Thread]] = {}
         self._lock = threading.Lock()
         self._out = -1
         self._open = True
@@ -133,7 +133,9 @@ class Server:
         self._capabilities[capability] = options
         self._methods |= methods
 
-    def notify(self, method: str, params: Json | None = None, about: Request | None = None) -> None:
+    def notify(
+        self, method: str, params: Json | None = None, about: DemoRequest | None = None
+    ) -> None:
         message: Json = {"jsonrpc": "2.0", "method": method}
         self._send(message if params is None else message | {"params": params}, about)
 
@@ -182,9 +184,9 @@ class Server:
         elif not isinstance(params, dict):
             self._fail(id, RpcError(INVALID_PARAMS, "params must be an object"))
         elif method == "tools/call":
-            self._call_tool(Request(self, id, params))
+            self._call_tool(DemoRequest(self, id, params))
         elif method in self._methods:
-            self._answer(Request(self, id, params), self._methods[method])
+            self._answer(DemoRequest(self, id, params), self._methods[method])
         else:
             self._fail(id, RpcError(METHOD_NOT_FOUND, f"Method not found: {method}"))
 
@@ -206,7 +208,7 @@ class Server:
 
     # Answering
 
-    def _answer(self, request: Request, method: Method) -> None:
+    def _answer(self, request: DemoRequest, method: Method) -> None:
         try:
             result = method(request)
         except RpcError as error:
@@ -217,7 +219,7 @@ class Server:
         else:
             self._send({"jsonrpc": "2.0", "id": request.id, "result": result}, request)
 
-    def _initialize(self, request: Request) -> Json:
+    def _initialize(self, request: DemoRequest) -> Json:
         asked = request.text("protocolVersion")
         return {
             "protocolVersion": asked if asked in VERSIONS else VERSIONS[-1],
@@ -226,11 +228,11 @@ class Server:
             "instructions": self._instructions,
         }
 
-    def _list_tools(self, request: Request) -> Json:
+    def _list_tools(self, request: DemoRequest) -> Json:
         single_page(request)
         return {"tools": [tool.listed for tool in self._tools.values()]}
 
-    def _call_tool(self, request: Request) -> None:
+    def _call_tool(self, request: DemoRequest) -> None:
         tool = self._tools.get(str(request.params.get("name")))
         if tool is None or not tool.slow:
             self._answer(request, self._run_tool)
@@ -244,13 +246,13 @@ class Server:
             self._slow[request.id] = request, thread
             thread.start()
 
-    def _run_slowly(self, request: Request) -> None:
+    def _run_slowly(self, request: DemoRequest) -> None:
         try:
             self._answer(request, self._run_tool)
         finally:
             del self._slow[request.id]
 
-    def _run_tool(self, request: Request) -> Json:
+    def _run_tool(self, request: DemoRequest) -> Json:
         name, arguments = request.text("name"), request.params.get("arguments")
         tool = self._tools.get(name)
         if tool is None:
@@ -270,10 +272,10 @@ class Server:
 
     # Writing
 
-    def _fail(self, id: Id | None, error: RpcError, about: Request | None = None) -> None:
+    def _fail(self, id: Id | None, error: RpcError, about: DemoRequest | None = None) -> None:
         self._send({"jsonrpc": "2.0", "id": id, "error": error.error}, about)
 
-    def _send(self, message: Json, about: Request | None) -> None:
+    def _send(self, message: Json, about: DemoRequest | None) -> None:
         rest = json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             if about is not None and about.cancelled.is_set():
@@ -299,7 +301,7 @@ def failure(words: str) -> Json:
     return text(words) | {"isError": True}
 
 
-def single_page(request: Request) -> None:
+def single_page(request: DemoRequest) -> None:
     """Refuse a cursor: lists here are one page long, so nobody was given one."""
     if request.params.get("cursor") is not None:
         raise RpcError(INVALID_PARAMS, "Unknown cursor: this list has one page; ask without it")
@@ -313,7 +315,7 @@ def show_usage(name: str, argv: list[str], usage: str) -> int:
     return 0 if wanted else 2
 
 
-def _too_busy(_: Request) -> Json:
+def _too_busy(_: DemoRequest) -> Json:
     return failure(f"{MAX_SLOW_CALLS} calls are under way already; try again when one has ended.")
 
 

@@ -13,7 +13,7 @@ from mcp_junction.protocol import frames
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 Ask = Callable[[str, Raw], Coroutine[Any, Any, Outcome]]
 
@@ -47,7 +47,7 @@ async def fulfilled(
             waiting -= done
             for answer in done:
                 given: Outcome = answer.result()
-                if given.kind is not Kind.RESULT:
+                if given.kind is not OutcomeKind.RESULT:
                     return given
         return {key: Raw(answer.result().payload) for key, answer in answers.items()}
     finally:

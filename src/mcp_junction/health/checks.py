@@ -33,13 +33,13 @@ class Asks(Protocol):
     async def request(self, method: str, params: bytes, timeout: float) -> Outcome: ...
 
 
-class _Data(msgspec.Struct, frozen=True):
+class _StatusData(msgspec.Struct, frozen=True):
     http_status: int = 0
 
 
-class _Error(msgspec.Struct, frozen=True):
+class _StatusError(msgspec.Struct, frozen=True):
     code: int = 0
-    data: _Data = _Data()
+    data: _StatusData = _StatusData()
 
 
 def by_url(url: str, dialer: Dialer) -> Probe:
@@ -111,8 +111,8 @@ def of_call(outcome: Outcome) -> CallKind:
     return NEUTRAL
 
 
-def _error(outcome: Outcome) -> _Error:
+def _error(outcome: Outcome) -> _StatusError:
     try:
-        return msgspec.json.decode(outcome.payload, type=_Error)
+        return msgspec.json.decode(outcome.payload, type=_StatusError)
     except msgspec.MsgspecError:
-        return _Error()
+        return _StatusError()

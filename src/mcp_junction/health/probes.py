@@ -28,14 +28,21 @@ from typing import Final
 import msgspec
 
 from mcp_junction.health.checks import Probe
-from mcp_junction.health.verdict import CallKind, Facts, Probed, ProbeKind, Record, Verdict
+from mcp_junction.health.verdict import (
+    CallKind,
+    Facts,
+    HealthRecord,
+    HealthVerdict,
+    Probed,
+    ProbeKind,
+)
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import Supervision, TaskScope
 
 log = logging.getLogger("mcp_junction.health")
 
 JITTER: Final = 0.1
-OnVerdict = Callable[[str, Verdict, Facts], None]
+OnVerdict = Callable[[str, HealthVerdict, Facts], None]
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -60,7 +67,7 @@ class Probes:
         self._on_verdict = on_verdict
         self._pace = pace or Pace()
         self._chance = chance
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, HealthRecord] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._tasks = TaskScope("health", supervision)
 
@@ -115,11 +122,11 @@ class Probes:
 
     # -- what it knows
 
-    def record(self, key: str) -> Record:
+    def record(self, key: str) -> HealthRecord:
         """What was seen of a server. Keep it where ``observe_call`` is called often."""
         record = self._records.get(key)
         if record is None:
-            record = self._records[key] = Record()
+            record = self._records[key] = HealthRecord()
         return record
 
     def facts(self, key: str) -> Facts:
@@ -139,7 +146,7 @@ class Probes:
             self.observe_probe(key, found)
             if self._watches.get(key) is not asyncio.current_task():
                 return  # who was told has ended this watch
-            if self.record(key).verdict is Verdict.FAILED:
+            if self.record(key).verdict is HealthVerdict.FAILED:
                 del self._watches[key]
                 return
             swing = 1 + JITTER * (2 * self._chance() - 1)
@@ -166,7 +173,7 @@ class Probes:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
-    def _tell(self, key: str, before: Verdict) -> None:
+    def _tell(self, key: str, before: HealthVerdict) -> None:
         record = self.record(key)
         if record.verdict is not before:
             self._on_verdict(key, record.verdict, record.facts())

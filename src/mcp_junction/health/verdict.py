@@ -29,7 +29,7 @@ GOOD_CHECKS: Final = 2
 GOOD_CALLS: Final = 20
 
 
-class Verdict(StrEnum):
+class HealthVerdict(StrEnum):
     """Of a connected server. FAILED asks for a new connection."""
 
     HEALTHY = "healthy"
@@ -58,7 +58,7 @@ class CallKind(StrEnum):
 GOOD: Final = CallKind.GOOD
 FAILED: Final = CallKind.FAILED
 NEUTRAL: Final = CallKind.NEUTRAL
-DEGRADED: Final = Verdict.DEGRADED
+DEGRADED: Final = HealthVerdict.DEGRADED
 
 
 class Probed(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class Facts(msgspec.Struct, frozen=True):
     reachable: bool | None
     authenticated: bool | None
     healthy: bool | None
-    verdict: Verdict
+    verdict: HealthVerdict
     response_time_ms: float | None
     error_rate: float
     last_check: float | None
@@ -98,12 +98,12 @@ class Facts(msgspec.Struct, frozen=True):
     """The words of the last failure or warning; empty when all is well."""
 
 
-class Record:
+class HealthRecord:
     """What was seen of one server, and what follows."""
 
     def __init__(self) -> None:
         self.enabled = True
-        self.verdict = Verdict.HEALTHY
+        self.verdict = HealthVerdict.HEALTHY
         self._reachable: bool | None = None
         self._authenticated: bool | None = None
         self._known = False
@@ -129,7 +129,7 @@ class Record:
         if authenticated is not None:
             self._authenticated = authenticated
 
-    def probe(self, now: float, found: Probed) -> Verdict:
+    def probe(self, now: float, found: Probed) -> HealthVerdict:
         """An active check has ended."""
         self._checked = now
         self._reachable = found.kind in _ANSWERS
@@ -145,7 +145,7 @@ class Record:
             self._detail = found.detail  # a warning: it changes no count
         return self.verdict
 
-    def call(self, kind: CallKind) -> Verdict:
+    def call(self, kind: CallKind) -> HealthVerdict:
         """A call has ended. On the way of every call: it must cost next to nothing."""
         if kind is NEUTRAL:
             return self.verdict
@@ -161,8 +161,8 @@ class Record:
         else:
             self._good_calls = 0
             self._failed_calls += 1
-            if self.verdict is Verdict.HEALTHY and self._fails_too_often:
-                self.verdict = Verdict.DEGRADED
+            if self.verdict is HealthVerdict.HEALTHY and self._fails_too_often:
+                self.verdict = HealthVerdict.DEGRADED
                 self._detail = f"{self._failed_calls} of its last {len(calls)} calls failed"
         return self.verdict
 
@@ -183,7 +183,7 @@ class Record:
             enabled=self.enabled,
             reachable=self._reachable,
             authenticated=self._authenticated,
-            healthy=self.verdict is Verdict.HEALTHY if self._known else None,
+            healthy=self.verdict is HealthVerdict.HEALTHY if self._known else None,
             verdict=self.verdict,
             response_time_ms=None if self._seconds is None else self._seconds * 1000,
             error_rate=self.error_rate,
@@ -199,9 +199,9 @@ class Record:
         self._known = True
         self._failed_checks = 0
         self._good_checks += 1
-        if self.verdict is Verdict.HEALTHY:
+        if self.verdict is HealthVerdict.HEALTHY:
             self._detail = ""
-        elif self.verdict is Verdict.DEGRADED and self._good_checks >= GOOD_CHECKS:
+        elif self.verdict is HealthVerdict.DEGRADED and self._good_checks >= GOOD_CHECKS:
             self._forgive()
 
     def _failed_check(self, found: Probed) -> None:
@@ -210,12 +210,12 @@ class Record:
         self._failed_checks += 1
         self._detail = found.detail or found.kind.value
         if self._failed_checks >= FAILED_AFTER:
-            self.verdict = Verdict.FAILED
-        elif self._failed_checks >= DEGRADED_AFTER and self.verdict is Verdict.HEALTHY:
-            self.verdict = Verdict.DEGRADED
+            self.verdict = HealthVerdict.FAILED
+        elif self._failed_checks >= DEGRADED_AFTER and self.verdict is HealthVerdict.HEALTHY:
+            self.verdict = HealthVerdict.DEGRADED
 
     def _forgive(self) -> None:
-        self.verdict = Verdict.HEALTHY
+        self.verdict = HealthVerdict.HEALTHY
         self._failed_checks = self._good_checks = self._good_calls = self._failed_calls = 0
         self._calls.clear()
         self._detail = ""

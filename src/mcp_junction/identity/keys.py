@@ -1,25 +1,23 @@
-"""KeyRing: bearer keys, hashed at rest in the store, checked in memory.
+"""KeyRing: bearer keys, hashed in the store, checked in memory; and the first administrator's key.
 
-A key is ``jct_<id>_<secret>``, or, for the administrator's, whatever they have given us. Only the
-SHA-256 of the secret is kept, in a signed row, and it is compared in constant time; a header that
-was found good is looked up until the keys change. A revocation holds at once in the process that
-took it; the others ``refresh`` and see that the keys' generation has changed. When that has not
-succeeded for a while, for whatever reason, no key is good.
+Keys that an older version stored unsigned are signed once in the life of a store, and audited.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from mcp_junction.audit.log import AuditLog
 from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
-from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.policy.roles import KEY_ROLES
+from mcp_junction.policy.principal import KEY_ROLES, LOCAL_OWNER, Principal, Role
 from mcp_junction.store.keys import StoredKeys
 from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.store import Store
@@ -217,3 +215,67 @@ def _read(key: bytes) -> tuple[bytes, bytes]:
         return parts[1], sha256(parts[2]).digest()
     digest = sha256(key).digest()
     return b"own-" + digest.hex()[:12].encode(), digest
+
+
+SIGNED_FILE: Final = "keys.signed"
+_LISTED_KEYS: Final = 20
+
+
+async def sign_existing_keys(store: Store, audit: AuditLog, folder: Path) -> int:
+    """Sign the keys that an older version stored, unless that was done before; how many."""
+    ids = await store.keys.unsigned()
+    note = folder / SIGNED_FILE
+    if ids and note.exists():
+        log.error(
+            "%d rows of the table of keys are not signed and are ignored: the keys of this data"
+            " directory were signed before. If the store was restored from a backup of an older"
+            " version, delete %s and start again",
+            len(ids),
+            note,
+        )
+        return 0
+    count = 0
+    if ids:
+        me, detail = LOCAL_OWNER, {"keys": len(ids), "ids": ids[:_LISTED_KEYS]}
+        async with audit.act(me.id, me.role, "keys.sign", detail=detail):
+            count = await store.keys.sign_existing(ids)
+        log.warning("%d keys that an older version had stored were signed", count)
+    if not note.exists():
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        note.touch(mode=0o600)
+    return count
+
+
+VARIABLE: Final = "JUNCTION_ADMIN_KEY"
+ADMIN_KEY_FILE: Final = "admin.key"
+
+
+async def take_admin_key(keys: KeyRing, environ: Mapping[str, str]) -> bool:
+    """Let the key of the environment, if there is one, be the administrator's."""
+    given = environ.get(VARIABLE, "")
+    if given:
+        await keys.adopt(given, VARIABLE)
+    return bool(given)
+
+
+async def make_admin_key(keys: KeyRing, folder: Path) -> str:
+    """A key for the first administrator; it is written down for the commands of this machine."""
+    _, text = await keys.create(Role.ADMIN, Role.ADMIN.value, LOCAL_OWNER.id)
+    _write(folder / ADMIN_KEY_FILE, text)
+    return text
+
+
+def kept_admin_key(folder: Path) -> str | None:
+    """The key as it was written down, if it still is."""
+    try:
+        return (folder / ADMIN_KEY_FILE).read_text("utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.unlink(missing_ok=True)  # never write into a file that others may have open
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(number, "w", encoding="utf-8") as file:
+        file.write(text + "\n")

@@ -11,17 +11,16 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.config.settings import Settings
-from mcp_junction.eras.lot import Lot
+from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.sessions.listen import Listen
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.sessions.stateless import Listen, StatelessClient
 
 
 class Backend(Protocol):
     settings: Settings
-    lot: Lot
+    parked_calls: ParkedCalls
     """Where calls wait for their clients."""
     quotas: Quotas
     """The usage of every principal."""
@@ -86,7 +85,7 @@ class Backend(Protocol):
         """It is over."""
         ...
 
-    def introduced(self, client: Session | Visitor) -> None:
+    def introduced(self, client: Session | StatelessClient) -> None:
         """A client has said who it is and what it can do."""
         ...
 

@@ -15,14 +15,14 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.calls.methods import ROUTED, address
-from mcp_junction.catalog.kinds import BY_LIST, Kind
+from mcp_junction.catalog.kinds import BY_LIST, OfferKind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import cycles, encode, frames
 from mcp_junction.protocol.envelope import check_client_info
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merge import cursor_in
+from mcp_junction.protocol.merged_list import cursor_in
 from mcp_junction.protocol.names import spelling_for
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
@@ -36,7 +36,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 
 if TYPE_CHECKING:
-    from mcp_junction.protocol.batch import Part
+    from mcp_junction.protocol.requests import Part
 
 Begun = bytes | asyncio.Task[bytes | None] | None
 Answer = bytes | Coroutine[Any, Any, bytes | None] | None
@@ -80,7 +80,7 @@ class Dispatcher:
         self._tasks.spawn(self._batch_later(session, self.begin_batch(session, parts, session)))
 
     async def _batch_later(self, session: Session, begun: list[Begun]) -> None:
-        from mcp_junction.protocol.batch import join
+        from mcp_junction.protocol.requests import join
 
         answers = await self.batch_ended(begun)
         if answers:
@@ -195,13 +195,23 @@ class Dispatcher:
         return self._page_when_settled(session, frame_id, kind, cursor, meta)
 
     async def _page_when_settled(
-        self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None, meta: Raw | None
+        self,
+        session: Session,
+        frame_id: bytes,
+        kind: OfferKind,
+        cursor: str | None,
+        meta: Raw | None,
     ) -> bytes:
         await self._backend.settled()
         return self._page(session, frame_id, kind, cursor, meta)
 
     def _page(
-        self, session: Session, frame_id: bytes, kind: Kind, cursor: str | None, meta: Raw | None
+        self,
+        session: Session,
+        frame_id: bytes,
+        kind: OfferKind,
+        cursor: str | None,
+        meta: Raw | None,
     ) -> bytes:
         catalog = self._backend.snapshot.catalog
         try:

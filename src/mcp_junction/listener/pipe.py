@@ -17,7 +17,7 @@ from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.requests import Request
+from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import INVALID_REQUEST
 from mcp_junction.tasks import TaskScope
 
@@ -48,7 +48,7 @@ class PipeClient:
 
     def receive(self, frame: Frame) -> None:
         """Take one frame, and answer on the wire."""
-        if type(frame) is Request:  # nearly all are
+        if type(frame) is ClientRequest:  # nearly all are
             frame_id: bytes = frame.id
         elif frame.id and frame.method:
             frame_id = frames.octets(frame.id)

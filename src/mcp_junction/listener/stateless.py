@@ -2,7 +2,8 @@
 
 Every request says everything about its sender; what it says is checked here, and against the HTTP
 headers that repeat it where there are any. Lists are answered inline, a routed request becomes a
-Call, ``subscriptions/listen`` stays. The answer goes on the Way it is given, whatever kind that is.
+Call, ``subscriptions/listen`` stays. The answer goes on the
+ReplyChannel it is given, whatever kind that is.
 """
 
 from __future__ import annotations
@@ -16,33 +17,32 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
-from mcp_junction.calls.habits import Habit
 from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS
+from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.calls.snapshot import Handler
-from mcp_junction.calls.visit import Visit
+from mcp_junction.calls.stateless_call import StatelessCall
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import BY_LIST, Kind
+from mcp_junction.catalog.kinds import BY_LIST, OfferKind
 from mcp_junction.errors import CursorError, FrameError, StateError
-from mcp_junction.listener import agreement
-from mcp_junction.listener.agreement import Headers
+from mcp_junction.listener import header_check as agreement
 from mcp_junction.listener.backend import Backend
-from mcp_junction.listener.introductions import Introductions
+from mcp_junction.listener.client_cache import ClientCache
+from mcp_junction.listener.header_check import Headers
 from mcp_junction.listener.replies import HTTP_STATUS, Reply, refusal, refuse_version
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.cycles import ID_KEY, is_from_junction, reachable_member
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merge import cursor_in
-from mcp_junction.protocol.requests import Request
+from mcp_junction.protocol.merged_list import cursor_in
+from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     SERVER_INFO_KEY,
     STATELESS_VERSIONS,
 )
-from mcp_junction.sessions.listen import Listen, Wanted
-from mcp_junction.sessions.visitor import Visitor
+from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Delivery, Outcome
 
@@ -55,7 +55,7 @@ Rest = Coroutine[Any, Any, None] | None
 """What is left to be done for an answer, if anything."""
 
 
-class Way(Wire, Protocol):
+class ReplyChannel(Wire, Protocol):
     """The way back to a stateless client, which ends with the answer."""
 
     def end(self, frame: bytes) -> Rest:
@@ -72,7 +72,7 @@ class StatelessDispatcher:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.introductions = Introductions(backend)
+        self.introductions = ClientCache(backend)
         self.running: dict[Hashable, Call | Listen] = {}
         """What the client can end before it is over, by the keys that fronts gave it."""
         self.listens: dict[Listen, asyncio.Future[None]] = {}
@@ -96,7 +96,7 @@ class StatelessDispatcher:
         frame: Frame,
         frame_id: bytes,
         key: Hashable,
-        way: Way,
+        way: ReplyChannel,
         headers: Headers | None = None,
     ) -> Rest:
         """Answer a request; what is left to do is returned. Whatever is wrong is answered, too.
@@ -104,7 +104,7 @@ class StatelessDispatcher:
         While it runs it is found by its key. ``headers`` are those that repeat it, if any.
         """
         try:
-            params = frame.known if type(frame) is Request else frame.members()
+            params = frame.known if type(frame) is ClientRequest else frame.members()
             meta, last = params.get("_meta"), self.introductions.last
             if meta == last.meta and principal is last.principal and endpoint is last.endpoint:
                 said = last.said  # most often it is the same one again
@@ -117,18 +117,18 @@ class StatelessDispatcher:
                 return self._own(visitor, frame_id, method, params, key, way)
             snapshot = self._backend.snapshot
             name = params.get("name")
-            habits = snapshot.habits
-            habit = name and habits.get(
+            route_cache = snapshot.route_cache
+            habit = name and route_cache.get(
                 (visitor.spelling, visitor.endpoint, method, _join((name,)))
             )
             if not habit:
-                habit = habits.formed(visitor, method, params, snapshot.catalog)
+                habit = route_cache.formed(visitor, method, params, snapshot.catalog)
             if headers is not None:
                 _compare(headers, said.version, habit, params)
         except FrameError as error:
             words = f"{frame.method[:100]}: {error}"
             return way.end_with(frame_id, refusal(frame_id, error.code, words))
-        call = self.running[key] = Visit(
+        call = self.running[key] = StatelessCall(
             visitor,
             snapshot,
             method,
@@ -148,12 +148,12 @@ class StatelessDispatcher:
 
     def _own(
         self,
-        visitor: Visitor | None,
+        visitor: StatelessClient | None,
         frame_id: bytes,
         method: str,
         params: dict[str, Raw],
         key: Hashable,
-        way: Way,
+        way: ReplyChannel,
     ) -> Rest:
         if visitor is None:
             reply: Reply | Coroutine[Any, Any, Reply] = refuse_version(frame_id, params["_meta"])
@@ -171,7 +171,7 @@ class StatelessDispatcher:
 
     # -- what we answer ourselves
 
-    def _discovered(self, visitor: Visitor, frame_id: bytes) -> Reply:
+    def _discovered(self, visitor: StatelessClient, frame_id: bytes) -> Reply:
         found: dict[str, Any] = {
             "supportedVersions": STATELESS_VERSIONS,
             "capabilities": self._backend.capabilities(visitor.endpoint),
@@ -184,7 +184,7 @@ class StatelessDispatcher:
         return Reply(encode.ready_with(frame_id, payload, self._tail(ours)))
 
     def _list(
-        self, visitor: Visitor, frame_id: bytes, kind: Kind, params: dict[str, Raw]
+        self, visitor: StatelessClient, frame_id: bytes, kind: OfferKind, params: dict[str, Raw]
     ) -> Reply | Coroutine[Any, Any, Reply]:
         try:
             cursor = cursor_in(params)
@@ -203,7 +203,12 @@ class StatelessDispatcher:
         return then(*given)
 
     def _page(
-        self, visitor: Visitor, frame_id: bytes, kind: Kind, cursor: str | None, meta: Raw | None
+        self,
+        visitor: StatelessClient,
+        frame_id: bytes,
+        kind: OfferKind,
+        cursor: str | None,
+        meta: Raw | None,
     ) -> Reply:
         catalog = self._backend.snapshot.catalog
         try:
@@ -233,7 +238,7 @@ class StatelessDispatcher:
     # -- calls
 
     async def _run(
-        self, key: Hashable, frame_id: bytes, call: Call, way: Way, handle: Handler
+        self, key: Hashable, frame_id: bytes, call: Call, way: ReplyChannel, handle: Handler
     ) -> None:
         try:
             outcome = await handle(call)
@@ -253,7 +258,9 @@ class StatelessDispatcher:
         try:
             if headers is not None:
                 catalog = call.snapshot.catalog
-                habit = call.snapshot.habits.formed(call.caller, call.method, call.params, catalog)
+                habit = call.snapshot.route_cache.formed(
+                    call.caller, call.method, call.params, catalog
+                )
                 _compare(headers, version, habit, call.params)
         except FrameError as error:
             words = f"{call.method}: {error}"
@@ -264,7 +271,7 @@ class StatelessDispatcher:
 
     def _listen(
         self,
-        visitor: Visitor,
+        visitor: StatelessClient,
         frame_id: bytes,
         params: dict[str, Raw],
         key: Hashable,
@@ -306,7 +313,7 @@ class StatelessDispatcher:
     def withdraw(self, state: bytes, reason: str) -> None:
         """The client will not come back with what it was asked."""
         try:
-            self._backend.lot.withdraw(frames.text(state) or "", reason)
+            self._backend.parked_calls.withdraw(frames.text(state) or "", reason)
         except StateError:
             pass  # a server's own, and none of ours
 
@@ -333,7 +340,7 @@ class StatelessDispatcher:
                 running.drop(reason)
 
 
-def _compare(headers: Headers, version: bytes, habit: Habit, params: dict[str, Raw]) -> None:
+def _compare(headers: Headers, version: bytes, habit: CachedRoute, params: dict[str, Raw]) -> None:
     """Raise FrameError when headers say something else than a routed request."""
     if habit.said is not None and agreement.is_plain(headers, version, *habit.said):
         return
@@ -343,7 +350,7 @@ def _compare(headers: Headers, version: bytes, habit: Habit, params: dict[str, R
         agreement.check_arguments(headers, habit.headers, params)
 
 
-async def _later(frame_id: bytes, coming: Coroutine[Any, Any, Reply], way: Way) -> None:
+async def _later(frame_id: bytes, coming: Coroutine[Any, Any, Reply], way: ReplyChannel) -> None:
     rest = way.end_with(frame_id, await coming)
     if rest is not None:
         await rest

@@ -182,7 +182,7 @@ class StdioListener:
             if session.protocol_version not in BATCHING:
                 raise error
             # Imported where it is used: hardly a client does this.
-            from mcp_junction.protocol.batch import split
+            from mcp_junction.protocol.requests import split
 
             parts = split(line)
         except FrameError as refused:

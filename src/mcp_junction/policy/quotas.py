@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from mcp_junction.config.limits import UNLIMITED, Quota
+from mcp_junction.config.settings import UNLIMITED, Quota
 from mcp_junction.policy.principal import Principal
 
 T = TypeVar("T")

@@ -1,17 +1,23 @@
-"""Bytes to lines, bounded, without I/O.
-
-Chunks are collected and searched for the line feed once each, so a long line costs time in
-proportion to its length. A line over the limit is not kept: its head and tail are, so that the call
-it belonged to can be found and failed. It knows nothing of JSON.
-"""
+"""Splits bytes into lines, within limits and without I/O; and joins many small pieces into few."""
 
 from __future__ import annotations
 
 from io import BytesIO
 from typing import Final, NamedTuple
 
-from mcp_junction.protocol.pieces import MANY, merge_small
-from mcp_junction.protocol.sizes import DEFAULT_LIMIT
+from mcp_junction.protocol.versions import DEFAULT_LIMIT
+
+MANY: Final = 64
+"""After how many parts to look; a power of two, so that a mask tells when."""
+_SMALL: Final = 64 * 1024
+
+
+def merge_small(parts: list[bytes], joint: bytes = b"") -> None:
+    """Make the last MANY parts one, unless they are large; ``joint`` is what stands between."""
+    last = parts[-MANY:]
+    if sum(map(len, last)) < _SMALL:
+        parts[-MANY:] = [joint.join(last)]
+
 
 _KEPT: Final = 4096
 _LINE_FEED: Final = ord("\n")

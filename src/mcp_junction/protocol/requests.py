@@ -1,26 +1,31 @@
-"""Requests of clients, read in one pass: the envelope, and the params one level deep.
+"""Clients' requests, parsed in one pass (envelope, and params one level deep); and batches of them.
 
-Nearly every message of a client is a plain request. Whatever is not, or not plainly so, is left to
-``frames.decode``, which takes what is unusual and says what is wrong.
+Batches are JSON arrays of messages, which versions before 2025-06-18 allow.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any, Final
+
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.errors import FrameError
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import (
     ID_STARTS,
     LEAST_REPEAT,
     MAX_DEPTH,
     MAX_ID_BYTES,
+    NOTHING,
     SMALL,
     Frame,
 )
+from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
 
 
-class Request(Frame, gc=False):
+class ClientRequest(Frame, gc=False):
     """A request whose params have been read; it has them as members only, and its id as bytes."""
 
     known: dict[str, Raw] = msgspec.field(default_factory=dict)
@@ -62,4 +67,60 @@ def decode(data: bytes) -> Frame:
         or len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
     ):
         return frames.decode(data)
-    return Request(_VERSION, frame_id, found.method, known=found.params)  # type: ignore[arg-type]
+    return ClientRequest(_VERSION, frame_id, found.method, known=found.params)  # type: ignore[arg-type]
+
+
+MAX_BATCH: Final = 100
+MAX_ANSWERS: Final = 1000
+"""In a batch of a server, which has been asked them."""
+
+Part = Frame | FrameError
+
+
+@cache
+def _elements(most: int) -> msgspec.json.Decoder[Any]:
+    """Reads an array of at most so many elements: it stops at the first that is too many, so that a
+    body full of commas is not taken apart into a million pieces first."""
+    members = [(f"element_{number}", Raw, NOTHING) for number in range(most)]
+    elements: Any = msgspec.defstruct(
+        "_Elements", members, array_like=True, forbid_unknown_fields=True
+    )
+    return msgspec.json.Decoder(elements)
+
+
+def split(data: bytes) -> list[Part]:
+    """The messages of a batch, in their order. Raises FrameError when the array itself is wrong."""
+    return [_part(text) for text in texts(data)]
+
+
+def texts(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
+    """The messages as they were written. Raises FrameError when the array itself is wrong."""
+    try:
+        read = _elements(most).decode(data)
+    except msgspec.ValidationError:
+        message = f"a batch may hold {most} messages, not more"
+        raise FrameError(INVALID_REQUEST, message) from None
+    except RecursionError:
+        raise FrameError(PARSE_ERROR, frames.TOO_DEEP) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError(PARSE_ERROR, str(error)) from None
+    found = [bytes(raw) for raw in msgspec.structs.astuple(read) if raw]
+    if not found:
+        raise FrameError(INVALID_REQUEST, "the batch is empty")
+    return found
+
+
+def join(answers: list[bytes]) -> bytes:
+    """The answers to a batch as one line."""
+    return b"[%b]\n" % b",".join([answer.rstrip(b"\n") for answer in answers])
+
+
+def _part(data: bytes) -> Part:
+    try:
+        frame = frames.decode(data)
+    except FrameError as error:
+        return error
+    if frame.method == "initialize" and frame.id:
+        message = "initialize must not be part of a batch: send it first, and alone"
+        return FrameError(INVALID_REQUEST, message, bytes(frame.id))
+    return frame

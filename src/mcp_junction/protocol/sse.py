@@ -9,9 +9,8 @@ import re
 from typing import Final, NamedTuple
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.pieces import MANY, merge_small
-from mcp_junction.protocol.sizes import DEFAULT_LIMIT
-from mcp_junction.protocol.versions import INVALID_REQUEST
+from mcp_junction.protocol.lines import MANY, merge_small
+from mcp_junction.protocol.versions import DEFAULT_LIMIT, INVALID_REQUEST
 
 LEAST_RETRY: Final = 1.0
 """Seconds to wait before a stream is opened again, even if its server asks for less."""

@@ -1,6 +1,6 @@
-"""Constants of the protocol: versions, methods, error codes. A test holds them against the SDK's.
+"""Constants of the protocol: versions, methods, error codes, log levels, default limits.
 
-Not a model of the messages: payloads pass through unread.
+A test compares them with the SDK's.
 """
 
 from __future__ import annotations
@@ -78,3 +78,11 @@ LOG_LEVELS: Final = (
 def negotiate(wanted: str) -> str:
     """The version to answer ``initialize`` with: the client's if we speak it, else our newest."""
     return wanted if wanted in HANDSHAKE_VERSIONS else LATEST_HANDSHAKE
+
+
+DEFAULT_LIMIT: Final = 16 * 1024 * 1024
+"""Bytes of one line."""
+MAX_CLIENT_INFO: Final = 16 * 1024
+"""Bytes of ``clientInfo``, and of a client's ``capabilities``."""
+DEFAULT_PAGE_SIZE: Final = 10_000
+"""Items of one page."""

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from mcp_junction.config.expand import without_references
+from mcp_junction.config.variables import without_references
 from mcp_junction.errors import MaskError
-from mcp_junction.redaction.names import is_credential_name, is_secret_name, names_secret
+from mcp_junction.redaction.detect import is_credential_name, is_secret_name, names_secret
 from mcp_junction.redaction.secrets import SecretSources, find_secrets, with_spellings
 from mcp_junction.redaction.texts import MASK, redact
 

@@ -153,7 +153,7 @@ def _secrets_in(source: ServerDefinition | _Url | str) -> Iterable[str]:
 
 
 def _is_strong(secret: str) -> bool:
-    from mcp_junction.redaction.values import is_ordinary
+    from mcp_junction.redaction.detect import is_ordinary
 
     return len(secret) >= _LEAST and not is_ordinary(secret)
 

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_junction.redaction.detect import SECRET_WORDS, Memo, names_secret
 from mcp_junction.redaction.known import KNOWN, KnownSecrets
-from mcp_junction.redaction.memo import Memo
-from mcp_junction.redaction.names import SECRET_WORDS, names_secret
 
 SUMMARY: Final = 500
 LOOKED_AT: Final = 1_000

@@ -25,12 +25,10 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
-from mcp_junction.config.environment import is_common_variable
-from mcp_junction.config.expand import without_references
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.redaction.names import is_credential_name
+from mcp_junction.config.variables import is_common_variable, without_references
+from mcp_junction.redaction.detect import is_credential_name, is_token, unusual_parts
 from mcp_junction.redaction.texts import SHORTEST
-from mcp_junction.redaction.values import is_token, unusual_parts
 
 _LEAST: Final = 6
 _LONG_USER: Final = 12

@@ -13,8 +13,8 @@ import msgspec
 
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.policy.principal import Principal
+from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import FILE
-from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.rules import check_version
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState
@@ -23,19 +23,19 @@ from mcp_junction.upstream.state import ServerState
 class AbsentServers:
     """Lists and removes servers that are in the store, but not in the current config file."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: RegistryContext) -> None:
+        self._context = context
         self.lock = asyncio.Lock()
         """Held while servers become absent, come back or are removed."""
 
     async def all(self) -> list[ServerRecord]:
         """Every absent server, by name."""
-        found = await self._ground.store.servers.all()
+        found = await self._context.store.servers.all()
         return [_without_status(record) for record in found if self._is_absent(record)]
 
     async def get(self, ref: str) -> ServerRecord:
         """One by id or name. Raises NotFound."""
-        found = await self._ground.store.servers.find(ref)
+        found = await self._context.store.servers.find(ref)
         if found is None or not self._is_absent(found):
             raise NotFound(f"there is no server {ref!r}")
         return _without_status(found)
@@ -43,14 +43,14 @@ class AbsentServers:
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
         """Remove one for good, pins and all. Raises NotFound, FileOwned, VersionConflict."""
         async with self.lock:
-            if (member := self._ground.roster.find(ref)) is not None:
+            if (member := self._context.roster.find(ref)) is not None:
                 raise FileOwned(member.name)  # it has come back while we waited
             record = await self.get(ref)
             check_version(record, if_match)
             detail = {"absent": True}
-            async with self._ground.act(actor, "server.remove", record, detail=detail):
-                await self._ground.store.servers.remove(record.id)
-        self._ground.tell("server.removed", record)
+            async with self._context.act(actor, "server.remove", record, detail=detail):
+                await self._context.store.servers.remove(record.id)
+        self._context.tell("server.removed", record)
 
     async def explain_taken_name(self, name: str) -> AlreadyExists:
         """Make the error for a name that is taken: it says by which kind of server."""
@@ -65,7 +65,7 @@ class AbsentServers:
         )
 
     def _is_absent(self, record: ServerRecord) -> bool:
-        return record.origin == FILE and self._ground.roster.find(record.id) is None
+        return record.origin == FILE and self._context.roster.find(record.id) is None
 
 
 def _without_status(record: ServerRecord) -> ServerRecord:

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import msgspec
 
-from mcp_junction.config.environment import without_own
 from mcp_junction.config.registration import ConnectionConfig, Registration, definition_of
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
+from mcp_junction.config.variables import without_own
 from mcp_junction.redaction.connections import mask_connection
 from mcp_junction.store.records import ServerRecord
 

@@ -18,13 +18,13 @@ import msgspec
 from mcp_junction.catalog import pins, suspicion
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.catalog.pins import Change
-from mcp_junction.catalog.suspicion import Flag, Tool
+from mcp_junction.catalog.pins import DefinitionChange
+from mcp_junction.catalog.suspicion import ExaminedTool, Flag
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_for
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.member import Decision, Member
-from mcp_junction.registry.shelving import Prepared, Shelving, prepare
+from mcp_junction.registry.tool_storage import Prepared, ToolStorage, prepare
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
 from mcp_junction.store.store import Store
@@ -49,7 +49,7 @@ class Inspection:
     def __init__(
         self,
         store: Store,
-        shelving: Shelving,
+        shelving: ToolStorage,
         tasks: TaskScope,
         member_of: Callable[[Upstream], Member | None],
         members: Callable[[], Iterable[Member]],
@@ -181,7 +181,7 @@ def differences(before: ToolRecord, after: ToolRecord) -> list[str]:
     return [str(change) for change in pins.diff(*texts)][:_FEW]
 
 
-def changes_of(tool: ToolRecord) -> tuple[Change, ...]:
+def changes_of(tool: ToolRecord) -> tuple[DefinitionChange, ...]:
     """What is different in a tool from what is pinned."""
     if tool.pinned_definition is None:
         return ()
@@ -194,12 +194,13 @@ def _text(definition: bytes) -> bytes:
 
 
 def _examined(
-    offerings: list[Offering], iterate: Callable[[Iterable[Tool]], Iterable[Tool]] = iter
+    offerings: list[Offering],
+    iterate: Callable[[Iterable[ExaminedTool]], Iterable[ExaminedTool]] = iter,
 ) -> dict[str, Flags]:
     """What is to be looked at, by the server's id and the tool."""
     ids = {offering.upstream.key: offering.upstream.definition.id for offering in offerings}
     tools = (
-        Tool(Pair(offering.upstream.key, offer.name), pins.define(offer.members))
+        ExaminedTool(Pair(offering.upstream.key, offer.name), pins.define(offer.members))
         for offering in offerings
         for offer in offering.tools
     )

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from mcp_junction.health.verdict import WINDOW, Facts
-from mcp_junction.registry.ground import Ground
+from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
 from mcp_junction.telemetry.exposition import Family, MetricKind, exposition
 from mcp_junction.upstream.state import ServerState
@@ -24,16 +24,16 @@ _PREFIX: Final = "mcp_aggregator_"
 _CHECK: Final = f"{_PREFIX}health_check_"
 
 
-def metrics_of(ground: Ground, facts_of: Callable[[Member], Facts]) -> bytes:
+def metrics_of(context: RegistryContext, facts_of: Callable[[Member], Facts]) -> bytes:
     """All there is to export, at this moment."""
-    families = [*_fleet(ground), *_health(ground, facts_of), *_audit(ground), *_tasks(ground)]
-    return exposition([*families, _unattributed(ground)])
+    families = [*_fleet(context), *_health(context, facts_of), *_audit(context), *_tasks(context)]
+    return exposition([*families, _unattributed(context)])
 
 
-def _fleet(ground: Ground) -> list[Family]:
-    count = Counter(member.status for member in ground.roster)
-    tools = sum(member.tool_count for member in ground.roster)
-    sessions = len(ground.junction.sessions)
+def _fleet(context: RegistryContext) -> list[Family]:
+    count = Counter(member.status for member in context.roster)
+    tools = sum(member.tool_count for member in context.roster)
+    sessions = len(context.junction.sessions)
     return [
         Family(
             f"{_PREFIX}servers_total",
@@ -46,12 +46,12 @@ def _fleet(ground: Ground) -> list[Family]:
     ]
 
 
-def _health(ground: Ground, facts_of: Callable[[Member], Facts]) -> list[Family]:
+def _health(context: RegistryContext, facts_of: Callable[[Member], Facts]) -> list[Family]:
     seconds: dict[str, float] = {}
     failed: dict[str, float] = {}
     healthy: dict[str, float] = {}
     reachable: dict[str, float] = {}
-    wanted = [one for one in ground.roster if one.status is not ServerState.DISCONNECTED]
+    wanted = [one for one in context.roster if one.status is not ServerState.DISCONNECTED]
     for member in islice(wanted, LABELLED):
         name, facts = member.name, facts_of(member)
         failed[name] = facts.error_rate
@@ -82,8 +82,8 @@ def _health(ground: Ground, facts_of: Callable[[Member], Facts]) -> list[Family]
     ]
 
 
-def _audit(ground: Ground) -> list[Family]:
-    audit = ground.audit
+def _audit(context: RegistryContext) -> list[Family]:
+    audit = context.audit
     return [
         Family(
             f"{_PREFIX}audit_rows_lost_total",
@@ -99,8 +99,8 @@ def _audit(ground: Ground) -> list[Family]:
     ]
 
 
-def _tasks(ground: Ground) -> list[Family]:
-    supervision, label = ground.supervision, "task"
+def _tasks(context: RegistryContext) -> list[Family]:
+    supervision, label = context.supervision, "task"
     failures = supervision.failures
     down = {name: supervision.down_by_name[name] for name in failures}
     return [
@@ -114,23 +114,23 @@ def _tasks(ground: Ground) -> list[Family]:
         Family(
             f"{_PREFIX}store_rows_unreadable",
             "Rows of the store that cannot be read and are left out.",
-            {"": ground.store.unreadable},
+            {"": context.store.unreadable},
         ),
         Family(f"{_PREFIX}tasks_down", "Long-lived tasks that do not run now.", down, label),
         Family(
             f"{_PREFIX}events_lost_total",
             "Events that were never stored.",
-            {"": ground.bus.lost},
+            {"": context.bus.lost},
             kind=MetricKind.COUNTER,
         ),
     ]
 
 
-def _unattributed(ground: Ground) -> Family:
+def _unattributed(context: RegistryContext) -> Family:
     return Family(
         f"{_PREFIX}unattributed_messages_total",
         "Messages of servers dropped (log) or refused (question): whose they are is unknown.",
-        ground.junction.messages.unattributed,
+        context.junction.messages.unattributed,
         "kind",
         kind=MetricKind.COUNTER,
     )

@@ -18,7 +18,6 @@ import msgspec
 
 from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.bus.bus import Bus
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
@@ -29,6 +28,8 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.absent import AbsentServers
+from mcp_junction.registry.config_file import FileServers, Reloaded, recorded
+from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import (
     CONNECTING,
     FILE,
@@ -36,18 +37,16 @@ from mcp_junction.registry.definitions import (
     fields_of,
     record_of,
 )
-from mcp_junction.registry.desk import ToolDesk, decision_of
-from mcp_junction.registry.file import FileServers, Reloaded, recorded
-from mcp_junction.registry.ground import Ground
 from mcp_junction.registry.inspection import shown
-from mcp_junction.registry.life import Life
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.metrics import metrics_of
 from mcp_junction.registry.reviews import ToolReviews
 from mcp_junction.registry.rules import change_of, check, check_new, check_version
-from mcp_junction.registry.shelving import stored_lists, stored_offers
-from mcp_junction.registry.skills import SkillDesk
+from mcp_junction.registry.server_lifecycle import ServerLifecycle
+from mcp_junction.registry.skills import SkillChanges
 from mcp_junction.registry.state import State, state_of
+from mcp_junction.registry.tool_decisions import ToolDecisions, decision_of
+from mcp_junction.registry.tool_storage import stored_lists, stored_offers
 from mcp_junction.store.records import (
     HistoryRecord,
     OfferRecord,
@@ -56,6 +55,7 @@ from mcp_junction.store.records import (
     ToolRecord,
 )
 from mcp_junction.store.store import Store
+from mcp_junction.telemetry.bus import Bus
 from mcp_junction.upstream.state import ServerState
 
 _AT_ONCE: Final = 4
@@ -71,26 +71,26 @@ class Registry:
     """
 
     def __init__(self, junction: Junction, store: Store, audit: AuditLog, bus: Bus) -> None:
-        self._ground = Ground(junction, store, audit, bus)
+        self._context = RegistryContext(junction, store, audit, bus)
         self.denials = audit.denials
         self.audit = audit
         self._junction = junction
         self._fleet = junction.fleet
-        self._roster = self._ground.roster
-        self.absent = AbsentServers(self._ground)
-        self._file = FileServers(self._ground, self._admit, self._apply, self._drop)
+        self._roster = self._context.roster
+        self.absent = AbsentServers(self._context)
+        self._file = FileServers(self._context, self._admit, self._apply, self._drop)
         self._began = time.time()
         self._entrance = asyncio.Semaphore(_AT_ONCE)
 
     # -- life
 
     async def __aenter__(self) -> Self:
-        self._life = Life(self._ground)
-        self.skills = SkillDesk(self._ground)
-        self._desk = ToolDesk(self._ground, self.skills.classifying.look)
-        self.reviews = ToolReviews(self._ground, self._desk, self._life.live)
+        self._life = ServerLifecycle(self._context)
+        self.skills = SkillChanges(self._context)
+        self._desk = ToolDecisions(self._context, self.skills.classifying.look)
+        self.reviews = ToolReviews(self._context, self._desk, self._life.live)
         self._life.begin()
-        self._junction.keeper.review = self._desk.review
+        self._junction.live_catalog.review = self._desk.review
         self._junction.greet()
         await self._load()
         return self
@@ -106,15 +106,15 @@ class Registry:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._junction.keeper.review = None
+        self._junction.live_catalog.review = None
         await self._life.end()
-        await self._ground.tasks.close()
+        await self._context.tasks.close()
 
     async def _load(self) -> None:
         """Take up what is stored, and what the file says; nobody has to answer for that."""
-        store, config = self._ground.store, self._junction.config
+        store, config = self._context.store, self._junction.config
         known = await store.servers.all()
-        of_file = await recorded(self._ground, config, known)
+        of_file = await recorded(self._context, config, known)
         await self.skills.load()
         tools, offers = await stored_lists(store)
         written = {definition.key: definition for definition in config.servers}
@@ -147,7 +147,7 @@ class Registry:
         if lists:
             member.offering = Offering(upstream, **lists)
             member.tool_count = len(member.offering.tools)
-            self._junction.keeper.expect(shown(member, member.offering), listed=False)
+            self._junction.live_catalog.expect(shown(member, member.offering), listed=False)
         if wanted:
             self._start(member)
         return member
@@ -177,13 +177,17 @@ class Registry:
 
     def metrics(self) -> bytes:
         """How everything stands, as Prometheus reads it."""
-        return metrics_of(self._ground, self._life.facts)
+        return metrics_of(self._context, self._life.facts)
 
     def state(self) -> State:
         """All servers in one look."""
         interval = self._junction.settings.health_interval_ms / 1000
         uptime, indexed = time.time() - self._began, self._junction.finding.indexed
-        done = indexed, self.skills.classifying.classified, self._junction.keeper.catalog.tokens
+        done = (
+            indexed,
+            self.skills.classifying.classified,
+            self._junction.live_catalog.catalog.tokens,
+        )
         return state_of(self._roster, self._desk.synced_at, interval, uptime, *done)
 
     async def history(
@@ -192,11 +196,11 @@ class Registry:
         """What happened to a server's connection, newest first. Raises NotFound."""
         member = self._roster.get(ref)
         await self._life.written()
-        return await self._ground.store.history.of(member.id, limit=limit, before=before)
+        return await self._context.store.history.of(member.id, limit=limit, before=before)
 
     async def history_count(self, ref: str) -> int:
         """How many rows of history a server has. Raises NotFound."""
-        return await self._ground.store.history.count(self._roster.get(ref).id)
+        return await self._context.store.history.count(self._roster.get(ref).id)
 
     async def tools(self, ref: str | None = None) -> list[ToolRecord]:
         """The tools of a server, or of all, also of those that are not connected."""
@@ -237,14 +241,14 @@ class Registry:
         wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
         record = msgspec.structs.replace(record_of(made), status=status.value)
-        async with self._ground.act(actor, "server.register", record):
+        async with self._context.act(actor, "server.register", record):
             async with self._entrance:
                 try:
-                    record = await self._ground.store.servers.add(record)
+                    record = await self._context.store.servers.add(record)
                 except AlreadyExists:
                     raise await self.absent.explain_taken_name(record.name) from None
             member = self._admit(record)
-        self._ground.tell("server.registered", record, transport_type=record.transport_type)
+        self._context.tell("server.registered", record, transport_type=record.transport_type)
         return self._life.live(member)
 
     async def change(
@@ -264,15 +268,15 @@ class Registry:
             if not changes:
                 return self._life.live(member)
             detail = {"changed": sorted(changes)}
-            async with self._ground.act(actor, "server.change", before, detail=detail):
+            async with self._context.act(actor, "server.change", before, detail=detail):
                 try:
-                    after = await self._ground.store.servers.change(
+                    after = await self._context.store.servers.change(
                         before.id, changes, version=before.version
                     )
                 except AlreadyExists:
                     raise await self.absent.explain_taken_name(made.name) from None
                 await self._apply(member, after, frozenset(changes))
-            self._ground.tell("server.changed", after, changed=sorted(changes))
+            self._context.tell("server.changed", after, changed=sorted(changes))
             return self._life.live(member)
 
     async def connect(self, ref: str, actor: Principal) -> tuple[str, str]:
@@ -282,7 +286,7 @@ class Registry:
                 return member.status.value, "it is connected already"
             if not member.record.enabled:
                 return member.status.value, "it is disabled; enable it first"
-            async with self._ground.act(actor, "server.connect", member.record):
+            async with self._context.act(actor, "server.connect", member.record):
                 if not self._fleet.is_running(member.name):
                     self._redefine(member)
                     self._start(member)
@@ -300,7 +304,7 @@ class Registry:
         """
         found = self._roster.get(ref)
         detail = {"force": force}
-        async with self._ground.act(actor, "server.disconnect", found.record, detail=detail):
+        async with self._context.act(actor, "server.disconnect", found.record, detail=detail):
             pending = found.upstream.calls
             if force:
                 found.upstream.stop()  # who waits for its calls to end need not any more
@@ -319,10 +323,10 @@ class Registry:
             return
         async with self._held(self._owned(ref)) as member:
             check_version(member.record, if_match)
-            async with self._ground.act(actor, "server.remove", member.record):
-                await self._ground.store.servers.remove(member.id)
+            async with self._context.act(actor, "server.remove", member.record):
+                await self._context.store.servers.remove(member.id)
                 self._drop(member)
-            self._ground.tell("server.removed", member.record)
+            self._context.tell("server.removed", member.record)
 
     async def reload(self, config: Config) -> Reloaded:
         """Take over a new config file. Raises ConfigError: then nothing has changed."""
@@ -375,9 +379,9 @@ class Registry:
             return
         KNOWN.learn(after)
         member.upstream.redefined(after)
-        self._junction.keeper.renew()
+        self._junction.live_catalog.renew()
         if after.tools != before.tools and member.upstream.link is not None:
-            self._junction.keeper.announce(member.upstream)
+            self._junction.live_catalog.announce(member.upstream)
 
     def _replace(self, member: Member) -> None:
         """Reach a server another way."""

@@ -15,11 +15,11 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.bus.bus import Bus
 from mcp_junction.config.load import Config
 from mcp_junction.errors import ConfigError, JunctionError, StoreUnavailable
-from mcp_junction.registry.file import Reloaded
+from mcp_junction.registry.config_file import Reloaded
 from mcp_junction.registry.registry import Registry
+from mcp_junction.telemetry.bus import Bus
 
 log = logging.getLogger("mcp_junction.registry")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from mcp_junction.policy.principal import Principal
-from mcp_junction.registry.desk import ToolDesk
-from mcp_junction.registry.ground import Ground
+from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
+from mcp_junction.registry.tool_decisions import ToolDecisions
 from mcp_junction.store.records import ServerRecord, ToolRecord
 
 _PATIENCE: Final = 2.0
@@ -21,17 +21,17 @@ class ToolReviews:
     """Finds tools to decide about, and takes the decisions."""
 
     def __init__(
-        self, ground: Ground, desk: ToolDesk, live: Callable[[Member], ServerRecord]
+        self, context: RegistryContext, desk: ToolDecisions, live: Callable[[Member], ServerRecord]
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._desk = desk
         self._live = live
 
     async def all(self) -> list[ToolRecord]:
         """Tools that are quarantined, flagged, or not in their pinned form."""
         await self._desk.inspection.settled(_PATIENCE)
-        found = await self._ground.store.tools.reviewable()
-        return [tool for tool in found if tool.server_id in self._ground.roster]
+        found = await self._context.store.tools.reviewable()
+        return [tool for tool in found if tool.server_id in self._context.roster]
 
     async def find(self, ref: str) -> list[tuple[ServerRecord, ToolRecord]]:
         """Find the tools with an id or a namespaced name, each with its server.
@@ -39,7 +39,7 @@ class ToolReviews:
         More than one where names run together: `a` has `b.c`, and `a.b` has `c`.
         """
         await self._desk.inspection.settled(_PATIENCE)
-        store, roster = self._ground.store.tools, self._ground.roster
+        store, roster = self._context.store.tools, self._context.roster
         found = await store.by_id(ref) if ref.isprintable() else None
         if found is not None and found.server_id in roster:
             return [(self._live(roster.get(found.server_id)), found)]
@@ -55,8 +55,8 @@ class ToolReviews:
 
         Raises NotFound, and DefinitionChanged when it has changed since it was looked at.
         """
-        return await self._desk.approve(self._ground.roster.get(server), name, digest, actor)
+        return await self._desk.approve(self._context.roster.get(server), name, digest, actor)
 
     async def block(self, server: str, name: str, digest: str, actor: Principal) -> ToolRecord:
         """Keep a tool out until it is approved. Raises as ``approve`` does."""
-        return await self._desk.block(self._ground.roster.get(server), name, digest, actor)
+        return await self._desk.block(self._context.roster.get(server), name, digest, actor)

@@ -1,4 +1,4 @@
-"""SkillDesk: the skills that there are, and what follows for tools when they change."""
+"""SkillChanges: the skills that there are, and what follows for tools when they change."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from mcp_junction.errors import NotFound, VersionConflict
 from mcp_junction.policy.principal import Principal
-from mcp_junction.registry.classifying import Classifying
-from mcp_junction.registry.ground import Ground
-from mcp_junction.skills.taxonomy import taxonomy
+from mcp_junction.registry.background_classifier import BackgroundClassifier
+from mcp_junction.registry.context import RegistryContext
+from mcp_junction.skills.classifier import taxonomy
 from mcp_junction.store.records import SkillRecord
 from mcp_junction.store.skills import TAXONOMY
 
@@ -20,17 +20,17 @@ _APART: Final = re.compile(r"[^a-z0-9]+")
 _ID: Final = 60
 
 
-class SkillDesk:
+class SkillChanges:
     """Skills, one by one."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._skills = ground.store.skills
-        self.classifying = Classifying(ground)
+    def __init__(self, context: RegistryContext) -> None:
+        self._context = context
+        self._skills = context.store.skills
+        self.classifying = BackgroundClassifier(context)
 
     async def load(self) -> None:
         """Put in the skills to begin with, at the first start."""
-        if TAXONOMY not in await self._ground.store.generations():
+        if TAXONOMY not in await self._context.store.generations():
             await self._skills.seed([SkillRecord(s.id, s.name, s.description) for s in taxonomy()])
 
     # -- reading
@@ -48,7 +48,7 @@ class SkillDesk:
     async def holding(self, refs: Iterable[str]) -> set[tuple[str, str]]:
         """The tools that have any of these skills, by server's id and name. Raises NotFound."""
         ids = [(await self.get(ref)).id for ref in refs]
-        return await self._ground.store.classification.holding(ids)
+        return await self._context.store.classification.holding(ids)
 
     # -- changing
 
@@ -85,9 +85,9 @@ class SkillDesk:
 
     async def classify(self, server: str, actor: Principal) -> int:
         """Have all tools of a server classified again, soon; how many. Raises NotFound."""
-        member = self._ground.roster.get(server)
-        async with self._ground.act(actor, "tools.classify", member.record):
-            count = await self._ground.store.classification.forget(member.id)
+        member = self._context.roster.get(server)
+        async with self._context.act(actor, "tools.classify", member.record):
+            count = await self._context.store.classification.forget(member.id)
         self.classifying.look()
         return count
 
@@ -95,7 +95,7 @@ class SkillDesk:
         self, actor: Principal, action: str, skill: SkillRecord, **more: Any
     ) -> AbstractAsyncContextManager[None]:
         given = {"target": skill.id, **more}
-        return self._ground.audit.act(actor.id, actor.role.value, action, **given)
+        return self._context.audit.act(actor.id, actor.role.value, action, **given)
 
 
 def _id_of(name: str, taken: Collection[str]) -> str:

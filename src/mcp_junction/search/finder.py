@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.documents import Described, fields
-from mcp_junction.search.index import Hit, KeywordIndex
+from mcp_junction.search.index import Described, Hit, KeywordIndex, fields
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 

@@ -1,21 +1,71 @@
-"""KeywordIndex: field BM25 over tools, kept up to date one tool at a time.
-
-What a term weighs in a tool depends on that tool alone: lengths are held against fixed ones, not
-against the average of the moment, so that nothing has to be computed again when another tool comes
-or goes. Only how rare a term is changes with the rest, and that is looked up at each search. It
-knows no principals: ``search`` is told what it may answer with.
-"""
+"""KeywordIndex: BM25 over the fields of tools, updated one tool at a time."""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from math import log
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Raw
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.documents import DESCRIPTION, NAME, PARAMS, SERVER, Fields
-from mcp_junction.search.words import asked
+from mcp_junction.search.words import all_terms, asked, terms
+
+NAME: Final = "name"
+DESCRIPTION: Final = "description"
+PARAMS: Final = "params"
+SERVER: Final = "server"
+
+_READ: Final = 500
+"""Characters of a description. What comes later says less, and somebody may have written a book."""
+_NAMES: Final = 300
+"""Characters of a name."""
+_PARAMS: Final = 1000
+"""Characters of the names of all parameters."""
+
+Fields = dict[str, Counter[str]]
+
+
+class Described(Protocol):
+    """A tool: the name it is known by, and what its server says of it, raw."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def members(self) -> dict[str, Raw]: ...
+
+
+class _Schema(msgspec.Struct):
+    properties: dict[str, Raw] = {}
+
+
+_strings = msgspec.json.Decoder(str)
+_schemas = msgspec.json.Decoder(_Schema)
+
+
+def fields(server: str, tool: Described) -> Fields:
+    """The terms of a tool, by field. What cannot be read has none."""
+    members = tool.members
+    words = f"{_said(_strings, members.get('title'))} {_said(_strings, members.get('description'))}"
+    schema = _said(_schemas, members.get("inputSchema"))
+    params = " ".join(schema.properties) if schema else ""
+    return {
+        NAME: Counter(all_terms(tool.name[:_NAMES])),
+        DESCRIPTION: Counter(terms(words[:_READ])),
+        PARAMS: Counter(all_terms(params[:_PARAMS])),
+        SERVER: Counter(all_terms(server[:_NAMES])),
+    }
+
+
+def _said(decoder: msgspec.json.Decoder[Any], raw: Raw | None) -> Any:
+    try:
+        return decoder.decode(raw) if raw is not None else ""
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
 class Field(NamedTuple):

@@ -13,12 +13,13 @@ from typing import Final
 
 from msgspec import Raw
 
-from mcp_junction.protocol import encode, frames, levels
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND
-from mcp_junction.sessions.listen import Listen, is_told_by
 from mcp_junction.sessions.session import Session
-from mcp_junction.subscriptions.resources import Subscriptions
+from mcp_junction.sessions.stateless import Listen, is_told_by
+from mcp_junction.sessions.subscriptions import Subscriptions
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream

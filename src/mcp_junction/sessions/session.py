@@ -11,10 +11,10 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.principal import CALLING_ROLES, Principal
 from mcp_junction.policy.quotas import QuotaUsage
-from mcp_junction.policy.roles import CALLING_ROLES
-from mcp_junction.protocol import encode, envelope, frames, levels
+from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import (
@@ -26,7 +26,7 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 from mcp_junction.upstream.questions import RELAYED, askable, refusal
 
 _question_ids = itertools.count(1)
@@ -164,7 +164,7 @@ class Session:
             if frame.error:
                 waiting.set_result(outcomes.refused(frame.error))
             else:
-                waiting.set_result(Outcome(Kind.RESULT, frame.result))
+                waiting.set_result(Outcome(OutcomeKind.RESULT, frame.result))
 
     def cancelled(self, request_id: bytes, reason: str) -> None:
         """The client no longer wants an answer."""

@@ -5,5 +5,5 @@ vectors), *Subject* (a tool to be classified), *Classifier* (subjects to *Verdic
 skills, each with a confidence), *Model* (all that is computed with vectors, as the service calls
 it), *ModelWorker* (the Model in a process of its own, so that its weights and its work are not the
 service's). It knows no store and no server: who feeds it, and keeps what it says, is
-``registry/classifying.py``.
+``registry/background_classifier.py``.
 """

@@ -1,19 +1,58 @@
-"""Classifier: which skills a tool has; and ZeroShot, which knows by nothing but their descriptions.
+"""Classifier: which skills a tool has; ZeroShot decides by the descriptions of skills alone.
 
-ZeroShot computes with numpy, so only the worker process calls it (``worker_main.py``). A trained
-model takes its place there; an LLM takes the whole Classifier's place in the service.
+The taxonomy is what we begin with; an operator may change all of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Final, Protocol
+from importlib import resources
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_junction.skills.embedder import Embedder
-from mcp_junction.skills.taxonomy import Skill
-from mcp_junction.skills.vectors import stacked
+from mcp_junction.skills.embedder import Embedder, stacked
+
+
+class TaxonomySkill(msgspec.Struct, frozen=True):
+    """Something that tools can be good for."""
+
+    id: str
+    name: str
+    description: str
+
+
+def taxonomy() -> list[TaxonomySkill]:
+    """The skills that come with the program."""
+    file = resources.files("mcp_junction.skills").joinpath("taxonomy.json")
+    return msgspec.json.decode(file.read_bytes(), type=list[TaxonomySkill])
+
+
+_READ: Final = 200
+"""Characters of a description: what comes later says no more."""
+_NAME: Final = 300
+_SPLIT: Final = re.compile(r"[_\-./:\s]+|(?<=[a-z0-9])(?=[A-Z])")
+
+
+class _ToolText(msgspec.Struct):
+    title: Any = None
+    description: Any = None
+
+
+_decode = msgspec.json.Decoder(_ToolText).decode
+
+
+def text_of(name: str, definition: bytes) -> str:
+    """A tool's name, as words, and the beginning of what its server says of it."""
+    try:
+        told = _decode(definition)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        told = _ToolText()
+    said = [part for part in (told.title, told.description) if isinstance(part, str)]
+    words = " ".join(part for part in _SPLIT.split(name[:_NAME]) if part)
+    return f"{words}. {' '.join(said)[:_READ]}".encode(errors="replace").decode()
+
 
 MOST: Final = 3
 PRIMARY: Final = 0.5
@@ -33,7 +72,7 @@ class Subject(msgspec.Struct, frozen=True, gc=False):
     embedding: bytes
 
 
-class Verdict(msgspec.Struct, frozen=True, gc=False):
+class SkillVerdict(msgspec.Struct, frozen=True, gc=False):
     """One to three skills by their ids, the likeliest first, each with a confidence (0 to 1)."""
 
     confidences: dict[str, float]
@@ -45,19 +84,19 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
         return skill if confidence >= PRIMARY else None
 
 
-def verdict(confidences: dict[str, float]) -> Verdict:
+def verdict(confidences: dict[str, float]) -> SkillVerdict:
     """A verdict from what is thought of all skills: the best, and up to two more that count."""
     ranked = sorted(confidences.items(), key=lambda item: (-item[1], item[0]))
     chosen = [ranked[0], *(item for item in ranked[1:MOST] if item[1] >= _LEAST)]
-    return Verdict({skill: round(confidence, 4) for skill, confidence in chosen})
+    return SkillVerdict({skill: round(confidence, 4) for skill, confidence in chosen})
 
 
 class Classifier(Protocol):
     """Says what tools are good for."""
 
     async def __call__(
-        self, subjects: Sequence[Subject], skills: Sequence[Skill]
-    ) -> Sequence[Verdict | None]:
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+    ) -> Sequence[SkillVerdict | None]:
         """A verdict for each subject; None for one that could not be classified now."""
         ...
 
@@ -70,8 +109,8 @@ class ZeroShot:
         self._known: dict[str, bytes] = {}
 
     def __call__(
-        self, subjects: Sequence[Subject], skills: Sequence[Skill]
-    ) -> list[Verdict | None]:
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+    ) -> list[SkillVerdict | None]:
         if not subjects or not skills:
             return [None] * len(subjects)
         import numpy
@@ -83,7 +122,7 @@ class ZeroShot:
         ids = [skill.id for skill in skills]
         return [verdict(dict(zip(ids, map(float, row), strict=True))) for row in shares]
 
-    def _described(self, skills: Sequence[Skill]) -> list[bytes]:
+    def _described(self, skills: Sequence[TaxonomySkill]) -> list[bytes]:
         texts = [skill.description for skill in skills]
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
         known = (

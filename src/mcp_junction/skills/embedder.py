@@ -1,8 +1,8 @@
-"""Embedder: texts to vectors; and WordVectors, which has them from the ``wordllama`` wheel.
+"""Embedder: texts to vectors, and how vectors are stored (little-endian float32).
 
-Of that package only the two files are used, a tokenizer and a table of vectors; its code is not
-imported: it would load a client for downloads, and set up logging. Nothing is ever fetched.
-WordVectors loads numpy and tokenizers, so only the worker process calls it (``worker_main.py``).
+WordVectors reads them from the ``wordllama`` wheel, whose own module is not imported: it would
+load a client for downloads and set up logging. numpy is imported only by what computes, which runs
+in the worker process.
 """
 
 from __future__ import annotations
@@ -15,12 +15,42 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from mcp_junction.skills.vectors import packed
-
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from mcp_junction.skills.vectors import Matrix
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[numpy.float32]
+
+
+def packed(matrix: Matrix) -> list[bytes]:
+    """Each row as it is kept."""
+    return [row.astype("<f4").tobytes() for row in matrix]
+
+
+def stacked(vectors: Sequence[bytes]) -> Matrix:
+    """Vectors as the rows of a matrix. Raises ValueError when they are not of one length."""
+    import numpy
+
+    return numpy.stack([numpy.frombuffer(one, "<f4") for one in vectors]).astype(numpy.float32)
+
+
+def mean(vectors: Sequence[bytes]) -> bytes:
+    """The mean of vectors, of which there is at least one."""
+    import numpy
+
+    return packed(stacked(vectors).mean(axis=0, dtype=numpy.float64)[None, :])[0]
+
+
+def numbers(vector: bytes) -> list[float]:
+    """A vector as numbers, without numpy."""
+    import struct
+
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))
+
 
 _PACKAGE: Final = "wordllama"
 _TOKENIZER: Final = Path("tokenizers", "l2_supercat_tokenizer_config.json")

@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.skills.classifier import Subject, Verdict
-from mcp_junction.skills.taxonomy import Skill
+from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 
 HEAD: Final = struct.Struct("!I")
 LARGEST: Final = 256 * 1024 * 1024
@@ -30,7 +29,7 @@ class Classify(msgspec.Struct, tag=True, frozen=True):
     """Say which skills each tool has."""
 
     subjects: list[Subject]
-    skills: list[Skill]
+    skills: list[TaxonomySkill]
 
 
 class Average(msgspec.Struct, tag=True, frozen=True):
@@ -48,7 +47,7 @@ class Vectors(msgspec.Struct, tag=True, frozen=True):
 class Verdicts(msgspec.Struct, tag=True, frozen=True):
     """The answer to Classify."""
 
-    verdicts: list[Verdict | None]
+    verdicts: list[SkillVerdict | None]
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mcp_junction.skills.classifier import Subject, Verdict, ZeroShot
-from mcp_junction.skills.embedder import WordVectors
-from mcp_junction.skills.taxonomy import Skill
-from mcp_junction.skills.vectors import mean
+from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill, ZeroShot
+from mcp_junction.skills.embedder import WordVectors, mean
 
 
 class Model(Protocol):
@@ -23,8 +21,8 @@ class Model(Protocol):
         ...
 
     async def classify(
-        self, subjects: Sequence[Subject], skills: Sequence[Skill]
-    ) -> Sequence[Verdict | None]:
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+    ) -> Sequence[SkillVerdict | None]:
         """A verdict for each subject; None for one that could not be classified now."""
         ...
 

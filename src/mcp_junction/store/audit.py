@@ -30,8 +30,7 @@ from mcp_junction.store.records import (
     AuditWriter,
     SealedPage,
 )
-from mcp_junction.store.table import Table
-from mcp_junction.store.unreadable import UNREADABLE
+from mcp_junction.store.table import UNREADABLE, Table
 
 WRITERS = Table("audit_writers", AuditWriter)
 PAGES = Table("audit_pages", AuditPage)

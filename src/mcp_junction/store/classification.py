@@ -16,10 +16,10 @@ from mcp_junction.errors import UnreadableRow
 from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
 from mcp_junction.store.records import Classified, PendingTool
 from mcp_junction.store.skills import held, marked, places
-from mcp_junction.store.tools import LOCKED, TABLE, TOPIC
+from mcp_junction.store.tools import LOCKED, TOOLS_TABLE, TOOLS_TOPIC
 
 _PENDING: Final = (
-    f"SELECT {TABLE.selected}, tool_vectors.embedding FROM tools LEFT JOIN tool_vectors"
+    f"SELECT {TOOLS_TABLE.selected}, tool_vectors.embedding FROM tools LEFT JOIN tool_vectors"
     " ON tool_vectors.tool_id = tools.id AND tool_vectors.hash = tools.hash"
     " WHERE NOT is_classified AND gone_at IS NULL AND (server_id, id) > (?, ?)"
     " ORDER BY server_id, id LIMIT ?"
@@ -58,7 +58,7 @@ def _pending(rows: Rows) -> list[PendingTool]:
     found = []
     for row in map(tuple, rows):
         try:
-            found.append(PendingTool(TABLE.record(row[:-1]), row[-1]))
+            found.append(PendingTool(TOOLS_TABLE.record(row[:-1]), row[-1]))
         except UnreadableRow:
             pass  # it is reported
     return found
@@ -82,7 +82,7 @@ def _put(server_id: str, given: Sequence[Classified]) -> Script[set[str]]:
         " is_classified = ? WHERE id = ?",
         [_columns(one) for one in valid],
     )
-    yield bump(TOPIC)
+    yield bump(TOOLS_TOPIC)
     return {one.tool_id for one in valid}
 
 
@@ -129,5 +129,5 @@ def _forget(server_id: str) -> Script[int]:
         "UPDATE tools SET is_classified = ? WHERE server_id = ? AND gone_at IS NULL RETURNING id",
         (False, server_id),
     )
-    yield bump(TOPIC)
+    yield bump(TOOLS_TOPIC)
     return len(rows)

@@ -1,4 +1,4 @@
-"""Keys: the shelf of bearer keys, hashed and signed. Not how a key is checked, see ``identity/``.
+"""KeyTable: stores bearer keys, hashed and signed. ``identity/`` checks them.
 
 Each row carries a MAC over all its fields, under a key that is derived from the vault's: who can
 only write to the database can make no key, change none and take no revocation back by editing a
@@ -53,7 +53,7 @@ class StoredKeys(msgspec.Struct, frozen=True):
     """Whether a key for anybody but an administrator was ever made; true when that is not known."""
 
 
-class Keys:
+class KeyTable:
     """All keys, in force or revoked."""
 
     def __init__(self, database: Database, signer: Signer) -> None:

@@ -87,7 +87,7 @@ STANDING = frozenset(
 """What the gateway notes about a server: no new version."""
 
 
-class Definition(msgspec.Struct, frozen=True, gc=False):
+class ToolDefinitionRow(msgspec.Struct, frozen=True, gc=False):
     """One tool, prompt, resource or template as a server tells of it. The hash is for tools."""
 
     name: str

@@ -1,16 +1,11 @@
-"""Servers: the shelf of registered servers. What may hold a secret is sealed on the way in.
-
-A server is found by id or name. Its *definition* has a version: a change may name the one it was
-made from, and fails when somebody else was first. How it *stands* changes all the time and counts
-as no new version.
-"""
+"""Servers: registered servers and their connection history. What may hold a secret is sealed."""
 
 from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -23,12 +18,11 @@ from mcp_junction.errors import (
     VersionConflict,
 )
 from mcp_junction.store.database import Batch, Database, Query, Row, Rows, Script, bump, insert
-from mcp_junction.store.records import DEFINING, STANDING, ServerRecord
+from mcp_junction.store.records import DEFINING, STANDING, HistoryEvent, HistoryRecord, ServerRecord
 from mcp_junction.store.skills import held, marked
-from mcp_junction.store.table import Table
-from mcp_junction.store.unreadable import UNREADABLE
+from mcp_junction.store.table import UNREADABLE, Table
 
-TABLE = Table(
+SERVERS_TABLE = Table(
     "servers",
     ServerRecord,
     json={"capabilities"},
@@ -42,12 +36,14 @@ TABLE = Table(
         "healthy",
     },
 )
-TOPIC = "servers"
-_CONFIG = TABLE.columns.index("connection_config")
-_URL = TABLE.columns.index("health_check_url")
+SERVERS_TOPIC = "servers"
+_CONFIG = SERVERS_TABLE.columns.index("connection_config")
+_URL = SERVERS_TABLE.columns.index("health_check_url")
 _SEALED = "sealed:"
 """Before a sealed text, in base64, in a column of text."""
-_BY_ID_OR_NAME = f"SELECT {TABLE.selected} FROM servers WHERE id = ? OR name = ? ORDER BY id = ?"
+_BY_ID_OR_NAME = (
+    f"SELECT {SERVERS_TABLE.selected} FROM servers WHERE id = ? OR name = ? ORDER BY id = ?"
+)
 _SKILLS_OF = (
     "SELECT DISTINCT skill_id FROM skill_members"
     " WHERE tool_id IN (SELECT id FROM tools WHERE server_id = ?)"
@@ -87,7 +83,7 @@ class Servers:
 
     async def named(self, name: str) -> ServerRecord | None:
         """Find a server by its name only, not by its id."""
-        query = Query(f"SELECT {TABLE.selected} FROM servers WHERE name = ?", (name,))
+        query = Query(f"SELECT {SERVERS_TABLE.selected} FROM servers WHERE name = ?", (name,))
         found = await self._database.read(query, self._opened_all)
         return found[0] if found else None
 
@@ -96,8 +92,8 @@ class Servers:
     ) -> list[ServerRecord]:
         """By name; ``after`` is the last name of the page before."""
         query = Query(
-            f"SELECT {TABLE.selected} FROM servers WHERE name > ? AND (status = ? OR ? = '')"
-            " ORDER BY name LIMIT ?",
+            f"SELECT {SERVERS_TABLE.selected} FROM servers WHERE name > ?"
+            " AND (status = ? OR ? = '') ORDER BY name LIMIT ?",
             (after, status or "", status or "", limit),
         )
         return await self._database.read(query, self._readable)
@@ -146,13 +142,13 @@ class Servers:
     # -- scripts
 
     def _add(self, server: ServerRecord) -> Script[ServerRecord]:
-        sql = insert("servers", TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
-        values = TABLE.values(server)
+        sql = insert("servers", SERVERS_TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
+        values = SERVERS_TABLE.values(server)
         values[_CONFIG] = self._sealed(server.id, server.connection_config)
         values[_URL] = self._sealed_url(server.id, server.health_check_url)
         if not (yield Query(sql, values)):
             raise AlreadyExists(f"there is a server {server.name!r} already")
-        yield bump(TOPIC)
+        yield bump(SERVERS_TOPIC)
         return server
 
     def _change(
@@ -171,9 +167,9 @@ class Servers:
             stored["connection_config"] = self._sealed(after.id, after.connection_config)
         if "health_check_url" in stored:
             stored["health_check_url"] = self._sealed_url(after.id, after.health_check_url)
-        clause, args = TABLE.assignments(stored)
+        clause, args = SERVERS_TABLE.assignments(stored)
         yield Query(f"UPDATE servers SET {clause} WHERE id = ?", (*args, server_id))
-        yield bump(TOPIC)
+        yield bump(SERVERS_TOPIC)
         return after
 
     def _remove(self, server_id: str, version: int | None) -> Script[ServerRecord]:
@@ -182,7 +178,7 @@ class Servers:
         rows = yield Query(_SKILLS_OF, (server_id,))
         yield marked(row[0] for row in rows)
         yield Query("DELETE FROM servers WHERE id = ?", (server_id,))
-        yield bump(TOPIC)
+        yield bump(SERVERS_TOPIC)
         yield bump("tools")
         return server
 
@@ -197,7 +193,9 @@ class Servers:
         found = int(rows[0][0])
         if version is not None and found != version:
             raise VersionConflict("the server", found)
-        rows = yield Query(f"SELECT {TABLE.selected} FROM servers WHERE id = ?", (server_id,))
+        rows = yield Query(
+            f"SELECT {SERVERS_TABLE.selected} FROM servers WHERE id = ?", (server_id,)
+        )
         return msgspec.structs.replace(self._opened_all(rows)[0], version=found)
 
     def _reseal(self) -> Script[int]:
@@ -265,7 +263,7 @@ class Servers:
                 pass  # it is reported
             except VaultError as error:
                 missing = missing or (error if isinstance(error, MissingKey) else None)
-                UNREADABLE.note(TABLE.name, row, error)
+                UNREADABLE.note(SERVERS_TABLE.name, row, error)
         if missing is not None and not found:
             raise missing
         return found
@@ -277,7 +275,7 @@ class Servers:
             values[_URL] = self._opened_url(row[0], row[_URL])
         except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeError):
             values[_CONFIG] = None  # which is no connection: the row cannot be read
-        return TABLE.record(values)
+        return SERVERS_TABLE.record(values)
 
 
 def _note(standing: Mapping[str, Mapping[str, Any]]) -> Script[None]:
@@ -297,3 +295,57 @@ def _only(changes: Mapping[str, Any], allowed: frozenset[str]) -> None:
 
 def _identity(server_id: str, column: str = "connection_config") -> str:
     return f"servers/{server_id}/{column}"
+
+
+HISTORY_TABLE = Table("connection_history", HistoryRecord, json={"details"})
+KEPT: Final = 1_000
+"""Entries per server; older ones make room."""
+_PRUNE_EVERY: Final = 100
+
+
+class History:
+    """Connection history."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(
+        self, server_id: str, event: HistoryEvent, details: Mapping[str, Any] | None = None
+    ) -> HistoryRecord:
+        """Raises NotFound when the server is gone."""
+        script = _add(server_id, event, dict(details or {}), time.time())
+        return await self._database.write(script, durable=False)
+
+    async def of(
+        self, server_id: str, *, before: int | None = None, limit: int = 100
+    ) -> list[HistoryRecord]:
+        """Newest first; ``before`` is the last id of the page before."""
+        query = Query(
+            f"SELECT {HISTORY_TABLE.selected} FROM connection_history"
+            " WHERE server_id = ? AND id < ? ORDER BY id DESC LIMIT ?",
+            (server_id, before if before is not None else 2**62, limit),
+        )
+        return await self._database.read(query, HISTORY_TABLE.records)
+
+    async def count(self, server_id: str) -> int:
+        """How many entries of a server are kept."""
+        query = Query("SELECT count(*) FROM connection_history WHERE server_id = ?", (server_id,))
+        return await self._database.read(query, lambda rows: int(rows[0][0]))
+
+
+def _add(
+    server_id: str, event: HistoryEvent, details: dict[str, Any], at: float
+) -> Script[HistoryRecord]:
+    if not (yield Query("SELECT id FROM servers WHERE id = ?", (server_id,))):
+        raise NotFound(f"there is no server with the id {server_id!r}")
+    rows = yield bump("connection_history")
+    record = HistoryRecord(int(rows[0][0]), server_id, event.value, details, at)
+    yield Query(insert(HISTORY_TABLE.name, HISTORY_TABLE.columns), HISTORY_TABLE.values(record))
+    if record.id % _PRUNE_EVERY == 0:
+        yield Query(
+            "DELETE FROM connection_history WHERE server_id = ? AND id <= ("
+            "SELECT id FROM connection_history WHERE server_id = ? ORDER BY id DESC"
+            " LIMIT 1 OFFSET ?)",
+            (server_id, server_id, KEPT),
+        )
+    return record

@@ -18,16 +18,16 @@ from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bu
 from mcp_junction.store.records import SkillRecord
 from mcp_junction.store.table import Table
 
-TABLE = Table("skills", SkillRecord)
-TOPIC: Final = "skills"
+SKILLS_TABLE = Table("skills", SkillRecord)
+SKILLS_TOPIC: Final = "skills"
 TAXONOMY: Final = "taxonomy"
 """Counted once, when the first skills are put in: those that are removed do not come back."""
-_SELECT: Final = f"SELECT {TABLE.selected} FROM skills"
+_SELECT: Final = f"SELECT {SKILLS_TABLE.selected} FROM skills"
 
 
 def held() -> Query:
     """Keep everybody else from marking until the transaction ends."""
-    return bump(TOPIC)
+    return bump(SKILLS_TOPIC)
 
 
 def marked(ids: Iterable[str]) -> Query:
@@ -52,12 +52,12 @@ class Skills:
     async def all(self) -> list[SkillRecord]:
         """By name."""
         query = Query(f"{_SELECT} ORDER BY name, id")
-        return await self._database.read(query, TABLE.records)
+        return await self._database.read(query, SKILLS_TABLE.records)
 
     async def get(self, id_or_name: str) -> SkillRecord:
         """Raises NotFound."""
         query = Query(f"{_SELECT} WHERE id = ? OR name = ?", (id_or_name, id_or_name))
-        found = await self._database.read(query, TABLE.records)
+        found = await self._database.read(query, SKILLS_TABLE.records)
         if not found:
             raise NotFound(f"there is no skill {id_or_name!r}")
         return next((one for one in found if one.id == id_or_name), found[0])
@@ -65,7 +65,7 @@ class Skills:
     async def behind(self) -> list[SkillRecord]:
         """Those whose vectors have not followed everything yet."""
         query = Query(f"{_SELECT} WHERE marked <> computed ORDER BY id")
-        return await self._database.read(query, TABLE.records)
+        return await self._database.read(query, SKILLS_TABLE.records)
 
     async def vectors(self, skill_id: str) -> list[bytes]:
         """The vectors of the tools that have a skill and are listed by their servers."""
@@ -120,24 +120,24 @@ def _seed(skills: Sequence[SkillRecord]) -> Script[bool]:
     )
     if not first:
         return False
-    rows = [TABLE.values(_dated(skill)) for skill in skills]
-    yield Batch(insert("skills", TABLE.columns), rows)
-    yield bump(TOPIC)
+    rows = [SKILLS_TABLE.values(_dated(skill)) for skill in skills]
+    yield Batch(insert("skills", SKILLS_TABLE.columns), rows)
+    yield bump(SKILLS_TOPIC)
     return True
 
 
 def _add(skill: SkillRecord) -> Script[SkillRecord]:
     yield held()
-    sql = insert("skills", TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
+    sql = insert("skills", SKILLS_TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
     skill = msgspec.structs.replace(skill, marked=1)
-    if not (yield Query(sql, TABLE.values(skill))):
+    if not (yield Query(sql, SKILLS_TABLE.values(skill))):
         raise AlreadyExists(f"there is a skill {skill.name!r} already")
     return skill
 
 
 def _locked(skill_id: str, version: int | None) -> Script[SkillRecord]:
     yield held()
-    skill = TABLE.first((yield Query(f"{_SELECT} WHERE id = ?", (skill_id,))))
+    skill = SKILLS_TABLE.first((yield Query(f"{_SELECT} WHERE id = ?", (skill_id,))))
     if skill is None:
         raise NotFound(f"there is no skill with the id {skill_id!r}")
     if version is not None and skill.version != version:
@@ -158,7 +158,7 @@ def _change(skill_id: str, changes: Mapping[str, str], version: int | None) -> S
     if taken:
         raise AlreadyExists(f"there is a skill {after.name!r} already")
     stored = {**changes, "version": after.version, "marked": after.marked}
-    clause, args = TABLE.assignments({**stored, "updated_at": after.updated_at})
+    clause, args = SKILLS_TABLE.assignments({**stored, "updated_at": after.updated_at})
     yield Query(f"UPDATE skills SET {clause} WHERE id = ?", (*args, skill_id))
     return after
 

@@ -36,8 +36,13 @@ from mcp_junction.store.database import (
     Statement,
     insert,
 )
-from mcp_junction.store.sqlite_reader import SqliteReaders, close_quietly, fetch
-from mcp_junction.store.waiting import ThreadJob, settle_all
+from mcp_junction.store.sqlite_reader import (
+    SqliteReaders,
+    ThreadJob,
+    close_quietly,
+    fetch,
+    settle_all,
+)
 
 log = logging.getLogger("mcp_junction.store")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Store: all shelves of one database; and how it is opened, by URL."""
+"""Store: all tables of one database, and how it is opened by URL."""
 
 from __future__ import annotations
 
@@ -8,20 +8,68 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from mcp_junction.errors import UsageError
+from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.classification import Classification
-from mcp_junction.store.database import PATIENCE, Database, Dialect, Query, Rows
+from mcp_junction.store.database import (
+    PATIENCE,
+    Database,
+    Dialect,
+    Query,
+    Rows,
+    Script,
+    bump,
+    migrate,
+)
 from mcp_junction.store.events import KEPT, Events
-from mcp_junction.store.history import History
-from mcp_junction.store.keys import Keys, Signer
-from mcp_junction.store.migrate import migrate
-from mcp_junction.store.offers import Offers
-from mcp_junction.store.servers import Sealer, Servers
-from mcp_junction.store.settings import RuntimeSettings
+from mcp_junction.store.keys import KeyTable, Signer
+from mcp_junction.store.records import SettingRecord
+from mcp_junction.store.servers import History, Sealer, Servers
 from mcp_junction.store.skills import Skills
-from mcp_junction.store.tools import Tools
-from mcp_junction.store.unreadable import UNREADABLE
+from mcp_junction.store.table import UNREADABLE, Table
+from mcp_junction.store.tools import Offers, Tools
+
+TABLE = Table("settings", SettingRecord, json={"value"})
+TOPIC = "settings"
+
+
+class RuntimeSettings:
+    """Settings by name, each a JSON value with a version."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self) -> dict[str, SettingRecord]:
+        query = Query(f"SELECT {TABLE.selected} FROM settings ORDER BY name")
+        found = await self._database.read(query, TABLE.records)
+        return {setting.name: setting for setting in found}
+
+    async def find(self, name: str) -> SettingRecord | None:
+        query = Query(f"SELECT {TABLE.selected} FROM settings WHERE name = ?", (name,))
+        return await self._database.read(query, TABLE.first)
+
+    async def put(
+        self, name: str, value: Any, by: str, *, version: int | None = None
+    ) -> SettingRecord:
+        """Set it; ``version`` is the one it was read with, 0 for none. Raises VersionConflict."""
+        return await self._database.write(_put(name, value, by, version))
+
+
+def _put(name: str, value: Any, by: str, version: int | None) -> Script[SettingRecord]:
+    rows = yield Query(
+        "INSERT INTO settings (name, value, version, updated_at, updated_by)"
+        " VALUES (?, ?, 1, ?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value,"
+        " version = settings.version + 1, updated_at = excluded.updated_at,"
+        " updated_by = excluded.updated_by"
+        f" RETURNING {', '.join(TABLE.columns)}",
+        (name, TABLE.value("value", value), time.time(), by),
+    )
+    setting = TABLE.record(rows[0])
+    if version is not None and setting.version != version + 1:
+        raise VersionConflict(f"the setting {name!r}", setting.version - 1)
+    yield bump(TOPIC)
+    return setting
+
 
 FILE: Final = "junction.db"
 _POSTGRES: Final = ("postgresql", "postgres")
@@ -42,7 +90,7 @@ class Store:
         self.classification = Classification(database)
         self.offers = Offers(database)
         self.history = History(database)
-        self.keys = Keys(database, vault)
+        self.keys = KeyTable(database, vault)
         self.settings = RuntimeSettings(database)
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)

@@ -1,20 +1,60 @@
-"""Table: how the records of one type lie in the rows of one table. No SQL beyond column lists.
-
-What is read is checked against the record's type: anyone may have written to the database. A row
-that does not fit is left out of a list and reported; asked for alone, it raises UnreadableRow.
-"""
+"""Table: how records of one type are stored in rows; UnreadableRows: rows that cannot be read."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from mcp_junction.errors import UnreadableRow
 from mcp_junction.store.database import Row, Rows
-from mcp_junction.store.unreadable import UNREADABLE, row_id
+
+log = logging.getLogger("mcp_junction.store")
+
+_MOST: Final = 10_000
+_WIDEST: Final = 64
+
+
+class UnreadableRows:
+    """The rows that could not be read when they were last asked for."""
+
+    def __init__(self) -> None:
+        self._rows: set[tuple[str, str]] = set()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forget all rows, as when another database is opened."""
+        self._rows.clear()
+
+    def note(self, table: str, row: Row, error: Exception) -> None:
+        """Report a row, if that was not done before."""
+        found = (table, row_id(row))
+        if found not in self._rows and len(self._rows) < _MOST:
+            self._rows.add(found)
+            words = (
+                "a row of the table %s cannot be read and is left out: id %s (%s);"
+                " restore the store from a backup, or remove the row"
+            )
+            log.error(words, table, found[1], type(error).__name__)
+
+    def forget(self, table: str, row: Row) -> None:
+        """A row could be read: if it is known as unreadable, it has been mended."""
+        if self._rows:
+            self._rows.discard((table, row_id(row)))
+
+
+def row_id(row: Row) -> str:
+    """What a row is called in a report: its first column, which never holds a secret."""
+    return ascii(row[0])[:_WIDEST]
+
+
+UNREADABLE: Final = UnreadableRows()
+
 
 R = TypeVar("R", bound=msgspec.Struct)
 

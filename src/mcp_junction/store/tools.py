@@ -1,9 +1,6 @@
-"""Tools: the shelf of what servers offer to call, and of what was decided about each tool.
+"""Tools: what servers offer, and what was decided about each tool.
 
-A server's list is replaced whole, by difference: what did not change is not written. A tool that
-leaves the list stays as *gone*, so that its pin and the operator's decisions are still there when
-it comes back. The first definition seen is the pinned one, and only an approval moves the pin; what
-is quarantined is decided by the rule in ``policy/pinning.py``, in the same transaction.
+Prompts, resources and templates (Offers) are stored too, so that a restart can serve at once.
 """
 
 from __future__ import annotations
@@ -18,7 +15,14 @@ import msgspec
 from mcp_junction.errors import DefinitionChanged, NotFound, UnreadableRow
 from mcp_junction.policy.pinning import PinnedState, is_quarantined
 from mcp_junction.store.database import Batch, Compute, Database, Load, Query, Row, Script, bump
-from mcp_junction.store.records import DECIDED, Definition, ToolChanges, ToolCount, ToolRecord
+from mcp_junction.store.records import (
+    DECIDED,
+    OfferRecord,
+    ToolChanges,
+    ToolCount,
+    ToolDefinitionRow,
+    ToolRecord,
+)
 from mcp_junction.store.skills import held, marked
 from mcp_junction.store.table import Table
 
@@ -34,7 +38,7 @@ def _salvage(row: Row) -> ToolRecord:
     return ToolRecord(tool_id, server_id, name, 0, b"{}", "", "", quarantined=True)
 
 
-TABLE = Table(
+TOOLS_TABLE = Table(
     "tools",
     ToolRecord,
     json={"fallbacks", "flags", "approved_flags", "skill_ids", "skill_confidences"},
@@ -48,7 +52,7 @@ TABLE = Table(
     },
     salvage=_salvage,
 )
-TOPIC = "tools"
+TOOLS_TOPIC = "tools"
 _WRITTEN = (
     "position",
     "definition",
@@ -59,7 +63,7 @@ _WRITTEN = (
     "updated_at",
     "gone_at",
 )
-_SELECT = f"SELECT {TABLE.selected} FROM tools"
+_SELECT = f"SELECT {TOOLS_TABLE.selected} FROM tools"
 LOCKED = "UPDATE servers SET id = id WHERE id = ? RETURNING id"
 """Held first by whoever changes several tools of a server: who waits for whom makes no circle."""
 
@@ -79,11 +83,11 @@ class Tools:
         where, args = ("WHERE server_id = ?", [server_id]) if server_id else ("WHERE 1 = 1", [])
         gone = "" if with_gone else "AND gone_at IS NULL"
         query = Query(f"{_SELECT} {where} {gone} ORDER BY server_id, position, name", args)
-        return await self._database.read(query, TABLE.records)
+        return await self._database.read(query, TOOLS_TABLE.records)
 
     async def find(self, server_id: str, name: str) -> ToolRecord | None:
         query = Query(f"{_SELECT} WHERE server_id = ? AND name = ?", (server_id, name))
-        return await self._database.read(query, TABLE.first)
+        return await self._database.read(query, TOOLS_TABLE.first)
 
     async def some(self, wanted: Collection[tuple[str, str]]) -> list[ToolRecord]:
         """Those of these, each by its server's id and its name, that are listed now."""
@@ -92,12 +96,12 @@ class Tools:
         places = ", ".join(["(?, ?)"] * len(wanted))
         where = f"gone_at IS NULL AND (server_id, name) IN (VALUES {places})"
         query = Query(f"{_SELECT} WHERE {where}", [part for one in wanted for part in one])
-        return await self._database.read(query, TABLE.records)
+        return await self._database.read(query, TOOLS_TABLE.records)
 
     async def by_id(self, tool_id: str) -> ToolRecord | None:
         """A tool that its server lists now."""
         query = Query(f"{_SELECT} WHERE id = ? AND gone_at IS NULL", (tool_id,))
-        return await self._database.read(query, TABLE.first)
+        return await self._database.read(query, TOOLS_TABLE.first)
 
     async def reviewable(self) -> list[ToolRecord]:
         """Listed tools that are quarantined, flagged, or not in their pinned form."""
@@ -106,7 +110,7 @@ class Tools:
             " AND (quarantined OR hash <> pinned_hash OR flags <> '[]')"
             " ORDER BY server_id, position, name"
         )
-        return await self._database.read(query, TABLE.records)
+        return await self._database.read(query, TOOLS_TABLE.records)
 
     async def get(self, server_id: str, name: str) -> ToolRecord:
         """Raises NotFound."""
@@ -132,7 +136,7 @@ class Tools:
     async def replace(
         self,
         server_id: str,
-        definitions: Sequence[Definition],
+        definitions: Sequence[ToolDefinitionRow],
         *,
         strict: bool = False,
         suspects: Collection[str] = (),
@@ -172,7 +176,7 @@ class _Review(NamedTuple):
     strict: bool
     suspects: frozenset[str]
 
-    def quarantines(self, known: ToolRecord | None, definition: Definition) -> bool:
+    def quarantines(self, known: ToolRecord | None, definition: ToolDefinitionRow) -> bool:
         state = None
         if known is not None:
             state = PinnedState(
@@ -187,17 +191,21 @@ class _Review(NamedTuple):
 
 
 def _replace(
-    server_id: str, definitions: Sequence[Definition], review: _Review
+    server_id: str, definitions: Sequence[ToolDefinitionRow], review: _Review
 ) -> Script[ToolChanges]:
     if not (yield Query(LOCKED, (server_id,))):
         raise NotFound(f"there is no server with the id {server_id!r}")
     rows = yield Query(f"{_SELECT} WHERE server_id = ?", (server_id,))
-    (made,) = yield Compute(lambda: _compare(server_id, TABLE.records(rows), definitions, review))
+    (made,) = yield Compute(
+        lambda: _compare(server_id, TOOLS_TABLE.records(rows), definitions, review)
+    )
     changes: ToolChanges
     changes, rewritten = made[0]
     count = len({definition.name for definition in definitions})
     if changes.added:
-        yield Load("tools", TABLE.columns, [TABLE.values(tool) for tool in changes.added])
+        yield Load(
+            "tools", TOOLS_TABLE.columns, [TOOLS_TABLE.values(tool) for tool in changes.added]
+        )
     if rewritten:
         yield held()
         yield marked({skill for tool in _moved(changes) for skill in tool.skill_ids})
@@ -206,12 +214,15 @@ def _replace(
         yield Batch(f"UPDATE tools SET {clause} WHERE id = ?", args)
     if changes or rewritten:
         yield Query("UPDATE servers SET tool_count = ? WHERE id = ?", (count, server_id))
-        yield bump(TOPIC)
+        yield bump(TOOLS_TOPIC)
     return changes
 
 
 def _compare(
-    server_id: str, before: list[ToolRecord], definitions: Sequence[Definition], review: _Review
+    server_id: str,
+    before: list[ToolRecord],
+    definitions: Sequence[ToolDefinitionRow],
+    review: _Review,
 ) -> tuple[ToolChanges, list[ToolRecord]]:
     """What is different, and which rows have to be written again for it."""
     now = time.time()
@@ -250,7 +261,7 @@ def _moved(changes: ToolChanges) -> list[ToolRecord]:
 
 
 def _new(
-    server_id: str, position: int, definition: Definition, review: _Review, now: float
+    server_id: str, position: int, definition: ToolDefinitionRow, review: _Review, now: float
 ) -> ToolRecord:
     return ToolRecord(
         id=str(uuid4()),
@@ -267,7 +278,7 @@ def _new(
 
 
 def _renewed(
-    old: ToolRecord, position: int, definition: Definition, review: _Review, now: float
+    old: ToolRecord, position: int, definition: ToolDefinitionRow, review: _Review, now: float
 ) -> ToolRecord:
     """A known tool as its server tells of it now. Only approval moves the pin."""
     differs = definition.hash != old.pinned_hash
@@ -289,28 +300,28 @@ def _renewed(
 
 
 def _change(server_id: str, name: str, changes: Mapping[str, Any]) -> Script[ToolRecord]:
-    clause, args = TABLE.assignments({**changes, "updated_at": time.time()})
+    clause, args = TOOLS_TABLE.assignments({**changes, "updated_at": time.time()})
     rows = yield Query(
         f"UPDATE tools SET {clause} WHERE server_id = ? AND name = ?"
-        f" RETURNING {', '.join(TABLE.columns)}",
+        f" RETURNING {', '.join(TOOLS_TABLE.columns)}",
         (*args, server_id, name),
     )
     if not rows:
         raise NotFound(f"there is no tool {name!r}")
-    yield bump(TOPIC)
-    return TABLE.record(rows[0])
+    yield bump(TOOLS_TOPIC)
+    return TOOLS_TABLE.record(rows[0])
 
 
 def _mark(server_id: str, marks: Mapping[str, tuple[Sequence[str], bool]]) -> Script[None]:
     rows = [
-        (TABLE.value("flags", list(flags)), quarantined, server_id, name)
+        (TOOLS_TABLE.value("flags", list(flags)), quarantined, server_id, name)
         for name, (flags, quarantined) in sorted(marks.items())
     ]
     yield Query(LOCKED, (server_id,))
     yield Batch(
         "UPDATE tools SET flags = ?, quarantined = ? WHERE server_id = ? AND name = ?", rows
     )
-    yield bump(TOPIC)
+    yield bump(TOOLS_TOPIC)
 
 
 _APPROVE: Final = (
@@ -324,12 +335,12 @@ def _decide(server_id: str, name: str, digest: str, assignments: str) -> Script[
     """Store a person's decision about the definition with this hash."""
     rows = yield Query(
         f"UPDATE tools SET {assignments}, updated_at = ? WHERE server_id = ? AND name = ?"
-        f" AND hash = ? AND gone_at IS NULL RETURNING {', '.join(TABLE.columns)}",
+        f" AND hash = ? AND gone_at IS NULL RETURNING {', '.join(TOOLS_TABLE.columns)}",
         (time.time(), server_id, name, digest),
     )
     if rows:
-        yield bump(TOPIC)
-        return TABLE.record(rows[0])
+        yield bump(TOOLS_TOPIC)
+        return TOOLS_TABLE.record(rows[0])
     found = yield Query(
         "SELECT hash FROM tools WHERE server_id = ? AND name = ? AND gone_at IS NULL",
         (server_id, name),
@@ -337,3 +348,56 @@ def _decide(server_id: str, name: str, digest: str, assignments: str) -> Script[
     if found:
         raise DefinitionChanged(found[0][0])
     raise NotFound(f"there is no tool {name!r}")
+
+
+OFFERS_TABLE = Table("offers", OfferRecord)
+OFFERS_TOPIC = "offers"
+_SAME = "server_id = ? AND kind = ?"
+
+
+class Offers:
+    """What servers offer besides tools."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def all(self, server_id: str | None = None) -> list[OfferRecord]:
+        """In the order their servers list them."""
+        where, args = ("WHERE server_id = ?", [server_id]) if server_id else ("", [])
+        query = Query(
+            f"SELECT {OFFERS_TABLE.selected} FROM offers {where}"
+            " ORDER BY server_id, kind, position",
+            args,
+        )
+        return await self._database.read(query, OFFERS_TABLE.records)
+
+    async def replace(
+        self, server_id: str, kind: str, definitions: Sequence[ToolDefinitionRow]
+    ) -> bool:
+        """All of one kind as they now are; whether anything changed. Raises NotFound."""
+        return await self._database.write(_replace_offers(server_id, kind, definitions))
+
+
+def _replace_offers(
+    server_id: str, kind: str, definitions: Sequence[ToolDefinitionRow]
+) -> Script[bool]:
+    locked = yield Query("UPDATE servers SET id = id WHERE id = ? RETURNING id", (server_id,))
+    if not locked:
+        raise NotFound(f"there is no server with the id {server_id!r}")
+    rows = yield Query(
+        f"SELECT name, position, definition FROM offers WHERE {_SAME}", (server_id, kind)
+    )
+    before = {row[0]: (row[1], bytes(row[2])) for row in rows}
+    after: dict[str, tuple[int, bytes]] = {}
+    for position, definition in enumerate(definitions):
+        after.setdefault(definition.name, (position, definition.definition))
+    if before == after:
+        return False
+    stale = [name for name, value in before.items() if after.get(name) != value]
+    fresh = [(name, *value) for name, value in after.items() if before.get(name) != value]
+    yield Batch(
+        f"DELETE FROM offers WHERE {_SAME} AND name = ?", [(server_id, kind, n) for n in stale]
+    )
+    yield Load("offers", OFFERS_TABLE.columns, [(server_id, kind, *values) for values in fresh])
+    yield bump(OFFERS_TOPIC)
+    return True

@@ -1,11 +1,28 @@
-"""Events: what sinks are given. They name tools canonically and hold no payloads, so no secrets."""
+"""Events for sinks, which are plain functions; and OutcomeName: how a call ended.
+
+Events name tools canonically and hold no payloads, so no secrets.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 
 import msgspec
+
+
+class OutcomeName(StrEnum):
+    """How something ended."""
+
+    OK = "ok"
+    TOOL_ERROR = "tool_error"  # the tool ran, and its result says that it failed (``isError``)
+    ERROR = "error"  # it failed: a JSON-RPC error, a lost link, a timeout, an unknown name
+    DENIED = "denied"  # the caller has no right to it
+    CANCELLED = "cancelled"
+    INPUT_REQUIRED = "input_required"  # the client was asked something; the call goes on after it
+    UNKNOWN = "unknown"  # the process died before it could tell
+
 
 log = logging.getLogger("mcp_junction.telemetry")
 

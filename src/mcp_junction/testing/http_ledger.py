@@ -42,7 +42,7 @@ _PAGE = "HTTP/1.1 {} X\r\ncontent-type: application/json\r\ncontent-length: {}\r
 Json = dict[str, Any]
 
 
-class Request:
+class LedgerRequest:
     """One request, and the ways to answer it."""
 
     def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
@@ -133,7 +133,7 @@ class HttpLedger:
             writer.close()
 
     async def route(
-        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: LedgerRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         path = request.path.partition("?")[0]
         if request.method == "POST" and path in ("/mcp", "/messages"):
@@ -165,7 +165,9 @@ class HttpLedger:
         channel.shared = True
         self.sessions[session] = channel
 
-    async def post(self, request: Request, writer: asyncio.StreamWriter, *, older: bool) -> None:
+    async def post(
+        self, request: LedgerRequest, writer: asyncio.StreamWriter, *, older: bool
+    ) -> None:
         if self.given.lines:
             self.write_down(event="line", text=request.body[:8192].decode("latin-1"))
         frame = json.loads(request.body)
@@ -336,7 +338,7 @@ PREFACES: dict[str, Callable[[HttpLedger, Channel, Json, Any], Any]] = {
 # -- bytes
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request | None:
+async def read_request(reader: asyncio.StreamReader) -> LedgerRequest | None:
     head = await reader.readuntil(b"\r\n\r\n")
     first, *rest = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ", 2)
@@ -345,7 +347,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
         name, _, value = text.partition(":")
         headers[name.lower()] = value.strip()
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Request(method, path, headers, body)
+    return LedgerRequest(method, path, headers, body)
 
 
 def page(status: int, body: bytes = b"", extra: str = "") -> bytes:

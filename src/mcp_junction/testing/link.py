@@ -15,8 +15,8 @@ from mcp_junction.calls.crossing import Crossing
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.eras.lot import Lot
-from mcp_junction.eras.seal import Seal
+from mcp_junction.eras.parked import ParkedCalls
+from mcp_junction.eras.tickets import Seal
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
@@ -30,15 +30,14 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.link import LastWords
+from mcp_junction.upstream.link import LinkEnd, LinkUsers
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
-from mcp_junction.upstream.terms import Terms
-from mcp_junction.upstream.users import LinkUsers
 
 Script = Callable[[Flight], Outcome | None]
 """What a server makes of a flight: how it ends, or None when it does not answer by itself."""
@@ -140,10 +139,10 @@ class FakeLink:
         self.era = era_of(protocol_version)
         self.notify("notifications/initialized")
 
-    async def last_words(self) -> LastWords:
+    async def last_words(self) -> LinkEnd:
         if self.code is None:
-            return LastWords("closed its output")
-        return LastWords(f"exited with code {self.code}", self.code)
+            return LinkEnd("closed its output")
+        return LinkEnd(f"exited with code {self.code}", self.code)
 
     @property
     def speaks_older(self) -> bool:
@@ -194,7 +193,7 @@ class FakeUpstream(Upstream):
         connected: bool = True,
         timeout_ms: int = 0,
         observer: Observer | None = None,
-        terms: Terms | None = None,
+        terms: ConnectPolicy | None = None,
         clock: Clock | None = None,
         era: Era = Era.HANDSHAKE,
         hello: Hello | None = None,
@@ -211,7 +210,7 @@ class FakeUpstream(Upstream):
             opener=self._opened,
             hello=told,
             observer=observer or DeafObserver(),
-            terms=terms or Terms(start_timeout=1.0),
+            terms=terms or ConnectPolicy(start_timeout=1.0),
             clock=clock or SystemClock(),
         )
         if connected:
@@ -277,4 +276,4 @@ class DeafObserver:
 
 def crossing(clock: Clock, seconds: float = 600.0) -> Crossing:
     """The crossing between eras, with a lot of its own."""
-    return Crossing(Lot(clock, Seal(), seconds, 1000), "test", "0")
+    return Crossing(ParkedCalls(clock, Seal(), seconds, 1000), "test", "0")

@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from mcp_junction.config.environment import is_common_variable, is_own_variable
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.variables import is_common_variable, is_own_variable
 from mcp_junction.errors import Phase, ServerError
 
 CHAIN = "MCP_JUNCTION_CHAIN"

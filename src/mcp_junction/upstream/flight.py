@@ -37,7 +37,7 @@ WRITTEN: Final = FlightState.WRITTEN
 DONE: Final = FlightState.DONE
 
 
-class Passenger(Protocol):
+class FlightCaller(Protocol):
     """Who a flight is for: hears what the server says before it answers."""
 
     @property
@@ -64,7 +64,7 @@ class Withdrawable(Protocol):
 
 
 @runtime_checkable
-class Parker(Passenger, Protocol):
+class ParkingCaller(FlightCaller, Protocol):
     """A passenger that takes questions without anyone waiting for the answer."""
 
     @property
@@ -85,7 +85,7 @@ class Flight(msgspec.Struct, eq=False):
     method: str
     future: asyncio.Future[Outcome]
     wire_id: bytes
-    passenger: Passenger | None = None
+    passenger: FlightCaller | None = None
     params: bytes = b""
     headers: bytes = b""
     """What a stateless server over HTTP wants repeated, ready-made."""
@@ -116,7 +116,7 @@ class Flight(msgspec.Struct, eq=False):
 
 def new_flight(
     method: str,
-    passenger: Passenger | None = None,
+    passenger: FlightCaller | None = None,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Flight:
     """A flight that has yet to be sent. To ask for the loop is a system call: pass it if known."""

@@ -1,19 +1,42 @@
-"""Link: one connection to a server, as the rest of Junction sees it."""
+"""Link: one connection to a server, as the rest of Junction sees it; our own requests on it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import Era
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.users import LinkUsers
+
+
+class LinkUsers:
+    """Remembers the only principal of one link, or that there were several."""
+
+    __slots__ = ("has_several", "only")
+
+    def __init__(self) -> None:
+        self.only: Principal | None = None
+        """The one principal that has used the link; None when nobody has, or several have."""
+        self.has_several = False
+
+    def note(self, principal: Principal) -> None:
+        """Note that a principal uses the link. Callers compare with ``only`` first: it is cheap."""
+        only = self.only
+        if only is None:
+            if not self.has_several:
+                self.only = principal
+        elif not only.is_same(principal):
+            self.only = None
+            self.has_several = True
 
 
 class Link(Protocol):
@@ -35,7 +58,7 @@ class Link(Protocol):
         ...
 
 
-class LastWords(msgspec.Struct, frozen=True):
+class LinkEnd(msgspec.Struct, frozen=True):
     """What can be said about a link that has ended."""
 
     what: str
@@ -81,7 +104,7 @@ class OwnedLink(Link, Protocol):
         """Let go of everything and end every flight."""
         ...
 
-    async def last_words(self) -> LastWords: ...
+    async def last_words(self) -> LinkEnd: ...
 
     @property
     def stderr_tail(self) -> str: ...
@@ -107,7 +130,7 @@ class OwnedLink(Link, Protocol):
         ...
 
 
-class Ear(Protocol):
+class LinkListener(Protocol):
     """Hears what a server says of its own accord on a link."""
 
     def heard(self, frame: Frame) -> None:
@@ -125,3 +148,28 @@ class Ear(Protocol):
     def renewed(self) -> None:
         """The server had forgotten us, and the conversation was opened anew on the same link."""
         ...
+
+
+async def inquire(
+    link: OwnedLink, server: str, method: str, params: bytes, meta: dict[str, Raw], timeout: float
+) -> Outcome:
+    """Ends by answer, loss of the link, or in time. ``meta`` tells a stateless server who asks."""
+    flight = new_flight(method)
+    flight.params = sealed(params, meta) if link.era is Era.STATELESS else params
+    link.send(flight)
+    either: set[asyncio.Future[Any]] = {flight.future, link.closed}
+    await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    if flight.future.done():
+        return flight.future.result()
+    if link.closed.done():
+        return outcomes.link_lost(server, flight.delivery, "the link ended")
+    late = outcomes.timed_out(server, flight.delivery, timeout)
+    flight.abandon(late, "timed out")
+    return late
+
+
+def sealed(params: bytes, meta: dict[str, Raw]) -> bytes:
+    """Params with our own envelope around them."""
+    found = frames.members(params)
+    envelope.sealed(found, meta)
+    return encode.dumps(found)

@@ -1,4 +1,4 @@
-"""Listening: the one ``subscriptions/listen`` kept open to a stateless server.
+"""ServerListen: the one ``subscriptions/listen`` kept open to a stateless server.
 
 It brings what the handshake era sends of its own accord: that a list, or a resource someone wants
 to hear of, has changed. When the wishes change, a new stream is opened, and the old one closed once
@@ -31,11 +31,11 @@ from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Greeting
 from mcp_junction.upstream.link import OwnedLink
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
-from mcp_junction.upstream.terms import Terms
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -53,7 +53,7 @@ _FINAL = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_VERSION
 _DONE = outcomes.result(b"{}")
 
 
-class _Stream:
+class _ListenStream:
     """One stream on the wire."""
 
     def __init__(self, link: OwnedLink, uris: frozenset[str], params: bytes) -> None:
@@ -71,7 +71,7 @@ class _Stream:
         self.flight.abandon(outcomes.cancelled(why, Delivery.UNKNOWN), why)
 
 
-class Listening:
+class ServerListen:
     """What we want to hear of one server, across its lives, and the stream that brings it."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Listening:
         meta: dict[str, Raw],
         clock: Clock,
         renewed: Callable[[], None],
-        terms: Terms,
+        terms: ConnectPolicy,
         *,
         lists: bool,
     ) -> None:
@@ -92,8 +92,8 @@ class Listening:
         self._lists: dict[str, bool] = {}
         self._wanted: set[str] = set()
         self._asked: list[tuple[str, asyncio.Future[Outcome]]] = []
-        self._stream: _Stream | None = None
-        self._opening: _Stream | None = None
+        self._stream: _ListenStream | None = None
+        self._opening: _ListenStream | None = None
         self._in_vain: frozenset[str] | None = None
         self._was_open = False
         self._is_late = False
@@ -171,7 +171,7 @@ class Listening:
 
     def _answer(self, asked: list[tuple[str, asyncio.Future[Outcome]]], outcome: Outcome) -> None:
         for uri, answer in asked:
-            if outcome.kind is not Kind.RESULT:
+            if outcome.kind is not OutcomeKind.RESULT:
                 self._wanted.discard(uri)
             if not answer.done():
                 answer.set_result(outcome)
@@ -256,7 +256,7 @@ class Listening:
         if wanted:
             notifications["resourceSubscriptions"] = sorted(wanted)
         params = encode.dumps({"notifications": notifications, "_meta": self._meta})
-        self._opening = stream = _Stream(link, wanted, params)
+        self._opening = stream = _ListenStream(link, wanted, params)
         either: set[asyncio.Future[Any]] = {stream.acknowledged, stream.flight.future, link.closed}
         await asyncio.wait(either, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         self._opening = None
@@ -283,11 +283,11 @@ class Listening:
                 refused = outcomes.failed(INVALID_PARAMS, words, server=self._server)
                 answer.set_result(_DONE if not uri or uri in honoured else refused)
 
-    def _failure(self, stream: _Stream) -> Outcome:
+    def _failure(self, stream: _ListenStream) -> Outcome:
         if not stream.is_over:
             return outcomes.timed_out(self._server, Delivery.UNKNOWN, _PATIENCE)
         outcome = stream.flight.future.result()
-        if outcome.kind is Kind.RESULT:
+        if outcome.kind is OutcomeKind.RESULT:
             return outcomes.failed(INVALID_REQUEST, "it ended the stream without a word")
         return outcome
 

@@ -1,9 +1,6 @@
-"""Negotiation: find out in which era a server speaks, and be greeted by it.
+"""Negotiation: finds out which era a server speaks, and greets it.
 
-``server/discover`` belongs to the stateless era, ``initialize`` to the other. Whatever a server
-makes of the one, short of an outage, leads to the other on the same link; only a server that has
-answered either properly has given a verdict. One that is silent may be slow to start: its answer to
-the first question still counts after the second was put. Opening and ending links is not done here.
+ServerQuirks remembers, over a server's connections, how it wants to be greeted.
 """
 
 from __future__ import annotations
@@ -26,28 +23,89 @@ from mcp_junction.protocol.versions import (
     Era,
 )
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta, read_discovery, read_greeting
 from mcp_junction.upstream.link import OwnedLink
-from mcp_junction.upstream.outcome import Delivery, Kind, Outcome
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
+
+
+class ServerQuirks:
+    """What is kept of one server from life to life."""
+
+    def __init__(self, transport: str, like: ServerQuirks | None = None) -> None:
+        self.refused: frozenset[Era] = frozenset()
+        """The eras that it refused in this life."""
+        self.speaks_older: bool = like is not None and like.speaks_older
+        """Whether it refused the newer HTTP transport as a server of the older one does."""
+        self._transport = transport
+        self._asked_older = False
+        self._is_probing = False
+        self._is_wary: bool = like is not None and like._is_wary
+
+    async def greet(
+        self, link: OwnedLink, hello: Hello, terms: ConnectPolicy
+    ) -> Greeting | GreetingRefusal:
+        """Be greeted on a link that has just been opened, and remember how."""
+        first, alone = self._first(hello)
+        if hello.only and first is not hello.prefers:
+            return GreetingRefusal("its transport is older than the stateless era", of_era=True)
+        self._is_probing = first is Era.STATELESS and not alone
+        talk = Negotiation(link, hello, terms.name, terms.version, terms.start_timeout)
+        greeting = await talk.greet(first, alone=alone)
+        self.speaks_older = talk.speaks_older
+        if link.closed.done():
+            of_era = alone and first is Era.STATELESS and self._transport == "stdio"
+            return GreetingRefusal("it exits on server/discover", of_era=of_era)
+        self._is_probing = False
+        if isinstance(greeting, Greeting):
+            self._is_wary = talk.was_silent and greeting.era is Era.HANDSHAKE
+            is_too_old = alone and not hello.only
+            self.refused = frozenset({Era.STATELESS} if is_too_old else talk.refused)
+            await link.opened(greeting.protocol_version)
+            talk.tidy()
+        return greeting
+
+    def _first(self, hello: Hello) -> tuple[Era, bool]:
+        """The era to address it in first, and whether there is no other."""
+        if self.speaks_older or self._transport == "sse":
+            return Era.HANDSHAKE, True
+        if hello.only:
+            return hello.prefers, True
+        return (Era.HANDSHAKE if self._is_wary else hello.prefers), False
+
+    def try_otherwise(self) -> bool:
+        """Whether to begin again at once, in another way, before it counts as a failure.
+
+        Some servers exit when they are first asked something other than initialize; one that
+        refused the newer HTTP transport may speak the older one.
+        """
+        if self._is_probing and self._transport == "stdio":
+            self._is_probing, self._is_wary = False, True
+            return True
+        if self._asked_older or self._transport != "http":
+            return False
+        self._asked_older = self.speaks_older
+        return self._asked_older
+
 
 PROBE_TIME: Final = 3.0
 _REFUSALS: Final = (UNSUPPORTED_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST, INVALID_PARAMS)
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class GreetingRefusal(msgspec.Struct, frozen=True):
     """A server that did not greet us: in words, and whether that says something of its era."""
 
     words: str
     of_era: bool
 
 
-class _Data(msgspec.Struct):
+class _VersionData(msgspec.Struct):
     supported: list[str] = []
 
 
-class _Error(msgspec.Struct):
-    data: _Data
+class _VersionError(msgspec.Struct):
+    data: _VersionData
 
 
 class Negotiation:
@@ -68,7 +126,7 @@ class Negotiation:
         self._alone = False
         self._probe: Flight | None = None
 
-    async def greet(self, first: Era, *, alone: bool = False) -> Greeting | Refusal:
+    async def greet(self, first: Era, *, alone: bool = False) -> Greeting | GreetingRefusal:
         """Be greeted in one era or else in the other; ``alone``: not in the other."""
         self._alone = alone
         greeting = await self._in(first)
@@ -90,18 +148,18 @@ class Negotiation:
             why = "the server answered initialize"
             self._probe.abandon(outcomes.cancelled(why, self._probe.delivery), why)
 
-    def _in(self, era: Era) -> Awaitable[Greeting | Refusal]:
+    def _in(self, era: Era) -> Awaitable[Greeting | GreetingRefusal]:
         return self._discover() if era is Era.STATELESS else self._initialize()
 
     # -- the stateless era
 
-    async def _discover(self) -> Greeting | Refusal:
+    async def _discover(self) -> Greeting | GreetingRefusal:
         version = LATEST_STATELESS
         self._probe = self._ask_discover(version)
         outcome = await self._outcome(self._probe, self._patience if self._alone else PROBE_TIME)
         if outcome is None:
             self.was_silent = True
-            return Refusal("no answer to server/discover", of_era=True)
+            return GreetingRefusal("no answer to server/discover", of_era=True)
         shared = _supported(outcome)
         if shared:
             self._probe = self._ask_discover(shared[-1])
@@ -121,7 +179,7 @@ class Negotiation:
 
     # -- the handshake era
 
-    async def _initialize(self) -> Greeting | Refusal:
+    async def _initialize(self) -> Greeting | GreetingRefusal:
         flight = new_flight("initialize")
         flight.params = self._hello.params(self._name, self._version)
         self._link.send(flight)
@@ -132,12 +190,12 @@ class Negotiation:
         self.speaks_older = self._link.speaks_older
         if outcome is None:
             slow = outcomes.timed_out(self._link.server, Delivery.UNKNOWN, self._patience)
-            return Refusal(f"initialize: {slow.message}", of_era=False)
-        if outcome.kind is Kind.RESULT:
+            return GreetingRefusal(f"initialize: {slow.message}", of_era=False)
+        if outcome.kind is OutcomeKind.RESULT:
             return _greeted(outcome)
         return await self._after_refusal(outcome)
 
-    async def _after_refusal(self, outcome: Outcome) -> Greeting | Refusal:
+    async def _after_refusal(self, outcome: Outcome) -> Greeting | GreetingRefusal:
         """The handshake was refused: a server that was slow to start may yet say why."""
         if self._probe is not None:
             said = await self._outcome(self._probe, PROBE_TIME)
@@ -146,7 +204,9 @@ class Negotiation:
                 return greeting
         if _supported(outcome) and Era.STATELESS in self.refused:
             return await self._discover()
-        return Refusal(f"initialize: {outcome.message}", of_era=_is_refusal(outcome, self._link))
+        return GreetingRefusal(
+            f"initialize: {outcome.message}", of_era=_is_refusal(outcome, self._link)
+        )
 
     async def _answer_to_probe(self, flight: Flight) -> Greeting | None:
         """What a server that was only slow says to the first question, if it says it first."""
@@ -175,22 +235,22 @@ class Negotiation:
         return flight.future.result() if flight.future.done() else None
 
 
-def _discovered(outcome: Outcome) -> Greeting | Refusal:
-    if outcome.kind is not Kind.RESULT:
+def _discovered(outcome: Outcome) -> Greeting | GreetingRefusal:
+    if outcome.kind is not OutcomeKind.RESULT:
         outage = outcome.delivery is Delivery.NOT_SENT
-        return Refusal(f"server/discover: {outcome.message}", of_era=not outage)
+        return GreetingRefusal(f"server/discover: {outcome.message}", of_era=not outage)
     try:
         greeting = read_discovery(outcome.payload)
     except (ValueError, FrameError, msgspec.MsgspecError) as error:
-        return Refusal(f"server/discover: {error}", of_era=True)
-    return greeting or Refusal("server/discover: it shares no version with us", of_era=True)
+        return GreetingRefusal(f"server/discover: {error}", of_era=True)
+    return greeting or GreetingRefusal("server/discover: it shares no version with us", of_era=True)
 
 
-def _greeted(outcome: Outcome) -> Greeting | Refusal:
+def _greeted(outcome: Outcome) -> Greeting | GreetingRefusal:
     try:
         return read_greeting(outcome.payload)
     except (ValueError, FrameError, msgspec.MsgspecError) as error:
-        return Refusal(str(error), of_era=False)
+        return GreetingRefusal(str(error), of_era=False)
 
 
 def _is_refusal(outcome: Outcome, link: OwnedLink) -> bool:
@@ -200,10 +260,10 @@ def _is_refusal(outcome: Outcome, link: OwnedLink) -> bool:
 
 def _supported(outcome: Outcome) -> list[str]:
     """The stateless versions we share with a server that refused another one."""
-    if outcome.kind is Kind.RESULT or outcome.code != UNSUPPORTED_VERSION:
+    if outcome.kind is OutcomeKind.RESULT or outcome.code != UNSUPPORTED_VERSION:
         return []
     try:
-        named = msgspec.json.decode(outcome.payload, type=_Error).data.supported
+        named = msgspec.json.decode(outcome.payload, type=_VersionError).data.supported
     except msgspec.MsgspecError:
         return []
     return [version for version in STATELESS_VERSIONS if version in named]

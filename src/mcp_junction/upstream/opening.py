@@ -1,4 +1,4 @@
-"""Opening: how a link to a server is made, by what its definition says. Its life is not here."""
+"""LinkOpener: how a link to a server is made, by what its definition says. Its life is not here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.read_budget import ReadBudget
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.stdio import StdioLink
-from mcp_junction.upstream.turns import Turns
 from mcp_junction.upstream.warden import Warden
 
 
-class Opening:
+class LinkOpener:
     """Opens links; one for all servers."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Opening:
         self._identity = identity
         self._warden = warden
         self._stalls = stalls
-        self._turns = Turns()
+        self._turns = ReadBudget()
 
     async def __call__(self, upstream: Upstream) -> OwnedLink:
         definition = upstream.definition
@@ -70,7 +70,7 @@ class Opening:
 
         definition = upstream.definition
         try:
-            if definition.transport == "http" and not upstream.manners.speaks_older:
+            if definition.transport == "http" and not upstream.quirks.speaks_older:
                 return HttpLink(
                     definition, upstream, limit, clock=upstream.clock, stalls=self._stalls
                 )

@@ -29,17 +29,17 @@ class Delivery(StrEnum):
     EXECUTED = "executed"  # an answer came and could not be used
 
 
-class Kind(StrEnum):
+class OutcomeKind(StrEnum):
     RESULT = "result"
     SUSPENDED = "suspended"  # a result that asks the client something; the call goes on after it
     ERROR = "error"
     CANCELLED = "cancelled"
 
 
-RESULT: Final = Kind.RESULT  # for the call path, see protocol/versions.py
-SUSPENDED: Final = Kind.SUSPENDED
-ERROR: Final = Kind.ERROR
-CANCELLED: Final = Kind.CANCELLED
+RESULT: Final = OutcomeKind.RESULT  # for the call path, see protocol/versions.py
+SUSPENDED: Final = OutcomeKind.SUSPENDED
+ERROR: Final = OutcomeKind.ERROR
+CANCELLED: Final = OutcomeKind.CANCELLED
 
 
 class _Words(msgspec.Struct):
@@ -53,7 +53,7 @@ class _Code(msgspec.Struct):
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt or call."""
 
-    kind: Kind
+    kind: OutcomeKind
     payload: Raw | bytes
     delivery: Delivery | None = None
 
@@ -80,7 +80,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         return encode.error(frame_id, self.payload)
 
 
-class Dressed(Outcome, frozen=True, gc=False):
+class EnvelopedOutcome(Outcome, frozen=True, gc=False):
     """A result of a server of another era than its client's.
 
     What we add to it is put on when it is written: it is not what the server said.
@@ -99,14 +99,14 @@ def result(payload: Raw | bytes) -> Outcome:
 
 def refused(payload: Raw | bytes) -> Outcome:
     """The server's own error, passed on as it is."""
-    return Outcome(Kind.ERROR, payload)
+    return Outcome(OutcomeKind.ERROR, payload)
 
 
 def failed(code: int, message: str, delivery: Delivery | None = None, **data: Any) -> Outcome:
     """An error of ours."""
     if delivery is not None:
         data["delivery"] = delivery.value
-    return Outcome(Kind.ERROR, encode.error_object(code, message, data or None), delivery)
+    return Outcome(OutcomeKind.ERROR, encode.error_object(code, message, data or None), delivery)
 
 
 def unavailable(server: str, why: str) -> Outcome:
@@ -152,4 +152,4 @@ def cancelled(reason: str, delivery: Delivery) -> Outcome:
     payload = encode.error_object(
         CALL_TIMEOUT, f"cancelled: {reason}", {"delivery": delivery.value}
     )
-    return Outcome(Kind.CANCELLED, payload, delivery)
+    return Outcome(OutcomeKind.CANCELLED, payload, delivery)

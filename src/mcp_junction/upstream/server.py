@@ -21,26 +21,24 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.levels import is_enough
+from mcp_junction.protocol.log_levels import is_enough
 from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND, Era
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.attempt import Attempts, Opener, as_server_error
-from mcp_junction.upstream.condition import Condition
+from mcp_junction.upstream.connect_policy import ConnectPolicy
+from mcp_junction.upstream.connecting import Connector, Opener, as_server_error
+from mcp_junction.upstream.extra_links import ExtraLinks
 from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, our_meta
-from mcp_junction.upstream.inquiry import inquire
-from mcp_junction.upstream.link import OwnedLink
-from mcp_junction.upstream.listening import Listening
-from mcp_junction.upstream.manners import Manners
+from mcp_junction.upstream.link import OwnedLink, inquire
+from mcp_junction.upstream.listening import ServerListen
+from mcp_junction.upstream.negotiation import ServerQuirks
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.state import SERVING, ServerState, may_follow
-from mcp_junction.upstream.terms import Terms
-from mcp_junction.upstream.twins import Twins
+from mcp_junction.upstream.state import SERVING, Condition, ServerState, may_follow
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -55,7 +53,7 @@ class Upstream:
         opener: Opener,
         hello: asyncio.Future[Hello],
         observer: Observer,
-        terms: Terms,
+        terms: ConnectPolicy,
         clock: Clock,
         session: object = None,
         primary: Upstream | None = None,
@@ -90,17 +88,19 @@ class Upstream:
         self._given_up = asyncio.Event()
         self._why_given_up = ""
         self._gate = Gate(clock)
-        self.manners: Manners = Manners(definition.transport, primary.manners if primary else None)
+        self.quirks: ServerQuirks = ServerQuirks(
+            definition.transport, primary.quirks if primary else None
+        )
         self.is_pooled = is_pooled
         """Whether it is for whoever has the same key, and so nobody in particular."""
         self._meta = our_meta(terms.name, terms.version)
-        self._listening = Listening(
+        self._listening = ServerListen(
             definition.key, self._meta, clock, self.renewed, terms, lists=primary is None
         )
-        self._attempts = Attempts(
-            self, opener, hello, self._stop, observer, self.manners, self._listening
+        self._attempts = Connector(
+            self, opener, hello, self._stop, observer, self.quirks, self._listening
         )
-        self._twins = Twins(self, self._twin)
+        self._extra_links = ExtraLinks(self, self._twin)
 
     @property
     def key(self) -> str:
@@ -131,14 +131,14 @@ class Upstream:
     def calls(self) -> int:
         """How many calls are under way, on whichever of its links."""
         own = self.current.calls if self.current is not None else 0
-        return own + self._gate.waiting + sum(twin.calls for twin in self._twins.every)
+        return own + self._gate.waiting + sum(twin.calls for twin in self._extra_links.every)
 
     def redefined(self, definition: ServerDefinition) -> None:
         """What is said of it is another, maybe its key; how it is reached is the same."""
         self.definition = definition
         if self.current is not None:
             self.current.server = definition.key
-        for twin in self._twins.every:
+        for twin in self._extra_links.every:
             twin.redefined(definition)
 
     # -- its twins
@@ -163,32 +163,32 @@ class Upstream:
 
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
         """This server as one session sees it: itself, or a twin with a link of its own."""
-        return self._twins.for_session(session, hello) if self.is_isolated else self
+        return self._extra_links.for_session(session, hello) if self.is_isolated else self
 
     @property
-    def twins(self) -> list[Upstream]:
+    def extra_links(self) -> list[Upstream]:
         """Its twins for sessions and eras."""
-        return list(self._twins)
+        return list(self._extra_links)
 
     def end_session(self, session: object) -> None:
         """A session is over: so is what was kept for it alone."""
-        self._twins.end_session(session)
+        self._extra_links.end_session(session)
 
     def speaks(self, era: Era) -> bool | None:
         """Whether it is known to speak an era; None when nobody has asked it."""
         if self.link is not None and self.link.era is era:
             return True
-        return False if era in self.not_spoken else self._twins.speaks(era)
+        return False if era in self.not_spoken else self._extra_links.speaks(era)
 
     async def in_era(self, era: Era) -> Upstream | None:
         """This server in an era: itself, also while it is down, or a twin; else None."""
         if self.link is None or self.link.era is era:
             return self
-        return None if era in self.not_spoken else await self._twins.in_era(era)
+        return None if era in self.not_spoken else await self._extra_links.in_era(era)
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
         """A twin in the handshake era for those who share a key; None when all are at work."""
-        return self._twins.pooled(key, hello)
+        return self._extra_links.pooled(key, hello)
 
     def unavailable(self) -> Outcome:
         """The answer to a call while it is down."""
@@ -207,7 +207,7 @@ class Upstream:
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
                 if self.state in SERVING:
                     self.failures = 0
-                elif self.manners.try_otherwise():
+                elif self.quirks.try_otherwise():
                     continue
                 self._failed(error)
             if not self.terms.restart or isinstance(self.error, EraError):
@@ -217,7 +217,7 @@ class Upstream:
             await unless(self._stop, unless(self._hurried, self.clock.sleep(wait)))
             self._hurried.clear()
         self._gate.send_away()  # it will not come
-        await self._twins.close(self.terms.end_grace * 2 + 1)
+        await self._extra_links.close(self.terms.end_grace * 2 + 1)
         if self._stop.is_set():
             self.error = None
             self._to(ServerState.DISCONNECTED)
@@ -239,7 +239,7 @@ class Upstream:
         self._gate.is_held = True
         self.link = None
         self._gate.send_away()
-        for twin in self._twins.every:
+        for twin in self._extra_links.every:
             twin.hold()
 
     def hurry(self) -> None:
@@ -294,7 +294,7 @@ class Upstream:
         raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
 
     def _up(self, link: OwnedLink) -> None:
-        self.not_spoken = set(self.manners.refused)
+        self.not_spoken = set(self.quirks.refused)
         if self.definition.runs_once:  # clients of the other era are bridged to it
             self.not_spoken |= {*Era} - {link.era}
         self.error = None

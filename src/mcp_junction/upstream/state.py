@@ -1,13 +1,4 @@
-"""The one state machine of a server. All its rules are here.
-
-    DISCONNECTED ─▶ CONNECTING ─▶ CONNECTED ◀─▶ DEGRADED
-                        │  ▲           │            │
-                        ▼  │           ▼            ▼
-                       ERROR ◀──────────────────────┘
-
-Every state may go to DISCONNECTED: that is the operator's doing. In stdio mode the same states
-carry the simpler names of ``SIMPLE``.
-"""
+"""The state machine of a server, with all its rules; and Condition, which makes it DEGRADED."""
 
 from __future__ import annotations
 
@@ -53,3 +44,23 @@ def parse_state(text: str) -> ServerState:
         if text.lower() in (state.lower(), simple):
             return state
     raise ValueError(f"{text!r} is not a state; use one of {', '.join(ServerState)}")
+
+
+class Condition:
+    """What is known of a server while its link is up."""
+
+    __slots__ = ("is_well", "reachable_junctions", "shortfall")
+
+    def __init__(self) -> None:
+        self.is_well = True
+        """Whether it is healthy by its checks and its calls."""
+        self.shortfall = ""
+        """Which of its lists were not read to the end, and why; empty when all were."""
+        self.reachable_junctions: frozenset[str] = frozenset()
+        """The ids of the Junctions behind it, as its lists name them."""
+
+    @property
+    def state(self) -> ServerState:
+        """The state that follows from it while the link is up."""
+        has_all = self.is_well and not self.shortfall
+        return ServerState.CONNECTED if has_all else ServerState.DEGRADED

@@ -18,8 +18,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from mcp_junction.config.limits import GENEROUS
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.settings import GENEROUS
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
@@ -27,12 +27,12 @@ from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.redaction.texts import cut_tail, redact_lines
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.causes import find_cause
 from mcp_junction.upstream.child_env import why_not_started
-from mcp_junction.upstream.exchange import Exchange
+from mcp_junction.upstream.failure_causes import find_cause
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.link import Ear, LastWords
-from mcp_junction.upstream.turns import LONG, Turns
+from mcp_junction.upstream.link import LinkEnd, LinkListener
+from mcp_junction.upstream.multiplexer import Multiplexer
+from mcp_junction.upstream.read_budget import LONG, ReadBudget
 from mcp_junction.upstream.warden import Ward, Warden
 
 if sys.platform == "linux":
@@ -50,12 +50,14 @@ _KILL_WAIT = 5.0
 class StdioLink:
     """One connection to one child process."""
 
-    def __init__(self, server: str, ear: Ear, line_limit: int, turns: Turns | None = None) -> None:
+    def __init__(
+        self, server: str, ear: LinkListener, line_limit: int, turns: ReadBudget | None = None
+    ) -> None:
         self.server = server
-        self._turns = turns or Turns()
+        self._turns = turns or ReadBudget()
         self.era = Era.HANDSHAKE
         self.refuses_credentials = False
-        self.exchange = Exchange(server, self._write, ear)
+        self.exchange = Multiplexer(server, self._write, ear)
         self.users = self.exchange.users
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = LineReader(line_limit)
@@ -134,10 +136,10 @@ class StdioLink:
         self._stdout = None  # it holds methods of ours: a cycle for the collector
         await self.exchange.close(why)
 
-    async def last_words(self) -> LastWords:
+    async def last_words(self) -> LinkEnd:
         """How it ended, once its stderr is read too."""
         if self._ward is None or not await _within(self._ward.exited, _DRAIN):
-            return LastWords("closed its output")
+            return LinkEnd("closed its output")
         try:
             await asyncio.wait_for(self._stderr_ended.wait(), _DRAIN)
         except TimeoutError:
@@ -145,7 +147,7 @@ class StdioLink:
         code = self._ward.exited.result()
         cause = find_cause(self.stderr_tail) if code else ""
         what = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
-        return LastWords(what, code, cause)
+        return LinkEnd(what, code, cause)
 
     async def opened(self, protocol_version: str) -> None:
         self.era = self.exchange.era = era_of(protocol_version)

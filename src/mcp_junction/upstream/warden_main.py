@@ -37,7 +37,7 @@ _LINUX = sys.platform.startswith("linux")
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if _LINUX else None
 
 
-class Warden:
+class WardenLoop:
     def __init__(self, sock: socket.socket, token: str) -> None:
         self.sock = sock
         self.token = token
@@ -313,7 +313,7 @@ def main() -> None:
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     os.set_inheritable(int(sys.argv[1]), False)
-    Warden(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]).run(readable)
+    WardenLoop(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]).run(readable)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Record: every call leaves exactly one event, and every call gets an outcome, come what may.
+"""RecordCall: every call leaves exactly one event, and every call gets an outcome, come what may.
 
 The calls in flight of a principal are counted here too, where every call of every front comes by.
 """
@@ -23,7 +23,7 @@ Watcher = Callable[[Call, Outcome, float], None]
 """Is shown every call with its outcome and the seconds it took; must cost next to nothing."""
 
 
-class Record:
+class RecordCall:
     """The outermost stage."""
 
     def __init__(self, clock: Clock, sink: Sink | None, watchers: Sequence[Watcher] = ()) -> None:

@@ -10,7 +10,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import READ
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.kinds import RESOURCES
-from mcp_junction.catalog.references import read_as
+from mcp_junction.catalog.resources import read_as
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.names import beginnings

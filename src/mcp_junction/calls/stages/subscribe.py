@@ -11,7 +11,7 @@ from typing import Protocol
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
 
 class Register(Protocol):
@@ -43,7 +43,7 @@ class Subscribe:
         # Before the server is told: nobody who leaves meanwhile is then the last to want it.
         self._register.add(*call.route.pair, call.caller, call.name)
         outcome = await following(call)
-        if outcome.kind is not Kind.RESULT and not had:
+        if outcome.kind is not OutcomeKind.RESULT and not had:
             self._register.remove(*call.route.pair, call.caller)
         return outcome
 

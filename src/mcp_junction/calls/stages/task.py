@@ -1,4 +1,4 @@
-"""Task: the id of a task leads back to the server that made it, and to nobody else's.
+"""ResolveTask: the id of a task leads back to the server that made it, and to nobody else's.
 
 Ids are given to clients sealed, with the server and whose they are, so that no table is needed and
 no one can use another's. Everything but the methods of tasks passes.
@@ -14,7 +14,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import TASKS
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.routes import Route, timeout_for
-from mcp_junction.eras.seal import Seal
+from mcp_junction.eras.tickets import Seal
 from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Pair
@@ -23,7 +23,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 
-class Task:
+class ResolveTask:
     """Finds the route of a task."""
 
     def __init__(self, seal: Seal) -> None:

@@ -18,23 +18,24 @@ from mcp_junction.audit.denials import Denial
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.listener.http.doors import (
-    METRICS,
-    Doors,
-    Receive,
-    Rest,
-    Scope,
-    Send,
-    Standing,
-)
-from mcp_junction.listener.http.exchange import Exchange
+from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.heads import Fields
+from mcp_junction.listener.http.host import (
+    METRICS,
+    HttpHost,
+    Receive,
+    RestApp,
+    Scope,
+    Send,
+    SessionChannel,
+)
 from mcp_junction.listener.http.refusals import describe_denial
-from mcp_junction.listener.http.registry import HttpSession, Reply, SessionRegistry
+from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry, SessionReply
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import batch, encode, envelope, frames, requests
+from mcp_junction.protocol import encode, envelope, frames, requests
+from mcp_junction.protocol import requests as batch
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import (
     BATCHING,
@@ -57,7 +58,7 @@ _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """An HTTP status, and the words that go with it."""
 
     status: int
@@ -72,7 +73,7 @@ class _Asked(msgspec.Struct, frozen=True):
     given: list[tuple[bytes, bytes]]
     headers: dict[bytes, bytes]
     send: Send
-    exchange: Exchange | None
+    exchange: AsgiExchange | None
 
 
 class HttpListener:
@@ -80,14 +81,14 @@ class HttpListener:
 
     def __init__(
         self,
-        doors: Doors,
+        doors: HttpHost,
         dispatcher: Dispatcher,
         registry: SessionRegistry,
         stateless: StatelessFront,
         guard: Guard,
         tasks: TaskScope,
         max_body: int,
-        rest: Rest | None = None,
+        rest: RestApp | None = None,
         deny: Callable[[Denial], None] | None = None,
     ) -> None:
         self._doors = doors
@@ -210,7 +211,7 @@ class HttpListener:
                 asked.given, headers, frame, send, asked.exchange, asked.principal, asked.endpoint
             )
         found = self._session(headers, asked.principal, asked.endpoint)
-        if isinstance(found, Refusal):
+        if isinstance(found, HttpRefusal):
             return _refuse(send, *found)
         return self._exchange(found, frame, headers, send, asked.exchange)
 
@@ -225,7 +226,7 @@ class HttpListener:
 
     async def _open(self, frame: Frame, asked: _Asked) -> None:
         send, principal, endpoint = asked.send, asked.principal, asked.endpoint
-        channel = Standing()
+        channel = SessionChannel()
         session = self._doors.open_session(principal, endpoint, channel)
         answer = self._dispatcher.answer(session, frame, session)
         if isinstance(answer, Coroutine):
@@ -241,17 +242,17 @@ class HttpListener:
 
     def _session(
         self, headers: dict[bytes, bytes], principal: Principal, endpoint: Endpoint
-    ) -> HttpSession | Refusal:
+    ) -> HttpSession | HttpRefusal:
         """The session a request names, or why it is refused."""
         session_id = headers.get(b"mcp-session-id")
         if session_id is None:
-            return Refusal(400, "no Mcp-Session-Id: send initialize first")
+            return HttpRefusal(400, "no Mcp-Session-Id: send initialize first")
         version = headers.get(b"mcp-protocol-version")
         if version and version not in _VERSIONS:
             known = ", ".join(HANDSHAKE_VERSIONS)
-            return Refusal(400, f"MCP-Protocol-Version must be one of {known}")
+            return HttpRefusal(400, f"MCP-Protocol-Version must be one of {known}")
         found = self._registry.find(session_id.decode("latin-1"), principal, endpoint)
-        return found or Refusal(404, "there is no such session; send initialize again")
+        return found or HttpRefusal(404, "there is no such session; send initialize again")
 
     async def _exchange(
         self,
@@ -259,14 +260,14 @@ class HttpListener:
         frame: Frame,
         headers: dict[bytes, bytes],
         send: Send,
-        exchange: Exchange | None,
+        exchange: AsgiExchange | None,
     ) -> None:
         session = found.session
         if not frame.id or not frame.method:
             self._dispatcher.answer(session, frame, session)
             await _respond(send, 202, b"")
             return
-        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""), exchange)
+        reply = SessionReply(send, self._tasks, found, headers.get(b"accept", b""), exchange)
         answer = self._dispatcher.answer(session, frame, reply)
         if answer is not None and not isinstance(answer, bytes):
             answer = await answer
@@ -281,7 +282,7 @@ class HttpListener:
         """Several messages in one POST, from a client whose version has that."""
         headers, send = asked.headers, asked.send
         found = self._session(headers, asked.principal, asked.endpoint)
-        if isinstance(found, Refusal):
+        if isinstance(found, HttpRefusal):
             await _refuse(send, *found)
             return
         try:
@@ -293,7 +294,7 @@ class HttpListener:
             return
         if self._draining:
             parts = [_ending(part) for part in parts]
-        reply = Reply(send, self._tasks, found, headers.get(b"accept", b""), asked.exchange)
+        reply = SessionReply(send, self._tasks, found, headers.get(b"accept", b""), asked.exchange)
         begun = self._dispatcher.begin_batch(found.session, parts, reply)
         answers = await self._dispatcher.batch_ended(begun)
         if reply.stream is not None:
@@ -316,13 +317,13 @@ class HttpListener:
             await _refuse(send, 406, "a GET here is for a stream: accept text/event-stream")
             return
         found = self._session(headers, principal, endpoint)
-        if isinstance(found, Refusal):
+        if isinstance(found, HttpRefusal):
             await _refuse(send, *found)
             return
         last = found.find_stream(headers.get(b"last-event-id", b""))
         stream, after = last if last is not None else (found.standing(self._tasks), None)
         ended = await stream.attach(send, after=after, prime=found.wants_priming)
-        exchange: Exchange | None = scope.get("exchange")
+        exchange: AsgiExchange | None = scope.get("exchange")
         if exchange is not None:
             exchange.principal = principal
             exchange.when_gone = partial(stream.left, ended)
@@ -338,7 +339,7 @@ class HttpListener:
         self, headers: dict[bytes, bytes], send: Send, principal: Principal, endpoint: Endpoint
     ) -> None:
         found = self._session(headers, principal, endpoint)
-        if isinstance(found, Refusal):
+        if isinstance(found, HttpRefusal):
             await _refuse(send, *found)
         else:
             self._registry.remove(found, "the client ended the session")

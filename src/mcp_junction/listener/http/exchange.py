@@ -1,4 +1,4 @@
-"""Exchange: one request and the response to it, as ASGI's receive and send.
+"""AsgiExchange: one request and the response to it, as ASGI's receive and send.
 
 It writes heads and chunks; the connection itself, and what is read from it, is ``protocol.py``'s.
 """
@@ -22,7 +22,7 @@ _BODILESS = (204, 304)
 _LARGE = 64 * 1024
 
 
-class Exchange:
+class AsgiExchange:
     """One request, and the response to it: ASGI's receive and send."""
 
     __slots__ = (

@@ -19,11 +19,11 @@ import msgspec
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from mcp_junction.listener.http.exchange import STATUS, Exchange
+from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
 from mcp_junction.listener.http.heads import Fields, Known, known
-from mcp_junction.listener.http.peers import is_own_peer
+from mcp_junction.listener.http.owner import is_own_peer
 from mcp_junction.policy.quotas import Quotas, QuotaUsage
-from mcp_junction.protocol.pieces import MANY, merge_small
+from mcp_junction.protocol.lines import MANY, merge_small
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 
@@ -76,8 +76,8 @@ class HttpProtocol(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._base: dict[str, Any] = {}
-        self._queue: deque[Exchange] | None = None
-        self._current: Exchange | None = None
+        self._queue: deque[AsgiExchange] | None = None
+        self._current: AsgiExchange | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._usage: QuotaUsage | None = None  # of the principal that unsent bytes count for
@@ -124,7 +124,7 @@ class HttpProtocol(asyncio.Protocol):
         if begins and self._known is not None and (asked := self._known.again(data)) is not None:
             scope, body = asked
             if len(body) <= self.max_body:
-                self._take(Exchange(self, scope, body, len(body)))
+                self._take(AsgiExchange(self, scope, body, len(body)))
                 return
         self._last_scope = None
         try:
@@ -281,12 +281,12 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._begun = 0.0
         scope = {**self._base, **self._scope()}
-        exchange = Exchange(self, scope, self._take_body(), self._body_size)
+        exchange = AsgiExchange(self, scope, self._take_body(), self._body_size)
         exchange.keep_alive = self._parser.should_keep_alive()
         self._last_scope = scope if exchange.keep_alive else None
         self._take(exchange)
 
-    def _take(self, exchange: Exchange) -> None:
+    def _take(self, exchange: AsgiExchange) -> None:
         """A request is complete."""
         if self._transport is None or self._transport.is_closing():
             return
@@ -315,7 +315,7 @@ class HttpProtocol(asyncio.Protocol):
             "headers": self._fields,
         }
 
-    def _start(self, exchange: Exchange) -> None:
+    def _start(self, exchange: AsgiExchange) -> None:
         exchange.keep_alive = exchange.keep_alive and self._keep_alive
         self._current = exchange
         self.tasks.hand(exchange.run(self._app))
@@ -344,7 +344,7 @@ class HttpProtocol(asyncio.Protocol):
     def is_paused(self) -> bool:
         return self._paused
 
-    def finished(self, exchange: Exchange) -> None:
+    def finished(self, exchange: AsgiExchange) -> None:
         """A response is complete: on to the next request."""
         if self._current is not exchange:
             return

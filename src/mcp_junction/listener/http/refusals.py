@@ -6,7 +6,7 @@ Its query, headers and body are left out: they may hold secrets.
 from __future__ import annotations
 
 from mcp_junction.audit.denials import ANONYMOUS, Denial
-from mcp_junction.listener.http.doors import Scope
+from mcp_junction.listener.http.host import Scope
 from mcp_junction.policy.principal import Principal
 
 

@@ -13,15 +13,15 @@ from typing import Final
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.agreement import said_twice
-from mcp_junction.listener.http.exchange import Exchange
+from mcp_junction.listener.header_check import said_twice
+from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
 from mcp_junction.listener.replies import Reply, refusal, unsupported
 from mcp_junction.listener.stateless import Rest, StatelessDispatcher
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.requests import Request
+from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.tasks import TaskScope
 
@@ -42,7 +42,7 @@ class StatelessFront:
         headers: dict[bytes, bytes],
         frame: Frame,
         send: Send,
-        exchange: Exchange | None,
+        exchange: AsgiExchange | None,
         principal: Principal,
         endpoint: Endpoint,
     ) -> Awaitable[None]:
@@ -53,10 +53,10 @@ class StatelessFront:
             early = _refused_early(given, headers, frame)
             if early is not None:
                 return respond(send, early)
-        flow = Flow(send, self._tasks, headers, self._dispatcher, exchange, principal)
+        flow = StatelessReply(send, self._tasks, headers, self._dispatcher, exchange, principal)
         if exchange is not None:
             exchange.when_gone = flow.gone
-        frame_id: bytes = frame.id if type(frame) is Request else frames.octets(frame.id)
+        frame_id: bytes = frame.id if type(frame) is ClientRequest else frames.octets(frame.id)
         return (
             self._dispatcher.answer(principal, endpoint, frame, frame_id, flow, flow, headers)
             or _done()
@@ -74,7 +74,7 @@ class StatelessFront:
             await respond(send, Reply(b"", 202))
 
 
-class Flow(msgspec.Struct, eq=False):
+class StatelessReply(msgspec.Struct, eq=False):
     """The way back for one request: nothing until the call speaks, then a stream.
 
     It is the key of what runs for the request, too.
@@ -84,7 +84,7 @@ class Flow(msgspec.Struct, eq=False):
     _tasks: TaskScope
     _headers: dict[bytes, bytes]
     _dispatcher: StatelessDispatcher
-    _exchange: Exchange | None
+    _exchange: AsgiExchange | None
     _principal: Principal
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
     stream: EventStream | None = None

@@ -17,7 +17,7 @@ from mcp_junction.resilience.stalls import StallSweep
 MAX_HEADER_BYTES: Final = 64 * 1024
 
 
-class Exchange(Protocol):
+class HttpExchange(Protocol):
     """One request and what comes back."""
 
     payload: bytes
@@ -66,10 +66,10 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
         self._until_close = False
-        self._exchange: Exchange | None = None
+        self._exchange: HttpExchange | None = None
         self._transport: asyncio.Transport | None = None
         self.idle_since = 0.0
-        self.carried: Exchange | None = None
+        self.carried: HttpExchange | None = None
         """The last exchange it was given; its pool forgets it when the connection comes free."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def start(self, exchange: Exchange) -> None:
+    def start(self, exchange: HttpExchange) -> None:
         assert self._transport is not None
         self._exchange = self.carried = exchange
         exchange.written()
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
     def cut_stalled(self, seconds: float) -> None:
         self._fail(f"it has read nothing of the request for {seconds:.0f} s")
 
-    def carries(self, exchange: Exchange) -> bool:
+    def carries(self, exchange: HttpExchange) -> bool:
         return self._exchange is exchange
 
     @property

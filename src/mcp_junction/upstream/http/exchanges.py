@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.pieces import MANY, merge_small
+from mcp_junction.protocol.lines import MANY, merge_small
 from mcp_junction.protocol.sse import EventReader, retry_seconds
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
 from mcp_junction.upstream import outcome as outcomes
@@ -34,7 +34,7 @@ _OPENINGS = ("initialize", "server/discover")
 _NONE: Mapping[bytes, bytes] = {}
 
 
-class Posted:
+class PostedCall:
     """A call on the wire: its answer is the body, or comes in a stream of events."""
 
     __slots__ = (
@@ -227,7 +227,7 @@ class Posted:
         self._link.pool.drop(self)  # whatever else it would send
 
 
-class Request:
+class OwnRequest:
     """Something posted that has no answer but a status: a notification, an answer, a farewell."""
 
     __slots__ = ("_link", "ended", "payload")
@@ -261,7 +261,7 @@ class Request:
             self.ended.set_result(0)
 
 
-class Standing:
+class StandingStream:
     """The stream for what belongs to no call; a server need not have one."""
 
     is_over = False

@@ -13,8 +13,8 @@ import logging
 
 from msgspec import Raw
 
-from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.urls import lowered
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.sse import retry_seconds
@@ -24,14 +24,14 @@ from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.causes import describe_body
-from mcp_junction.upstream.exchange import Exchange
+from mcp_junction.upstream.failure_causes import describe_body
 from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
-from mcp_junction.upstream.http.exchanges import Posted, Request, Standing
+from mcp_junction.upstream.http.exchanges import OwnRequest, PostedCall, StandingStream
 from mcp_junction.upstream.http.pool import Pool, target
-from mcp_junction.upstream.link import Ear, LastWords
-from mcp_junction.upstream.outcome import Kind, Outcome
+from mcp_junction.upstream.link import LinkEnd, LinkListener
+from mcp_junction.upstream.multiplexer import Multiplexer
+from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -48,7 +48,7 @@ class HttpLink:
     def __init__(
         self,
         definition: ServerDefinition,
-        ear: Ear,
+        ear: LinkListener,
         limit: int,
         dialer: Dialer | None = None,
         clock: Clock | None = None,
@@ -59,7 +59,7 @@ class HttpLink:
         self.era: Era = HANDSHAKE
         self.limit = limit
         self.clock = clock or SystemClock()
-        self.exchange = Exchange(definition.key, self._say, ear)
+        self.exchange = Multiplexer(definition.key, self._say, ear)
         self.users = self.exchange.users
         self._ear = ear
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -77,7 +77,7 @@ class HttpLink:
         self._methods: dict[str, bytes] = {}
         self._opening: bytes = b""
         self._reopening: asyncio.Task[Outcome] | None = None
-        self._standing: Standing | None = None
+        self._standing: StandingStream | None = None
         self.streamed = b""
         """The session that had a standing stream: it is a sign if it can no longer be had."""
         self.why = ""
@@ -95,16 +95,16 @@ class HttpLink:
 
     async def _say_initialized(self) -> None:
         """Each POST may take a way of its own: what follows must not overtake this one."""
-        said = Request(self, self.post(encode.notification("notifications/initialized")))
+        said = OwnRequest(self, self.post(encode.notification("notifications/initialized")))
         self.pool.send(said)
         await asyncio.wait({said.ended}, timeout=_INITIALIZED_WAIT)
         self._listen()
 
     def _listen(self, last_id: bytes | None = None) -> None:
-        self._standing = Standing(self, last_id)
+        self._standing = StandingStream(self, last_id)
         self.pool.send(self._standing)
 
-    def standing_ended(self, standing: Standing) -> None:
+    def standing_ended(self, standing: StandingStream) -> None:
         """The stream for what belongs to no call has ended; open it again in a while."""
         if standing is self._standing and not self.closed.done() and standing.was_open:
             wait = retry_seconds(standing.retry)
@@ -120,7 +120,7 @@ class HttpLink:
     async def end(self, grace: float) -> None:
         """Say good-bye, if there is a session, and let go."""
         if self._session and not self.closed.done():
-            farewell = Request(self, self._delete + self.session_headers() + _EMPTY)
+            farewell = OwnRequest(self, self._delete + self.session_headers() + _EMPTY)
             self.pool.send(farewell)
             await asyncio.wait({farewell.ended}, timeout=max(grace, 0.5))
         await self.release("it was stopped")
@@ -133,8 +133,8 @@ class HttpLink:
         await self.tasks.close()
         self._standing = None  # it holds us: a cycle for the collector
 
-    async def last_words(self) -> LastWords:
-        return LastWords(self.why or "the connection was closed")
+    async def last_words(self) -> LinkEnd:
+        return LinkEnd(self.why or "the connection was closed")
 
     @property
     def stderr_tail(self) -> str:
@@ -179,7 +179,7 @@ class HttpLink:
             self._carry(flight, frame, again=False)
 
     def _carry(self, flight: Flight, frame: bytes, *, again: bool) -> None:
-        flight.carrier = posted = Posted(self, flight, frame, again=again)
+        flight.carrier = posted = PostedCall(self, flight, frame, again=again)
         self.pool.send(posted)
 
     def cancel(self, flight: Flight, reason: str) -> None:
@@ -187,7 +187,7 @@ class HttpLink:
             self.exchange.forget(flight)  # it has not heard of it, or hears by the stream's end
         else:
             self.exchange.cancel(flight, reason)
-        if isinstance(flight.carrier, Posted):
+        if isinstance(flight.carrier, PostedCall):
             self.pool.drop(flight.carrier)
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
@@ -196,7 +196,7 @@ class HttpLink:
     def _say(self, frame: bytes) -> None:
         """Post something that has no answer; a stateless server takes nothing of the kind."""
         if not self.closed.done() and self.era is HANDSHAKE:
-            self.pool.send(Request(self, self.post(frame)))
+            self.pool.send(OwnRequest(self, self.post(frame)))
 
     # -- requests
 
@@ -257,7 +257,7 @@ class HttpLink:
         self._carry(flight, _with_id(self._opening, flight.wire_id), again=False)
         outcome = await flight.future
         self._version = version
-        if outcome.kind is Kind.RESULT:
+        if outcome.kind is OutcomeKind.RESULT:
             await self._say_initialized()
             self._ear.renewed()
         else:
@@ -265,7 +265,7 @@ class HttpLink:
             self.unreachable(words)  # its owner begins anew
         return outcome
 
-    def post_again(self, posted: Posted) -> None:
+    def post_again(self, posted: PostedCall) -> None:
         """Send a refused call once more: it was refused, so it has not run."""
         posted.flight.state = QUEUED
         self.tasks.spawn(self._post_when_open(posted.flight, posted.frame, again=True))
@@ -273,7 +273,7 @@ class HttpLink:
     async def _post_when_open(self, flight: Flight, frame: bytes, *, again: bool) -> None:
         if self._reopening is not None:
             outcome = await asyncio.shield(self._reopening)
-            if outcome.kind is not Kind.RESULT and not flight.future.done():
+            if outcome.kind is not OutcomeKind.RESULT and not flight.future.done():
                 why = f"its session was lost and could not be opened again: {outcome.message}"
                 self.exchange.drop(flight, outcomes.unavailable(self.server, why))
         if not flight.future.done():

@@ -11,12 +11,12 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from mcp_junction.config.limits import GENEROUS, Limits
+from mcp_junction.config.settings import GENEROUS, Limits
 from mcp_junction.config.urls import Place, read_url
 from mcp_junction.errors import RefusedError
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.http.connection import Connection, Exchange
+from mcp_junction.upstream.http.connection import Connection, HttpExchange
 from mcp_junction.upstream.http.dialer import Dialer
 
 MAX_CONNECTIONS: Final = 256
@@ -67,8 +67,8 @@ class Pool:
         self._parked: set[Connection] = set()
         self._looked_at = 0.0
         self._tries_later = False
-        self._waiting: OrderedDict[Exchange, None] = OrderedDict()  # in the order they came
-        self._carriers: dict[Exchange, Connection] = {}
+        self._waiting: OrderedDict[HttpExchange, None] = OrderedDict()  # in the order they came
+        self._carriers: dict[HttpExchange, Connection] = {}
         self._waiting_bytes = 0
         self._limits = limits
         self._stalls = stalls
@@ -84,7 +84,7 @@ class Pool:
         """Whether as much waits for a connection as may."""
         return len(self._waiting) >= self._limits.queue or self._waiting_bytes > self._limits.bytes
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: HttpExchange) -> None:
         """Start an exchange now, or as soon as there is a connection for it."""
         connection = self._fresh()
         if connection is not None:
@@ -98,7 +98,7 @@ class Pool:
             self._waiting_bytes += len(exchange.payload)
             self._grow()
 
-    def drop(self, exchange: Exchange) -> None:
+    def drop(self, exchange: HttpExchange) -> None:
         """Give an exchange up: it is not told anything more."""
         if exchange in self._waiting:
             del self._waiting[exchange]
@@ -226,7 +226,7 @@ class Pool:
             connection.idle_since = self._loop.time()
             self._idle[connection] = None
 
-    def _start(self, connection: Connection, exchange: Exchange) -> None:
+    def _start(self, connection: Connection, exchange: HttpExchange) -> None:
         self._carriers[exchange] = connection
         connection.start(exchange)
 

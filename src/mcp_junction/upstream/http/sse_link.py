@@ -13,8 +13,8 @@ from urllib.parse import urljoin
 
 from msgspec import Raw
 
-from mcp_junction.config.headers import lowered
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.urls import lowered
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
@@ -22,12 +22,12 @@ from mcp_junction.protocol.versions import INTERNAL_ERROR, Era
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.exchange import Exchange
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.pool import Pool, target
 from mcp_junction.upstream.http.refusals import UNAUTHENTICATED
-from mcp_junction.upstream.link import Ear, LastWords
+from mcp_junction.upstream.link import LinkEnd, LinkListener
+from mcp_junction.upstream.multiplexer import Multiplexer
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 log = logging.getLogger("mcp_junction.upstream")
@@ -42,14 +42,14 @@ class SseLink:
     def __init__(
         self,
         definition: ServerDefinition,
-        ear: Ear,
+        ear: LinkListener,
         limit: int,
         dialer: Dialer | None = None,
         stalls: StallSweep | None = None,
     ) -> None:
         self.server = definition.key
         self.era = Era.HANDSHAKE
-        self.exchange = Exchange(definition.key, self._write, ear)
+        self.exchange = Multiplexer(definition.key, self._write, ear)
         self.users = self.exchange.users
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskScope(f"link to {definition.key}")
@@ -69,7 +69,7 @@ class SseLink:
     async def start(self) -> None:
         """Open the stream and learn where to post. Raises ServerError."""
         head = target(self._url).head("GET", {"accept": "text/event-stream", **self._headers})
-        self._pool.send(_Stream(self, head + b"\r\n", self._limit))
+        self._pool.send(_SseStream(self, head + b"\r\n", self._limit))
         either: set[asyncio.Future[Any]] = {self._endpoint, self.closed}
         try:
             await asyncio.wait(either, timeout=_OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -101,8 +101,8 @@ class SseLink:
         await self.exchange.close(why)
         await self._tasks.close()
 
-    async def last_words(self) -> LastWords:
-        return LastWords(self.why or "its stream ended")
+    async def last_words(self) -> LinkEnd:
+        return LinkEnd(self.why or "its stream ended")
 
     @property
     def stderr_tail(self) -> str:
@@ -190,7 +190,7 @@ class SseLink:
             self._endpoint.set_result(theirs.head("POST", headers))
 
 
-class _Stream:
+class _SseStream:
     """The exchange that is the stream."""
 
     is_over = False

@@ -1,0 +1,145 @@
+"""EventStreams: events on their way to REST clients, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import msgspec
+
+from mcp_junction.api.models import moment
+from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.quotas import Closable, Quotas
+from mcp_junction.store.events import Events
+from mcp_junction.store.records import EventRecord
+from mcp_junction.tasks import TaskScope
+from mcp_junction.telemetry.bus import Bus, missed
+
+QUIET: Final = 15.0
+"""Seconds without an event after which a comment says that we are still here."""
+_QUEUED: Final = 256
+_PAGE: Final = 1_000
+_OPENING: Final = b": these are the events of Junction\nretry: 1000\n\n"
+_STILL: Final = b": still here\n\n"
+
+
+class EventStreams:
+    """The streams that are open."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        events: Events,
+        tasks: TaskScope,
+        is_allowed: Callable[[Principal], bool],
+        quotas: Quotas,
+    ) -> None:
+        self._bus = bus
+        self._events = events
+        self._tasks = tasks
+        self._is_allowed = is_allowed
+        self._quotas = quotas
+        self._open: dict[asyncio.Queue[bytes | None], Principal] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def open(
+        self, principal: Principal, after: int | None, types: frozenset[str], *, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """The bytes of a stream. Raises StoreUnavailable."""
+        first, last = await self._events.bounds()
+        if not follow:
+            return self._kept(last if after is None else after, first, last, types)
+        return self._followed(principal, last if after is None else after, types)
+
+    def end(self, is_allowed: Callable[[Principal], bool]) -> None:
+        """End the streams of those who may not read any more."""
+        for queue, principal in list(self._open.items()):
+            if not is_allowed(principal):
+                _end(queue)
+
+    async def _kept(
+        self, after: int, first: int, last: int, types: frozenset[str]
+    ) -> AsyncIterator[bytes]:
+        """What is there now, to its end."""
+        yield _OPENING
+        if after + 1 < first:
+            yield _event(missed(after, first))
+        while after < last:
+            found = await self._events.after(after, limit=_PAGE, types=types)
+            for record in found:
+                if record.seq <= last:
+                    yield _event(record)
+            if len(found) < _PAGE:
+                return
+            after = found[-1].seq
+
+    async def _followed(
+        self, principal: Principal, after: int, types: frozenset[str]
+    ) -> AsyncIterator[bytes]:
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED)
+        pump = self._tasks.spawn(self._pump(queue, after, types))
+        self._open[queue] = principal
+        self.end(self._is_allowed)  # a key may have been revoked while we asked the store
+        usage, counted = self._quotas.of(principal), _FollowerStream(queue)
+        usage.open_stream(counted)
+        try:
+            yield _OPENING
+            while (data := await _soon(queue)) is not None:
+                yield data
+        finally:
+            usage.streams.discard(counted)
+            del self._open[queue]
+            pump.cancel()
+
+    async def _pump(
+        self, queue: asyncio.Queue[bytes | None], after: int, types: frozenset[str]
+    ) -> None:
+        try:
+            async for record in self._bus.subscribe(after, types):
+                await queue.put(_event(record))
+        finally:
+            _end(queue)  # it can be taken up where it was
+
+
+class _FollowerStream(Closable):
+    """One response of ``/api/v1/events``, as it is counted for its principal."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: asyncio.Queue[bytes | None]) -> None:
+        self._queue = queue
+
+    def cut(self) -> None:
+        _end(self._queue)
+
+
+def _end(queue: asyncio.Queue[bytes | None]) -> None:
+    """Let whoever reads a queue go, whatever is in it."""
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(None)
+
+
+async def _soon(queue: asyncio.Queue[bytes | None]) -> bytes | None:
+    """The next event, or a sign of life."""
+    try:
+        return await asyncio.wait_for(queue.get(), QUIET)
+    except TimeoutError:
+        return _STILL
+
+
+def _event(record: EventRecord) -> bytes:
+    """One event; what only passes has no number to come back to."""
+    told = {
+        "id": record.seq or None,
+        "type": record.type,
+        "at": moment(record.at),
+        "subject": record.subject,
+        "data": record.data,
+    }
+    number = b"id: %d\n" % record.seq if record.seq else b""
+    kind = record.type.replace("\r", "").replace("\n", "").encode()
+    return b"%bevent: %b\ndata: %b\n\n" % (number, kind, msgspec.json.encode(told))

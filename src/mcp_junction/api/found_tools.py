@@ -1,0 +1,116 @@
+"""RestSearch: what a search over REST found, with all that is known of each tool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from mcp_junction.api.errors import about_skills
+from mcp_junction.api.models import FoundTool, SearchMetadata, SearchResult, shown_tool, source
+from mcp_junction.app import Junction
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
+from mcp_junction.protocol.names import Pair
+from mcp_junction.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from mcp_junction.api.requests import Search
+    from mcp_junction.search.index import Hit
+
+KEYWORD: Final = "keyword"
+_DIGITS: Final = 4
+
+
+class RestSearch:
+    """The searches of REST clients."""
+
+    def __init__(self, junction: Junction, registry: Registry) -> None:
+        self._junction = junction
+        self._registry = registry
+
+    async def __call__(self, asked: Search) -> SearchResult:
+        """What is found. Raises NotFound for a server, RequestError for a skill, there is not."""
+        chosen = asked.server_filter
+        named = None if chosen is None else {self._registry.find(ref).name for ref in chosen}
+        catalog = self._junction.snapshot.catalog
+        view = catalog.view(self._junction.spelling(), TOOLS, EVERYTHING)
+        servers = {
+            key: len(held.tools)
+            for key, held in catalog.offerings.items()
+            if asked.include_external and (named is None or key in named)
+        }
+        skilled = await self._skilled(asked.skill_filter)
+        own = view.own if named is None and skilled is None else frozenset[str]()
+
+        def admits(pair: Pair) -> bool:
+            if pair.server == OWN_SERVER:
+                return pair.name in own
+            if skilled is not None and pair not in skilled:
+                return False
+            return pair.server in servers and view.lists(pair)
+
+        hits = await self._junction.finding(asked.query, asked.limit, admits)
+        total = sum(servers.values()) + len(own) if skilled is None else sum(map(admits, skilled))
+        return SearchResult(
+            asked.query,
+            await self._shown(hits, with_schema=asked.include_schemas),
+            SearchMetadata(len(servers), total, KEYWORD),
+        )
+
+    async def _skilled(self, refs: list[str] | None) -> set[Pair] | None:
+        """The tools that have one of these skills; None where any will do."""
+        if refs is None:
+            return None
+        with about_skills():
+            found = await self._registry.skills.holding(refs)
+        names = {record.id: record.name for record in self._registry.all()}
+        return {Pair(names[server], name) for server, name in found if server in names}
+
+    async def _shown(self, hits: list[Hit], *, with_schema: bool) -> list[FoundTool]:
+        external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
+        records = await self._registry.tools_named(external)
+        servers = {record.id: source(record) for record in self._registry.all()}
+        found = []
+        for hit in hits:
+            score = round(hit.score, _DIGITS)
+            if hit.pair.server == OWN_SERVER:
+                found.append(_own(hit.pair.name, score, with_schema=with_schema))
+                continue
+            record = records.get(hit.pair)
+            if record is not None and record.server_id in servers:  # else it has left meanwhile
+                server = servers[record.server_id]
+                shown = shown_tool(record, server, with_schema=with_schema)
+                found.append(FoundTool(**_members(shown), score=score))
+        return found
+
+
+def _members(tool: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(tool, name) for name in tool.__struct_fields__}
+
+
+def _own(name: str, score: float, *, with_schema: bool) -> FoundTool:
+    """A tool of Junction's own: no server, and nothing to decide about it."""
+    (offer,) = (one for one in own_offers({}) if one.name == name)
+    said = {key: msgspec.json.decode(raw) for key, raw in offer.members.items()}
+    return FoundTool(
+        id=name,
+        name=name,
+        original_name=name,
+        description=said["description"],
+        source_server=None,
+        skill_ids=[],
+        primary_skill_id=None,
+        skill_confidences={},
+        is_classified=False,
+        is_external=False,
+        enabled=True,
+        risk=None,
+        pinned_hash="",
+        quarantined=False,
+        flags=[],
+        input_schema=said["inputSchema"] if with_schema else UNSET,
+        score=score,
+    )

@@ -1,0 +1,180 @@
+"""Request bodies and headers: parsed strictly, or refused with the place of the fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from litestar import Request
+from litestar.params import HeaderParameter
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from mcp_junction.api.errors import invalid, wrong
+from mcp_junction.config.registration import (
+    CHANGEABLE,
+    LONGEST_TIMEOUT,
+    TRANSPORTS,
+    ConnectionConfig,
+    Registration,
+    parse_body,
+)
+from mcp_junction.config.servers import ISOLATIONS, PINS
+from mcp_junction.protocol import frames
+
+T = TypeVar("T")
+AnyRequest = Request[Any, Any, Any]
+
+
+async def read_body(request: AnyRequest, *, optional: bool = False) -> tuple[bytes, Any]:
+    """The body as it came, and as values. Without one, where it is optional, an empty object."""
+    body = await request.body()
+    if optional and not body:
+        return b"{}", {}
+    if frames.too_deep(body) or frames.has_long_number(body):
+        raise wrong("$", "is nested too deeply, or has a number that is too long")
+    value, problems = parse_body(body)
+    if problems:
+        raise invalid(problems)
+    return body, value
+
+
+def shaped(value: Any, kind: type[T]) -> T:
+    """The value as ``kind``, which knows all the fields there may be."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at `")
+        raise wrong(place.rstrip("`") or "$", f"is not right: {words}") from None
+
+
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+Ref = Annotated[str, Meta(min_length=1, max_length=300)]
+_TYPES: Final[dict[str, Any]] = {
+    "name": Name,
+    "transport_type": Literal[TRANSPORTS],
+    "isolation": Literal[ISOLATIONS],
+    "pin": Literal[PINS],
+    "timeout_ms": Annotated[int, Meta(ge=0, le=LONGEST_TIMEOUT)],
+}
+"""What is true of a field beyond its type."""
+
+
+def _documented(name: str, words: str, like: type[Struct], only: Sequence[str] = ()) -> Any:
+    """A shape with the fields of ``like``; of some of them, each of which may be left out."""
+    fields: list[Any] = []
+    for field in msgspec.structs.fields(like):
+        kind = _TYPES.get(field.name, field.type)
+        if only and field.name in only:
+            fields.append((field.name, kind | UnsetType, UNSET))
+        elif not only and field.required:
+            fields.append((field.name, kind))
+        elif not only:
+            fields.append((field.name, kind, _default(field)))
+    return msgspec.defstruct(
+        name, fields, namespace={"__doc__": words}, module=__name__, forbid_unknown_fields=True
+    )
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else msgspec.field(default_factory=made)
+
+
+_TYPES["connection_config"] = _documented(
+    "Connection",
+    "How to reach a server. STDIO needs ``command``; SSE and HTTP need ``url``.",
+    ConnectionConfig,
+    ConnectionConfig.__struct_fields__,
+)
+ServerRegistration = _documented("ServerRegistration", "A server to register.", Registration)
+ServerChange = _documented("ServerChange", "What to change in a server.", Registration, CHANGEABLE)
+
+
+class Disconnection(msgspec.Struct, forbid_unknown_fields=True):
+    """How to disconnect: with ``force`` the calls under way are cancelled, not waited for."""
+
+    force: bool = False
+
+
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool to call: by its namespaced name, or by its own name with the server's id or name."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=1_000)]
+    arguments: dict[str, Any] = {}
+    server_id: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
+
+
+class Search(msgspec.Struct, forbid_unknown_fields=True):
+    """What to search for, and among what. Filters have ids or names, of servers and of skills.
+
+    ``auto`` takes the best way there is, which is by keywords.
+    """
+
+    query: Annotated[str, Meta(min_length=1, max_length=1_000)]
+    include_external: bool = True
+    server_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+    skill_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
+    strategy: Literal["auto", "keyword"] = "auto"
+    include_schemas: bool = False
+
+
+class DefinitionHash(msgspec.Struct, forbid_unknown_fields=True):
+    """The definition of a tool that is decided about: the ``hash`` that it was shown with."""
+
+    hash: Annotated[
+        str,
+        Meta(
+            pattern="^[0-9a-f]{64}$",
+            description="SHA-256 of the definition, from `GET …/changes`.",
+            examples=["5df1f1b0c8e9a7d64b3e2f1a0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d"],
+        ),
+    ]
+
+
+Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
+SkillName = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class NewSkill(msgspec.Struct, forbid_unknown_fields=True):
+    """A skill to make: its description is what tools are compared with."""
+
+    name: SkillName
+    description: Text
+
+
+class SkillChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What to change in a skill."""
+
+    name: SkillName | UnsetType = UNSET
+    description: Text | UnsetType = UNSET
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """An empty object, or no body at all."""
+
+
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        max_length=100,
+        description="The ETag that was read: the change is made only if it is still the one.",
+    ),
+]
+
+
+def etag(version: int) -> dict[str, str]:
+    """The header that tells a version."""
+    return {"etag": f'"{version}"'}
+
+
+def version_in(if_match: str | None) -> int | None:
+    """The version in an If-Match; None where any will do."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    bare = if_match.strip().removeprefix('"').removesuffix('"')
+    if not (bare.isascii() and bare.isdecimal() and len(bare) < 18):
+        raise wrong("If-Match", "must be one ETag of what is to be changed, or *")
+    return int(bare)

@@ -1,0 +1,69 @@
+"""RouteCache: what stateless requests asked for, and the route each of them led to.
+
+A session remembers for its client; a stateless client repeats everything, mostly in the same bytes.
+The cache holds look-ups in one catalog and is dropped with its snapshot. It decides nothing: every
+stage that may refuse a call runs each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.methods import NAMED, Address, address
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.routes import Route
+from mcp_junction.protocol.frames import octets
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.protocol.param_headers import ParamHeader, plain_value
+
+if TYPE_CHECKING:
+    from mcp_junction.calls.call import Caller
+
+MAX_CACHED: Final = 4096
+MAX_BYTES: Final = 256
+"""A longer name is looked up each time."""
+
+
+class CachedRoute(msgspec.Struct, frozen=True):
+    """What a request is for."""
+
+    method: str
+    address: Address
+    said: tuple[bytes, bytes] | None
+    """Its method and its name, as headers say them; None where those need a closer look."""
+    route: Route | None = None
+    """None where it is left to be found."""
+    headers: tuple[ParamHeader, ...] = ()
+    """The arguments that headers are to repeat."""
+
+
+class RouteCache(dict[tuple[Spelling, Endpoint, str, bytes], CachedRoute]):
+    """Those of all clients in one snapshot, by all that a look-up depends on: how names are spelled
+    and where, the method, and the name as it is written. Nobody is held by them."""
+
+    def formed(
+        self, caller: Caller, method: str, params: dict[str, Raw], catalog: Catalog
+    ) -> CachedRoute:
+        """What a request is for; it may be asked for again. Raises FrameError as ``address``."""
+        target = address(method, params)
+        name = plain_value(target.name)
+        said = None if name is None else (method.encode(), name)
+        if method not in NAMED:
+            return CachedRoute(method, target, said)
+        view = catalog.view(caller.spelling, target.kind, caller.endpoint)
+        route = view.find(target.name)
+        if route is None:
+            former = view.former(target.name)  # its server may be back in time
+            marked = former.headers if former is not None else ()
+            return CachedRoute(method, target, None if marked else said, headers=marked)
+        habit = CachedRoute(method, target, None if route.headers else said, route, route.headers)
+        written = octets(params["name"])
+        if len(written) <= MAX_BYTES:
+            if len(self) >= MAX_CACHED:  # they are only remembered, not needed
+                self.clear()
+            self[caller.spelling, caller.endpoint, method, written] = habit
+        return habit

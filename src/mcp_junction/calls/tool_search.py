@@ -1,0 +1,61 @@
+"""ToolSearch: searches the tools of the current catalog. The caller's View says what may be found.
+
+Nothing is indexed before somebody wants to search (``begin``). Tools of servers that left stay
+indexed, but are not found, until the servers return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
+from mcp_junction.protocol.names import Pair
+from mcp_junction.tasks import TaskScope
+
+if TYPE_CHECKING:
+    from mcp_junction.search.finder import Finder
+    from mcp_junction.search.index import Hit
+
+
+class ToolSearch:
+    """Searches the catalog that is current."""
+
+    def __init__(self, tasks: TaskScope, catalog: Catalog) -> None:
+        self._tasks = tasks
+        self._catalog = catalog
+        self._own = own_offers({})
+        self._finder: Finder | None = None
+
+    @property
+    def indexed(self) -> int:
+        """How many tools of servers can be found, as far as they may be seen."""
+        return max(0, len(self._finder.index) - len(self._own)) if self._finder is not None else 0
+
+    def follow(self, catalog: Catalog) -> None:
+        """The catalog is another."""
+        self._catalog = catalog
+        if self._finder is not None:
+            self._finder.follow(self._offers())
+
+    def begin(self) -> Finder:
+        """Index what there is, and from now on what comes."""
+        if self._finder is None:
+            # Imported where it is used: most clients are shown everything, and search nothing.
+            from mcp_junction.search.finder import Finder
+
+            self._finder = Finder(self._tasks)
+            self._finder.follow(self._offers())
+        return self._finder
+
+    async def __call__(self, query: str, limit: int, admits: Callable[[Pair], bool]) -> list[Hit]:
+        """The best tools for a query among those admitted, best first."""
+        finder = self.begin()
+        await finder.current()
+        return finder.search(query, limit, admits)
+
+    def _offers(self) -> dict[str, tuple[Offer, ...]]:
+        known = {**self._catalog.gone, **self._catalog.offerings}
+        return {key: held.tools for key, held in known.items()} | {OWN_SERVER: self._own}

@@ -1,0 +1,250 @@
+"""LiveCatalog: holds the current catalog, and updates it when a server's lists change.
+
+A server's lists are read when it connects and when it announces a change; a change announced during
+a read causes another read after it. Who is told that the catalog changed is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from mcp_junction.catalog.catalog import Catalog, Offering
+from mcp_junction.catalog.discovery import Listing, Offer, discover, remark
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.kinds import ALL, TOOLS, OfferKind
+from mcp_junction.config.selection import ToolSelection
+from mcp_junction.errors import CircularError, ServerError
+from mcp_junction.tasks import TaskScope
+from mcp_junction.upstream.server import Upstream
+
+log = logging.getLogger("mcp_junction.catalog")
+
+Changed = Callable[[set[str]], None]
+Review = Callable[[Offering], Awaitable[Offering]]
+"""Looks at what a server offers before anybody sees it; what may be seen of it."""
+
+
+MANY_TOOLS: Final = 500
+"""Tools from which on views are made beforehand; fewer take less than a few milliseconds."""
+
+
+class PreparedCatalog(NamedTuple):
+    """A catalog that is made but not in use yet, and the one it was made from."""
+
+    before: Catalog
+    following: Catalog
+
+    def can_replace(self, catalog: Catalog, order: Sequence[str]) -> bool:
+        """Whether ``catalog`` is still the one it was made from, in the same order of servers."""
+        return self.before is catalog and self.following.order == tuple(order)
+
+
+class LiveCatalog:
+    """The current catalog."""
+
+    def __init__(
+        self,
+        first: Catalog,
+        order: list[str],
+        tasks: TaskScope,
+        timeout: float,
+        changed: Changed,
+    ) -> None:
+        self.catalog = first
+        self.review: Review | None = None
+        self._order = order
+        self._tasks = tasks
+        self._timeout = timeout
+        self._changed = changed
+        self._again: dict[Upstream, bool] = {}
+        self._reading: dict[Upstream, asyncio.Task[ServerError | None]] = {}
+        self._said: dict[Upstream, set[str]] = {}
+        self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def discover(self, upstream: Upstream) -> None:
+        """Read everything a server offers and put it on the shelf. Raises ServerError."""
+        read = {kind.name: await self._read(upstream, kind) for kind in ALL}
+        offering = Offering(upstream, **{name: listing.offers for name, listing in read.items()})
+        shortfalls = [listing.shortfall for listing in read.values() if listing.shortfall]
+        upstream.condition.shortfall = "; ".join(shortfalls)
+        upstream.apply_condition()
+        shown = await self._reviewed(offering)
+        ready = await self._prepare(shown)
+        if ready is not None:  # that took a while, in which a tool may have been kept back
+            before, shown = shown, await self._reviewed(offering)
+            ready = ready if shown == before else None
+        is_there = upstream.current is not None  # else it went away meanwhile
+        if is_there and upstream.key in self._order:
+            self._put(shown, ready)
+
+    def announce(self, upstream: Upstream, method: str | None = None) -> None:
+        """A server says that its lists have changed; ``method`` is how it said so.
+
+        That is passed on once they are read, even when nothing of it can be seen in them.
+        """
+        if method is not None:
+            self._said.setdefault(upstream, set()).add(method)
+        running = upstream in self._again
+        self._again[upstream] = running
+        if not running:
+            self._reading[upstream] = self._tasks.spawn(self._reread(upstream))
+
+    async def reread(self, upstream: Upstream) -> None:
+        """Read its lists again, and wait until they are read. Raises ServerError."""
+        self.announce(upstream)
+        error = await asyncio.shield(self._reading[upstream])
+        if error is not None:
+            raise error
+
+    def remove(self, upstream: Upstream) -> None:
+        """Its offers are not to be had now; their names stay its own."""
+        if upstream.key in self.catalog.offerings:
+            before = self.catalog.offerings[upstream.key]
+            self._swap(self.catalog.without(upstream.key), _kinds(before, None))
+
+    def offering(self, key: str) -> Offering | None:
+        """What a server offers, or did before it left."""
+        return self.catalog.offerings.get(key) or self.catalog.gone.get(key)
+
+    def expect(self, offering: Offering, *, listed: bool) -> None:
+        """What a server that has not answered yet is known to offer."""
+        if listed:
+            self._put(offering)
+        else:
+            before = self.catalog.offerings.get(offering.upstream.key)
+            self._swap(self.catalog.with_absent(offering, self._order), _kinds(before, None))
+
+    def place(self, key: str) -> None:
+        """There is one more server, after the others."""
+        if key not in self._order:
+            self._order.append(key)
+
+    def forget(self, upstream: Upstream) -> None:
+        """There is no such server any more."""
+        before = self.catalog.offerings.get(upstream.key)
+        self._said.pop(upstream, None)
+        if upstream.key in self._order:
+            self._order.remove(upstream.key)
+        self._swap(self.catalog.forgetting(upstream.key, self._order), _kinds(before, None))
+
+    def rename(self, old: str, new: str) -> None:
+        """A server has another key, at the same place."""
+        self._order[self._order.index(old)] = new
+        offering = self.catalog.offerings.get(old)
+        self._swap(self.catalog.renamed(old, new, self._order), _kinds(None, offering))
+
+    def renew(self) -> None:
+        """Something of a server is another that is not in its lists, like its timeout."""
+        self._swap(self.catalog.again(), set())
+
+    def narrow(self, sets: Iterable[Endpoint]) -> None:
+        """There are these named sets now, as the file has been read again."""
+        narrowed = self.catalog.narrowed(sets)
+        if narrowed is not self.catalog:
+            self._swap(narrowed, set())
+
+    def reorder(self, keys: list[str]) -> None:
+        """These come first, in this order."""
+        self._order[:] = [*keys, *(key for key in self._order if key not in keys)]
+
+    @property
+    def swapped(self) -> asyncio.Future[None]:
+        """Done when the catalog is no longer the one it is now."""
+        return self._swapped
+
+    async def _read(self, upstream: Upstream, kind: OfferKind) -> Listing:
+        try:
+            listing = await discover(upstream, kind, self._timeout)
+        except ServerError as error:
+            if kind is TOOLS or upstream.current is None or isinstance(error, CircularError):
+                raise
+            remark(upstream, "%s; the rest of it serves", str(error))
+            return Listing()
+        selection = upstream.definition.tools
+        if kind is not TOOLS or selection is None:
+            return listing
+        return listing._replace(offers=_selected(upstream, listing.offers, selection))
+
+    async def _reread(self, upstream: Upstream) -> ServerError | None:
+        """What kept us from it, if something did."""
+        try:
+            while True:
+                self._again[upstream] = False
+                await self.discover(upstream)
+                if not self._again[upstream]:
+                    return None
+        except ServerError as error:
+            if isinstance(error, CircularError):
+                upstream.give_up(error.message)
+            else:
+                log.warning("%s; its lists stay as they were", error)
+            return error
+        finally:
+            del self._again[upstream], self._reading[upstream]
+
+    async def _reviewed(self, offering: Offering) -> Offering:
+        return offering if self.review is None else await self.review(offering)
+
+    async def _prepare(self, offering: Offering) -> PreparedCatalog | None:
+        """Make the catalog with this offering ahead, with the views that are in use; None if small.
+
+        Made in a thread: with 10,000 tools each view takes some 100 ms, and calls wait for it.
+        """
+        before = self.catalog
+        wanted = before.used_views()
+        if not wanted or before.size + len(offering.tools) < MANY_TOOLS:
+            return None
+        known = before.offerings.get(offering.upstream.key)
+        if known == offering:
+            return None  # there will be no other catalog
+        following = before.with_offering(offering, self._order)
+        await asyncio.to_thread(following.prepare, wanted)
+        return PreparedCatalog(before, following)
+
+    def _put(self, offering: Offering, ready: PreparedCatalog | None = None) -> None:
+        key = offering.upstream.key
+        known = self.catalog.offerings.get(key)
+        changed = _kinds(known, offering)
+        is_another = known is None or known.upstream is not offering.upstream
+        said = self._said.pop(offering.upstream, set())
+        if changed or is_another:
+            if ready is None or not ready.can_replace(self.catalog, self._order):
+                following = self.catalog.with_offering(offering, self._order)
+            else:
+                following = ready.following
+            self._swap(following, changed | said)
+        elif said:
+            self._changed(said)
+
+    def _swap(self, catalog: Catalog, changed: set[str]) -> None:
+        self.catalog = catalog
+        swapped, self._swapped = self._swapped, asyncio.get_running_loop().create_future()
+        swapped.set_result(None)
+        self._changed(changed)
+
+
+def _selected(
+    upstream: Upstream, offers: tuple[Offer, ...], selection: ToolSelection
+) -> tuple[Offer, ...]:
+    """What the operator lets through, under the names the operator gives."""
+    chosen: dict[str, Offer] = {}
+    for offer in offers:
+        name = selection.name_for(offer.name)
+        if name in chosen:
+            words = "server %r: two tools would be called %r; %r is left out"
+            remark(upstream, words, upstream.key, name, offer.name)
+        elif name is not None:
+            chosen[name] = Offer(name, offer.members, offer.headers)
+    return tuple(chosen.values())
+
+
+def _kinds(before: Offering | None, after: Offering | None) -> set[str]:
+    """Which announcements two offerings differ by; None offers nothing."""
+
+    def of(offering: Offering | None, kind: OfferKind) -> tuple[Offer, ...]:
+        return offering.of(kind) if offering is not None else ()
+
+    return {kind.changed for kind in ALL if of(before, kind) != of(after, kind)}

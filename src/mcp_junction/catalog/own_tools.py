@@ -1,0 +1,121 @@
+"""Definitions of Junction's own three tools, which have the same names in every spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Raw
+
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.protocol import encode
+
+FIND: Final = "find_tools"
+DESCRIBE: Final = "describe_tools"
+CALL: Final = "call_tool"
+OWN_NAMES: Final = (FIND, DESCRIBE, CALL)
+OWN_SERVER: Final = ""
+"""What stands for a server where one must be named. No server has this key."""
+
+MOST_FOUND: Final = 50
+MOST_DESCRIBED: Final = 20
+LONGEST_QUERY: Final = 1000
+USUALLY_FOUND: Final = 10
+_NAMED: Final = 40
+_LONGEST_KEY: Final = 80
+
+_READING: Final = {"readOnlyHint": True, "openWorldHint": False}
+_CHANGING: Final = {"readOnlyHint": False, "openWorldHint": True}
+
+
+def own_offers(servers: Mapping[str, int]) -> tuple[Offer, ...]:
+    """The three tools. ``servers`` are those that can be called now, with how many tools each.
+
+    They are named in the description: of a search that does not say what it has, nobody asks
+    anything.
+    """
+    return (
+        _offer(FIND, "Find tools", _about(servers), _FIND_TAKES, _READING),
+        _offer(DESCRIBE, "Describe tools", _DESCRIBES, _DESCRIBE_TAKES, _READING),
+        _offer(CALL, "Call a tool", _CALLS, _CALL_TAKES, _CHANGING),
+    )
+
+
+def _about(servers: Mapping[str, int]) -> str:
+    if not servers:
+        return f"Search for tools. No server is connected now; try again later. {_THEN}"
+    named = [f"{key[:_LONGEST_KEY]} ({count})" for key, count in list(servers.items())[:_NAMED]]
+    more = len(servers) - len(named)
+    rest = f" and {more} more servers" if more else ""
+    total = sum(servers.values())
+    return (
+        f"Search the {total} tools that you can call here. They belong to these servers (with the"
+        f" number of their tools): {', '.join(named)}{rest}. {_THEN}"
+    )
+
+
+_THEN: Final = (
+    "Whenever a task may need one of them, say in a few words what you want to do, and you get the"
+    f" names of the best tools with what they are for. Then use {DESCRIBE} for the arguments they"
+    f" take, and {CALL} to call one."
+)
+_DESCRIBES: Final = (
+    f"Get the full definitions of tools, with the schema of their arguments, by the names that"
+    f" {FIND} gave."
+)
+_CALLS: Final = (
+    f"Call a tool by the name that {FIND} gave. The result is that tool's own. Look at its"
+    f" arguments with {DESCRIBE} first."
+)
+_FIND_TAKES: Final = {
+    "query": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": LONGEST_QUERY,
+        "description": "What you want to do, in a few words: 'create a GitHub issue'.",
+    },
+    "limit": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MOST_FOUND,
+        "default": USUALLY_FOUND,
+        "description": "How many tools at most.",
+    },
+}
+_DESCRIBE_TAKES: Final = {
+    "names": {
+        "type": "array",
+        "items": {"type": "string"},
+        "minItems": 1,
+        "maxItems": MOST_DESCRIBED,
+        "description": "The names of the tools.",
+    }
+}
+_CALL_TAKES: Final = {
+    "name": {"type": "string", "description": "The name of the tool."},
+    "arguments": {
+        "type": "object",
+        "default": {},
+        "description": "What the tool is to be called with, by its own schema.",
+    },
+}
+_REQUIRED: Final = {FIND: ["query"], DESCRIBE: ["names"], CALL: ["name"]}
+
+
+def _offer(
+    name: str, title: str, description: str, takes: dict[str, Any], hints: dict[str, bool]
+) -> Offer:
+    schema = {
+        "type": "object",
+        "properties": takes,
+        "required": _REQUIRED[name],
+        "additionalProperties": False,
+    }
+    said = {
+        "name": name,
+        "title": title,
+        "description": description,
+        "inputSchema": schema,
+        "annotations": hints,
+    }
+    return Offer(name, {key: Raw(encode.dumps(value)) for key, value in said.items()})

@@ -1,0 +1,116 @@
+"""Tickets: what a stateless client gets to bring back, encrypted so that only we can read it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mcp_junction.errors import StateError
+from mcp_junction.policy.principal import Principal
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_BYTES: Final = 32
+_NONCE: Final = 12
+_TASK: Final = "task"
+
+
+class TicketOwner(msgspec.Struct, frozen=True, array_like=True):
+    """Who may use a ticket, and for what."""
+
+    principal: str
+    role: str
+    endpoint: str
+    server: str
+    name: str
+    method: str
+    digest: str = ""
+    """Of the arguments, where a call that waits must be the same when it comes back."""
+
+
+class Ticket(msgspec.Struct, frozen=True, array_like=True):
+    """What is sealed: a ride that waits, or the state of a stateless server itself."""
+
+    bearer: TicketOwner
+    expires: float = 0.0
+    ride: str = ""
+    round: int = 0
+    inner: str | None = None
+
+
+class Seal:
+    """Seals and opens tickets with one key."""
+
+    def __init__(
+        self,
+        key: bytes | None = None,
+        replica: str | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key or secrets.token_bytes(KEY_BYTES)
+        self._replica = replica or secrets.token_hex(3)
+        self._now = now
+        self._made: AESGCM | None = None
+
+    def close(self, ticket: Ticket) -> str:
+        """The sealed ticket, as text that survives any client."""
+        nonce = secrets.token_bytes(_NONCE)
+        sealed = self._cipher.encrypt(nonce, msgspec.json.encode(ticket), self._replica.encode())
+        return f"{self._replica}.{base64.urlsafe_b64encode(nonce + sealed).decode('ascii')}"
+
+    def until(self, seconds: float) -> float:
+        """The moment when a ticket that is good for so long expires."""
+        return self._now() + seconds
+
+    def open(self, state: str, bearer: TicketOwner) -> Ticket:
+        """The ticket that was sealed. Raises StateError when it is not good for ``bearer``."""
+        ticket = self.read(state)
+        if ticket.bearer != bearer:
+            raise StateError("this requestState was given for something else")
+        if ticket.expires and ticket.expires < self._now():
+            raise StateError("this requestState has expired; make the call again without it")
+        return ticket
+
+    def sealed_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
+        """The id of a server's task, as the client it is for is given it."""
+        bearer = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
+        return self.close(Ticket(bearer, inner=task))
+
+    def task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
+        """The server of a task, and its id there. Raises StateError."""
+        ticket = self.read(sealed)
+        said = ticket.bearer
+        mine = TicketOwner(principal.id, principal.role.value, endpoint, said.server, "", _TASK)
+        if said != mine or ticket.inner is None:
+            raise StateError("this is not the id of a task of this client")
+        return said.server, ticket.inner
+
+    def read(self, state: str) -> Ticket:
+        """The ticket that was sealed, whosever it is. Raises StateError."""
+        from cryptography.exceptions import InvalidTag
+
+        replica, _, body = state.partition(".")
+        try:
+            data = base64.urlsafe_b64decode(body.encode("ascii"))
+            if base64.urlsafe_b64encode(data).decode("ascii") != body:
+                raise ValueError("written in another way than ours")
+            plain = self._cipher.decrypt(data[:_NONCE], data[_NONCE:], replica.encode())
+            return msgspec.json.decode(plain, type=Ticket)
+        except (InvalidTag, binascii.Error, ValueError, msgspec.MsgspecError):
+            raise StateError("this requestState is not one of ours") from None
+
+    @property
+    def _cipher(self) -> AESGCM:
+        if self._made is None:
+            # Imported where it is used: most clients are never asked anything.
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+            self._made = AESGCM(self._key)
+        return self._made

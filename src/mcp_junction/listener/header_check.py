@@ -1,0 +1,72 @@
+"""Checks that the headers of a stateless request agree with its body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Raw
+
+from mcp_junction.errors import FrameError
+from mcp_junction.protocol import param_headers
+from mcp_junction.protocol.param_headers import ParamHeader, decode_value
+from mcp_junction.protocol.versions import HEADER_MISMATCH
+
+Headers = dict[bytes, bytes]
+
+_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_TASKS: Final = "tasks/"
+_ROUTING: Final = frozenset((b"mcp-protocol-version", b"mcp-method", b"mcp-name"))
+_PARAM: Final = b"mcp-param-"
+
+
+def said_twice(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """A header that must be there once and is there more often."""
+    seen: set[bytes] = set()
+    for name, _ in given:
+        if name in _ROUTING or name.startswith(_PARAM):
+            if name in seen:
+                return name
+            seen.add(name)
+    return None
+
+
+def is_plain(headers: Headers, version: bytes, method: bytes, name: bytes) -> bool:
+    """Whether headers say these, written as nearly all write them."""
+    said = headers.get
+    return (
+        said(b"mcp-name") == name
+        and said(b"mcp-method") == method
+        and said(b"mcp-protocol-version") == version
+    )
+
+
+def check(headers: Headers, version: bytes, method: str) -> None:
+    """Raise FrameError when headers say something else of a request, as every one has it said."""
+    if headers.get(b"mcp-protocol-version") != version:
+        raise _mismatch("the MCP-Protocol-Version header is not the version in params._meta")
+    if headers.get(b"mcp-method") != method.encode():
+        raise _mismatch("the Mcp-Method header is not the method of the body")
+
+
+def check_name(headers: Headers, method: str, name: str) -> None:
+    """The same of what the request is for."""
+    value = headers.get(b"mcp-name")
+    key = _NAMED.get(method)
+    if key is None and value is not None and method.startswith(_TASKS):
+        key = "taskId"  # an extension's: what is said must be right, but need not be said
+    if key is not None and (value is None or decode_value(value) != name):
+        raise _mismatch(f"the Mcp-Name header is not params.{key}")
+
+
+def check_arguments(
+    headers: Headers, marked: tuple[ParamHeader, ...], params: dict[str, Raw]
+) -> None:
+    """The same of the arguments that a tool wants repeated."""
+    wrong = param_headers.mismatch(marked, params.get("arguments") or b"{}", headers)
+    if wrong is not None:
+        raise _mismatch(wrong)
+
+
+def _mismatch(words: str) -> FrameError:
+    return FrameError(HEADER_MISMATCH, words)

@@ -1,0 +1,71 @@
+"""HttpHost: what the HTTP listener needs of the service. Protocols only."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.listener.http.streams import EventStream
+from mcp_junction.policy.principal import Principal
+from mcp_junction.sessions.session import Session
+
+METRICS: Final = "/metrics"
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class HttpHost(Protocol):
+    """What the listener needs to know of the house: who may come in, and where to."""
+
+    def principal(self, headers: dict[bytes, bytes], scope: Scope) -> Principal | None:
+        """Who a request is from; None when it must be refused."""
+        ...
+
+    def endpoint(self, path: str) -> Endpoint | None:
+        """The endpoint a path names; None when there is none."""
+        ...
+
+    def open_session(
+        self, principal: Principal, endpoint: Endpoint, channel: SessionChannel
+    ) -> Session: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    @property
+    def down(self) -> list[str]:
+        """Names of what is down and keeps the service from being ready."""
+        ...
+
+
+class RestApp(Protocol):
+    """What answers under ``/api/`` and at ``/metrics``: an ASGI app that knows its own keys."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    async def refuse(self, send: Send, code: str, detail: str) -> None:
+        """Answer a request that is not let in."""
+        ...
+
+
+class SessionChannel:
+    """The channel of a session for what belongs to no call: its standing stream."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self) -> None:
+        self._stream: Callable[[], EventStream] | None = None
+
+    def bind(self, stream: Callable[[], EventStream]) -> None:
+        self._stream = stream
+
+    def send(self, frame: bytes) -> None:
+        if self._stream is not None:
+            self._stream().send(frame)
+
+    def offer(self, frame: bytes) -> None:
+        if self._stream is not None:
+            self._stream().offer(frame)

@@ -1,0 +1,254 @@
+"""SessionRegistry: which sessions of HTTP clients there are, and when they are over.
+
+A session belongs to the principal and the endpoint it was opened with; to anyone else it does not
+exist. Idle ones expire, and so do those whose client has gone, with the calls it left. Each
+principal has a limit: when it opens one more session, its own oldest ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mcp_junction.calls.call import Wire
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.listener.http.exchange import AsgiExchange
+from mcp_junction.listener.http.streams import KEPT_BYTES, EventStream, Send, accepts_stream
+from mcp_junction.policy.principal import Principal
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+
+SWEEP_EVERY: Final = 10.0
+KEPT_STREAMS: Final = 16
+PRIMED_FROM: Final = "2025-11-25"
+_STANDING: Final = 0
+
+
+class HttpSession:
+    """What the listener keeps about a session, beside the session itself."""
+
+    __slots__ = (
+        "_delivered", "_next_stream", "checked_at", "endpoint", "id", "last_used", "session",
+        "streams",
+    )  # fmt: skip
+
+    def __init__(self, session_id: str, session: Session, endpoint: Endpoint, now: float) -> None:
+        self.id = session_id
+        self.session = session
+        self.endpoint = endpoint
+        self.last_used = now
+        self.checked_at = now
+        """When it was last checked for whether it is in use."""
+        self.streams: dict[int, EventStream] | None = None
+        self._next_stream = _STANDING + 1
+        self._delivered: set[int] = set()  # the streams that were delivered at the last look
+
+    def new_stream(self, tasks: TaskScope) -> EventStream:
+        """A stream for one call; old ones that have ended make room."""
+        streams = self._streams()
+        self._trim_delivered(streams)
+        while len(streams) > KEPT_STREAMS:
+            ended = next((n for n, s in streams.items() if s.ended and n != _STANDING), None)
+            if ended is None:
+                break
+            del streams[ended]
+        stream = streams[self._next_stream] = EventStream(
+            self._next_stream, tasks, self.session.usage
+        )
+        self._next_stream += 1
+        return stream
+
+    @staticmethod
+    def _trim_delivered(streams: dict[int, EventStream]) -> None:
+        """Drop the oldest delivered streams until those that are left fit into KEPT_BYTES."""
+        delivered = [number for number, stream in streams.items() if stream.is_delivered]
+        kept = sum(streams[number].kept_bytes for number in delivered)
+        for number in delivered:
+            if kept <= KEPT_BYTES:
+                break
+            kept -= streams.pop(number).kept_bytes
+
+    def forget_delivered(self) -> None:
+        """Drop the streams that had been delivered when this was called before.
+
+        A client that has lost the end of its answer on the way comes back within seconds.
+        """
+        if self.streams:
+            for number in self._delivered:
+                self.streams.pop(number, None)
+            self._delivered = {n for n, stream in self.streams.items() if stream.is_delivered}
+
+    def standing(self, tasks: TaskScope) -> EventStream:
+        """The stream for what belongs to no call."""
+        streams = self._streams()
+        if _STANDING not in streams:
+            streams[_STANDING] = EventStream(_STANDING, tasks, self.session.usage)
+        return streams[_STANDING]
+
+    def find_stream(self, last_event_id: bytes) -> tuple[EventStream, int] | None:
+        """The stream an event id belongs to, and the number of the event in it."""
+        stream, _, number = last_event_id.partition(b"_")
+        if not (stream.isdigit() and number.isdigit() and self.streams):
+            return None
+        found = self.streams.get(int(stream))
+        return (found, int(number)) if found is not None else None
+
+    @property
+    def wants_priming(self) -> bool:
+        """Whether its streams begin with an event that has an id and nothing else."""
+        return (self.session.protocol_version or "") >= PRIMED_FROM
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for anything: a call whose client has gone does not count."""
+        if any(stream.is_attached for stream in (self.streams or {}).values()):
+            return False
+        return not any(_has_reader(call.wire) for call in self.session.calls.values())
+
+    def close(self, reason: str) -> None:
+        self.session.close(reason)
+        for stream in (self.streams or {}).values():
+            stream.end()
+        # Its channel knows us, and so nobody but the collector would find out that all is over.
+        self.session.send = self.session.offer = _nowhere
+
+    def _streams(self) -> dict[int, EventStream]:
+        if self.streams is None:
+            self.streams = {}
+        return self.streams
+
+
+def _has_reader(wire: Wire) -> bool:
+    return not isinstance(wire, SessionReply) or wire.has_reader
+
+
+def _nowhere(frame: bytes) -> None:
+    """What is said to a client that has gone."""
+
+
+class SessionReply(msgspec.Struct, eq=False):
+    """The way back for one POST: plain JSON when the answer is all, a stream when it is not."""
+
+    _send: Send
+    _tasks: TaskScope
+    _found: HttpSession
+    _accept: bytes
+    _exchange: AsgiExchange | None = None
+    _attaching: asyncio.Task[asyncio.Future[None]] | None = None
+    stream: EventStream | None = None
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether the client that sent the POST is still there, as far as we can know."""
+        if self.stream is not None:
+            return self.stream.is_attached
+        return self._exchange is None or not self._exchange.is_gone
+
+    def send(self, frame: bytes) -> None:
+        self._begun().send(frame)
+
+    def offer(self, frame: bytes) -> None:
+        if accepts_stream(self._accept):
+            self._begun().offer(frame)
+
+    def _begun(self) -> EventStream:
+        """The call speaks before it ends: this reply is a stream from now on."""
+        if self.stream is None:
+            self.stream = self._found.new_stream(self._tasks)
+            attach = self.stream.attach(self._send, after=0, prime=self._found.wants_priming)
+            self._attaching = self._tasks.spawn(attach)
+        return self.stream
+
+    async def finish(self, *answers: bytes | None) -> None:
+        """Send the answer as the last event (those to a batch as the last ones), and end."""
+        assert self.stream is not None
+        assert self._attaching is not None
+        for answer in answers:
+            if answer is not None:
+                self.stream.send(answer)
+        self.stream.end()
+        await (await self._attaching)
+
+
+class SessionRegistry:
+    """Sessions by their id."""
+
+    def __init__(
+        self, clock: Clock, idle_seconds: float, closed: Callable[[Session], None]
+    ) -> None:
+        self._clock = clock
+        self._idle_seconds = idle_seconds
+        self._closed = closed
+        self._sessions: dict[str, HttpSession] = {}
+        self._replica = secrets.token_hex(3)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def new_id(self) -> str:
+        return f"{self._replica}.{secrets.token_urlsafe(18)}"
+
+    def add(self, session_id: str, session: Session, endpoint: Endpoint) -> HttpSession:
+        """Add a new session; at the principal's limit its oldest session ends."""
+        found = HttpSession(session_id, session, endpoint, self._clock.now())
+        self._sessions[session_id] = found
+        oldest = session.usage.sessions.add(found, self._is_in_use)
+        if oldest is not None:
+            self.remove(oldest, "its principal has opened too many sessions after it")
+        return found
+
+    def _is_in_use(self, found: HttpSession) -> bool:
+        """Whether a session was used since the last check, or somebody waits for it."""
+        was_used = found.last_used > found.checked_at
+        found.checked_at = self._clock.now()
+        return was_used or not found.is_idle
+
+    def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
+        """The session, if it is this principal's at this endpoint."""
+        found = self._sessions.get(session_id)
+        if found is None:
+            return None
+        if found.endpoint is not endpoint and found.endpoint != endpoint:
+            return None
+        if found.session.principal is not principal and found.session.principal != principal:
+            return None
+        found.last_used = self._clock.now()
+        return found
+
+    def remove(self, found: HttpSession, reason: str) -> None:
+        if self._sessions.pop(found.id, None) is not None:
+            found.session.usage.sessions.discard(found)
+            found.close(reason)
+            self._closed(found.session)
+
+    def discard(self, session: Session) -> None:
+        """A session that was not even begun."""
+        self._closed(session)
+
+    def expel(self, is_allowed: Callable[[Principal], bool]) -> None:
+        """End the sessions of whoever is no longer let in, and their streams with them."""
+        for found in list(self._sessions.values()):
+            if not is_allowed(found.session.principal):
+                self.remove(found, "the key was revoked")
+
+    def sweep(self) -> None:
+        """End sessions that have been idle for too long, and drop delivered streams."""
+        oldest = self._clock.now() - self._idle_seconds
+        for found in list(self._sessions.values()):
+            found.forget_delivered()
+            if found.last_used < oldest and found.is_idle:
+                self.remove(found, "the session has expired")
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(SWEEP_EVERY)
+            self.sweep()
+
+    def close(self) -> None:
+        for found in list(self._sessions.values()):
+            self.remove(found, "Junction is ending")

@@ -1,0 +1,212 @@
+"""FileServers: the servers of the config file, recorded like the others, changed only by the file.
+
+A new file is checked as a whole; then only what differs is touched. A file that cannot be used
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.catalog.endpoints import Endpoint, named_sets
+from mcp_junction.config.load import Config
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.settings import Settings, changed_settings
+from mcp_junction.errors import AlreadyExists, ConfigError, Problem, ProblemCode
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.definitions import CONNECTING, FILE, file_fields, file_record
+from mcp_junction.registry.member import Member
+from mcp_junction.store.records import ServerRecord
+from mcp_junction.store.store import Store
+
+log = logging.getLogger("mcp_junction.registry")
+
+_AT_ONCE: Final = 4
+_SOFT: Final = frozenset({"timeout_ms", "tools", "pin", "id"})
+"""What of a definition can change under a link that stays."""
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """What a new config file has changed: names of servers, and of settings."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    """Settings that differ from those this process runs with: they are read at the start only."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+class Plan(msgspec.Struct):
+    """What is to be done for a new file."""
+
+    added: list[ServerDefinition] = []
+    changed: list[tuple[Member, ServerDefinition]] = []
+    removed: list[Member] = []
+    sets: list[Endpoint] = []
+    needs_restart: tuple[str, ...] = ()
+
+    def summary(self) -> Reloaded:
+        return Reloaded(
+            tuple(definition.key for definition in self.added),
+            tuple(member.name for member, _ in self.changed),
+            tuple(member.name for member in self.removed),
+            self.needs_restart,
+        )
+
+
+async def recorded(
+    context: RegistryContext, config: Config, known: list[ServerRecord]
+) -> list[ServerRecord]:
+    """At the start: a record for each server of the file, in its order. The rows of servers that it
+    does not name are left as they are (``absent.py``); a registered server keeps its name."""
+    by_name = {record.name: record for record in known}
+    files = {definition.key for definition in config.servers}
+    absent = [record.name for record in known if record.origin == FILE and record.name not in files]
+    if absent:
+        words = (
+            "%d servers of an earlier config file are kept, but not served: %.500s;"
+            " see: mcp-junction servers list --all"
+        )
+        log.info(words, len(absent), ", ".join(absent))
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def record_for(definition: ServerDefinition) -> ServerRecord | None:
+        found = by_name.get(definition.key)
+        if found is not None and found.origin != FILE:
+            log.error(
+                "%s: the server %r is left out: one of that name is registered",
+                config.source,
+                definition.key,
+            )
+            return None
+        async with turn:
+            return await store_record(context.store, definition, found)
+
+    made = await asyncio.gather(*map(record_for, config.servers))
+    return [record for record in made if record is not None]
+
+
+async def store_record(
+    store: Store, definition: ServerDefinition, found: ServerRecord | None
+) -> ServerRecord:
+    """Store what the file says of a server, in the row that it had before if there is one."""
+    if found is None:
+        return await store.servers.add(file_record(definition))
+    fields = file_fields(definition)
+    if any(getattr(found, name) != value for name, value in fields.items()):
+        return await store.servers.change(found.id, fields)
+    return found
+
+
+class FileServers:
+    """Applies a new config file: finds what differs, and has the registry change it."""
+
+    def __init__(
+        self,
+        context: RegistryContext,
+        admit: Callable[..., Member],
+        apply: Callable[[Member, ServerRecord, frozenset[str]], Awaitable[None]],
+        drop: Callable[[Member], None],
+    ) -> None:
+        self._context = context
+        self._admit = admit
+        self._apply = apply
+        self._drop = drop
+
+    async def reload(self, config: Config) -> Reloaded:
+        """Apply a new config file. Raises ConfigError: then nothing has changed."""
+        context, junction = self._context, self._context.junction
+        plan = planned(context, config, junction.settings)
+        done = plan.summary()
+        async with context.audit.act(**audited(plan)):
+            for member in plan.removed:
+                self._drop(member)
+                context.tell("server.removed", member.record, absent=True)
+            for member, definition in plan.changed:
+                record = await self._change(member, definition)
+                context.tell("server.changed", record, changed=["file"])
+            for definition in plan.added:
+                record = await self._add(definition)
+                kind = record.transport_type
+                context.tell("server.registered", record, transport_type=kind)
+        junction.config = config
+        junction.live_catalog.reorder([definition.key for definition in config.servers])
+        junction.live_catalog.narrow(plan.sets)
+        context.bus.publish("config.reloaded", msgspec.to_builtins(done))
+        return done
+
+    async def _change(self, member: Member, definition: ServerDefinition) -> ServerRecord:
+        async with member.lock:
+            fields = file_fields(definition)
+            record = await self._context.store.servers.change(member.id, fields)
+            soft = is_soft(member.written, definition)
+            member.written = definition
+            await self._apply(member, record, frozenset({"pin"}) if soft else CONNECTING)
+        return record
+
+    async def _add(self, definition: ServerDefinition) -> ServerRecord:
+        """Add a server that is new in the file, with what the store knows of it.
+
+        Raises AlreadyExists.
+        """
+        store = self._context.store
+        found = await store.servers.named(definition.key)
+        if found is not None and found.origin != FILE:
+            raise AlreadyExists(f"there is a server {found.name!r} already")
+        record = await store_record(store, definition, found)
+        tools = await store.tools.all(record.id, with_gone=True)
+        self._admit(record, definition, tools, await store.offers.all(record.id))
+        return record
+
+
+def planned(context: RegistryContext, config: Config, running: Settings) -> Plan:
+    """What a new file asks for of a process that runs with the settings ``running``.
+
+    Raises ConfigError for one that cannot be used.
+    """
+    restart = changed_settings(running, config.settings)
+    plan = Plan([], [], [], list(named_sets(config).values()), restart)
+    problems: list[Problem] = []
+    for definition in config.servers:
+        member = context.roster.named(definition.key)
+        if member is None:
+            plan.added.append(definition)
+        elif member.record.origin != FILE:
+            words = "a server of that name is registered; remove it, or choose another name"
+            path = f"$.mcpServers.{definition.key}"
+            problems.append(Problem(ProblemCode.INVALID_SCHEMA, path, words))
+        elif member.written != definition:
+            plan.changed.append((member, definition))
+    keys = {definition.key for definition in config.servers}
+    plan.removed = [m for m in context.roster if m.record.origin == FILE and m.name not in keys]
+    if problems:
+        raise ConfigError(config.source, problems)
+    return plan
+
+
+def is_soft(old: ServerDefinition | None, new: ServerDefinition) -> bool:
+    """Whether a link can stay while its definition changes so."""
+    if old is None:
+        return False
+    names = set(new._fields) - _SOFT
+    return all(getattr(old, name) == getattr(new, name) for name in names)
+
+
+def audited(plan: Plan) -> dict[str, Any]:
+    """What the audit is told."""
+    done = plan.summary()
+    return {
+        "actor": LOCAL_OWNER.id,
+        "role": LOCAL_OWNER.role.value,
+        "action": "config.reload",
+        "detail": msgspec.to_builtins(done),
+    }

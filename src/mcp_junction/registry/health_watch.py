@@ -1,0 +1,104 @@
+"""HealthWatch: probes servers, counts their calls, and acts on the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from mcp_junction.calls.call import Call
+from mcp_junction.health.checks import PING_TIMEOUT, Probe, by_ping, by_url, of_call
+from mcp_junction.health.probes import Pace, Probes
+from mcp_junction.health.verdict import Facts, HealthVerdict, Probed, ProbeKind
+from mcp_junction.policy.outgoing import Permissions
+from mcp_junction.redaction.known import KNOWN
+from mcp_junction.registry.member import Member
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.tasks import Supervision
+from mcp_junction.upstream.outcome import Outcome
+
+BUSY: Final = 300.0
+"""A server that answers nothing while it works for somebody is given so many seconds: many do one
+thing at a time, and to end it would end the call."""
+
+
+class HealthWatch:
+    """The health of every member."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        pace: Pace,
+        member_of: Callable[[str], Member | None],
+        supervision: Supervision | None = None,
+    ) -> None:
+        self._clock = clock
+        self._member_of = member_of
+        self._probes = Probes(clock, self._judged, pace, supervision=supervision)
+        self._silent: dict[str, float] = {}
+        self._patience = min(PING_TIMEOUT, 0.9 * pace.timeout)
+
+    async def close(self) -> None:
+        await self._probes.close()
+
+    def facts(self, member: Member) -> Facts:
+        self._probes.enable(member.id, member.record.enabled)
+        return self._probes.facts(member.id)
+
+    def connected(self, member: Member) -> None:
+        """It has a link: check it from now on."""
+        self._silent.pop(member.id, None)
+        self._probes.watch(member.id, self._probe(member))
+
+    def down(self, member: Member, *, reachable: bool = False, refused: bool = False) -> None:
+        """It has none any more, or could not be connected to."""
+        self._probes.unwatch(member.id, reachable=reachable, refused=refused)
+
+    def forget(self, member: Member) -> None:
+        self._probes.forget(member.id)
+        self._silent.pop(member.id, None)
+
+    def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
+        """A call has its answer."""
+        if call.route is not None:
+            upstream = call.route.upstream
+            server = upstream.definition.id
+            if server and not upstream.is_shut:  # what is being disconnected is refused by us
+                self._probes.observe_call(server, of_call(outcome))
+
+    def _probe(self, member: Member) -> Probe:
+        record = member.record
+        if record.health_check_url is not None:
+            # Imported where it is used: most servers have no health URL.
+            from mcp_junction.upstream.http.dialer import Dialer
+
+            KNOWN.learn_url(record.health_check_url)
+            allowed = Permissions(record.allow_private, record.allow_http)
+            return by_url(record.health_check_url, Dialer(allowed))
+        ping = by_ping(member.upstream, self._patience)
+
+        async def check() -> Probed:
+            return self._excused(member, await ping())
+
+        return check
+
+    def _excused(self, member: Member, found: Probed) -> Probed:
+        """Silence counts for less while it works."""
+        now = self._clock.now()
+        if found.kind is not ProbeKind.TIMEOUT or not member.upstream.calls:
+            self._silent.pop(member.id, None)
+            return found
+        if now - self._silent.setdefault(member.id, now) > BUSY:
+            return found
+        words = "it did not answer ping in time; it has calls to answer"
+        return msgspec.structs.replace(found, kind=ProbeKind.CLIENT_ERROR, detail=words)
+
+    def _judged(self, key: str, verdict: HealthVerdict, facts: Facts) -> None:
+        member = self._member_of(key)
+        if member is None:
+            return
+        if verdict is HealthVerdict.FAILED:
+            member.upstream.give_up(facts.detail)
+        else:
+            member.upstream.judged(well=verdict is HealthVerdict.HEALTHY)

@@ -1,0 +1,192 @@
+"""ServerLifecycle: records and announces what happens to servers, and has their health watched."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.outcome_names import outcome_name
+from mcp_junction.health.probes import Pace
+from mcp_junction.health.verdict import Facts
+from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.health_watch import HealthWatch
+from mcp_junction.registry.history_writer import HistoryWriter
+from mcp_junction.registry.member import Member
+from mcp_junction.store.records import HistoryEvent, ServerRecord
+from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.state import ServerState
+
+_NOTE_EVERY: Final = 5.0
+_NOTED: Final = (
+    "status",
+    "reachable",
+    "authenticated",
+    "healthy",
+    "last_health_check",
+    "response_time_ms",
+    "error_rate",
+    "error_message",
+    "connected_at",
+)
+
+
+class ServerLifecycle:
+    """Follows every member."""
+
+    def __init__(self, context: RegistryContext) -> None:
+        self._context = context
+        junction = context.junction
+        settings = junction.settings
+        pace = Pace(settings.health_interval_ms / 1000, settings.health_timeout_ms / 1000)
+        self._watch = HealthWatch(
+            junction.clock, pace, context.roster.find, context.tasks.supervision
+        )
+        self._chronicle = HistoryWriter(context.store, context.tasks)
+        self._noted: dict[str, dict[str, Any]] = {}
+
+    def begin(self) -> None:
+        junction = self._context.junction
+        junction.on_changed = self.changed
+        junction.watchers += [self._watch.ended, self._ended]
+        self._context.tasks.supervise("server states", self._note_all)
+
+    async def end(self) -> None:
+        """Hear no more: what now ends does so because we do, and is no news."""
+        junction = self._context.junction
+        junction.on_changed = None
+        junction.watchers.remove(self._watch.ended)
+        junction.watchers.remove(self._ended)
+        await self._watch.close()
+        for member in self._context.roster:
+            self._note(member)
+        await self._chronicle.flush()
+
+    def live(self, member: Member) -> ServerRecord:
+        """A member's record with how it stands now."""
+        return member.live(self._watch.facts(member), self._context.junction.clock.now())
+
+    def facts(self, member: Member) -> Facts:
+        return self._watch.facts(member)
+
+    def forget(self, member: Member) -> None:
+        self._watch.forget(member)
+        self._noted.pop(member.id, None)
+
+    def rewatch(self, member: Member) -> None:
+        """How it is to be checked is another."""
+        if member.is_serving:
+            self._watch.connected(member)
+
+    async def written(self) -> None:
+        """Wait until everything that was told is in the store."""
+        await self._chronicle.flush()
+
+    # -- what happens
+
+    def starting(self, member: Member) -> None:
+        """It is about to be connected to."""
+        before, member.status = member.status, ServerState.CONNECTING
+        self._announce(member, before)
+
+    def replaced(self, member: Member) -> None:
+        """It is reached another way from now on."""
+        self._watch.down(member, reachable=True)
+        self.starting(member)
+
+    def changed(self, upstream: Upstream) -> None:
+        """The link of a server has another state."""
+        member = self._context.roster.find(upstream.definition.id)
+        if member is None or member.upstream is not upstream:
+            return
+        before, after = member.status, member.outward()
+        if before is after:
+            return
+        member.status = after
+        if after is ServerState.CONNECTED and before is not ServerState.DEGRADED:
+            self._connected(member, before)
+        elif after is ServerState.ERROR:
+            self._failed(member)
+        elif after is ServerState.DISCONNECTED:
+            self._disconnected(member)
+        self._announce(member, before)
+
+    def _announce(self, member: Member, before: ServerState) -> None:
+        self._context.tell(
+            "server.status_changed",
+            member.record,
+            status=member.status.value,
+            previous=before.value,
+            message=self.live(member).error_message,
+        )
+        self._note(member)
+
+    def _connected(self, member: Member, before: ServerState) -> None:
+        member.connected_at = time.time()
+        self._watch.connected(member)
+        details: dict[str, Any] = {"seconds": _rounded(member.upstream.start_seconds)}
+        event = HistoryEvent.CONNECTED
+        if before is ServerState.ERROR and member.down_since is not None:
+            event = HistoryEvent.RECONNECT
+            details["down_seconds"] = _rounded(time.time() - member.down_since)
+            details["attempts"] = member.upstream.failures
+        greeting = member.upstream.greeting
+        if greeting is not None:
+            details["protocol_version"] = greeting.protocol_version
+        member.down_since = None
+        self._chronicle.tell(member.id, event, details)
+
+    def _failed(self, member: Member) -> None:
+        error = member.upstream.error
+        member.down_since = time.time()
+        refused = error is not None and error.refuses_credentials
+        self._watch.down(member, refused=refused)
+        details: dict[str, Any] = {}
+        if error is not None:
+            details = {"message": error.message, "phase": error.phase.value}
+        self._chronicle.tell(member.id, HistoryEvent.ERROR, details)
+
+    def _disconnected(self, member: Member) -> None:
+        member.connected_at = member.down_since = None
+        self._watch.down(member)
+        self._chronicle.tell(member.id, HistoryEvent.DISCONNECTED, {})
+
+    def _ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
+        """A call has its answer: those who read the bus now may want to know."""
+        bus, route = self._context.bus, call.route
+        if not bus.is_read:
+            return
+        server = route.upstream.definition.id if route is not None else None
+        data = {
+            "server_id": server,
+            "name": route.canonical if route is not None else call.name[:200],
+            "method": call.method,
+            "agent": call.caller.principal.id,
+            "outcome": outcome_name(call, outcome).value,
+            "delivery": outcome.delivery.value if outcome.delivery is not None else None,
+            "latency_ms": _rounded(seconds * 1000),
+        }
+        bus.passing("call.completed", data, server)
+
+    # -- how they stand
+
+    def _note(self, member: Member) -> None:
+        record = self.live(member)
+        standing = {name: getattr(record, name) for name in _NOTED}
+        known = self._noted.get(member.id, {})
+        fresh = {name: value for name, value in standing.items() if known.get(name, ...) != value}
+        if fresh:
+            self._noted[member.id] = standing
+            self._chronicle.note(member.id, standing)
+
+    async def _note_all(self) -> None:
+        """What checks and calls have shown since, for those who only have the store."""
+        while True:
+            await self._context.junction.clock.sleep(_NOTE_EVERY)
+            for member in self._context.roster:
+                self._note(member)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,137 @@
+"""ToolStorage: writes what servers offer to the store, and reads it at start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.catalog import pins
+from mcp_junction.catalog.catalog import Offering
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.kinds import ALL, TOOLS, OfferKind
+from mcp_junction.errors import NotFound, StoreError, StoreUnavailable
+from mcp_junction.policy.pinning import STRICT
+from mcp_junction.protocol import encode, param_headers
+from mcp_junction.registry.member import Member
+from mcp_junction.store.records import OfferRecord, ToolChanges, ToolDefinitionRow, ToolRecord
+from mcp_junction.store.store import Store
+from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.registry")
+
+_AT_ONCE: Final = 2
+_RETRY: Final = 0.5
+_members = msgspec.json.Decoder(dict[str, Raw])
+
+Prepared = dict[str, list[ToolDefinitionRow]]
+"""Every list of a server, as it is stored; by the name of the kind."""
+
+
+def prepare(offering: Offering) -> Prepared:
+    """All lists as they are stored. For another thread than the loop's."""
+    return {kind.name: [_definition(kind, o) for o in offering.of(kind)] for kind in ALL}
+
+
+def _definition(kind: OfferKind, offer: Offer) -> ToolDefinitionRow:
+    digest = pins.define(offer.members).hash if kind is TOOLS else ""
+    return ToolDefinitionRow(offer.name, encode.dumps(offer.members), digest)
+
+
+def stored_offers(
+    tools: Iterable[ToolRecord], offers: Iterable[OfferRecord]
+) -> dict[str, tuple[Offer, ...]]:
+    """What a server offered when it was last seen, gone tools left out."""
+    found: dict[str, list[Offer]] = {kind.name: [] for kind in ALL}
+    for tool in tools:
+        if tool.gone_at is None:
+            found[TOOLS.name].append(_offer(tool.name, tool.definition))
+    for record in offers:
+        found[record.kind].append(_offer(record.name, record.definition))
+    return {name: tuple(those) for name, those in found.items()}
+
+
+def _offer(name: str, definition: bytes) -> Offer:
+    members = {key: raw.copy() for key, raw in _members.decode(definition).items()}
+    schema = members.get("inputSchema")
+    is_marked = schema is not None and param_headers.MARK_BYTES in definition
+    return Offer(name, members, param_headers.find(schema) if is_marked and schema else ())
+
+
+Lists = tuple[dict[str, list[ToolRecord]], dict[str, list[OfferRecord]]]
+
+
+async def stored_lists(store: Store) -> Lists:
+    """What all servers offered when they were last seen, by server; gone tools are among it."""
+    tools: defaultdict[str, list[ToolRecord]] = defaultdict(list)
+    offers: defaultdict[str, list[OfferRecord]] = defaultdict(list)
+    for tool in await store.tools.all(with_gone=True):
+        tools[tool.server_id].append(tool)
+    for offer in await store.offers.all():
+        offers[offer.server_id].append(offer)
+    return tools, offers
+
+
+class ToolStorage:
+    """Writes lists to the store."""
+
+    def __init__(
+        self, store: Store, tasks: TaskScope, stored: Callable[[Member, ToolChanges], None]
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._stored = stored
+        self._newest: dict[str, tuple[Prepared, frozenset[str]]] = {}
+        self._writing: dict[str, asyncio.Task[None]] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    def put(self, member: Member, lists: Prepared, suspects: Iterable[str] = ()) -> None:
+        """Store a server's newest lists; something was noticed about the tools in ``suspects``."""
+        self._newest[member.id] = lists, frozenset(suspects)
+        if member.id not in self._writing:
+            self._writing[member.id] = self._tasks.spawn(self._write(member))
+
+    async def settled(self, member: Member, limit: float = 10.0) -> None:
+        """Wait until what is known of a server's lists is stored, but not for ever."""
+        writing = self._writing.get(member.id)
+        if writing is not None:
+            await asyncio.wait({writing}, timeout=limit)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._writing
+
+    async def _write(self, member: Member) -> None:
+        try:
+            while (newest := self._newest.pop(member.id, None)) is not None:
+                try:
+                    async with self._gate:
+                        await self._replace(member, *newest)
+                except StoreUnavailable as error:
+                    log.warning("server %r: its lists cannot be stored: %s", member.name, error)
+                    self._newest.setdefault(member.id, newest)
+                    await asyncio.sleep(_RETRY)
+        except NotFound:
+            self._newest.pop(member.id, None)  # it has been removed meanwhile
+        except StoreError as error:
+            self._newest.pop(member.id, None)
+            log.error("server %r: its lists are not stored: %s", member.name, error)
+        finally:
+            del self._writing[member.id]
+
+    async def _replace(self, member: Member, lists: Prepared, suspects: frozenset[str]) -> None:
+        strict = member.record.pin == STRICT
+        tools = lists[TOOLS.name]
+        changes = await self._store.tools.replace(
+            member.id, tools, strict=strict, suspects=suspects
+        )
+        member.tool_count = len(lists[TOOLS.name])
+        for kind in ALL:
+            if kind is not TOOLS:
+                await self._store.offers.replace(member.id, kind.name, lists[kind.name])
+        self._stored(member, changes)

@@ -1,0 +1,184 @@
+"""StatelessClient: a stateless client, as far as one request describes it. Listen: its open stream.
+
+A StatelessClient has no session and no memory. A Listen is one ``subscriptions/listen``: what the
+client wants to hear, until the stream ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.methods import Address
+from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.quotas import QuotaUsage
+from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, SUBSCRIPTION_KEY, Era
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.outcome import Outcome, OutcomeKind
+from mcp_junction.upstream.questions import RELAYED, askable
+from mcp_junction.upstream.server import Upstream
+
+
+class StatelessClient:
+    """Who asks, and what they can be asked."""
+
+    era = Era.STATELESS
+
+    __slots__ = (
+        "_hello",
+        "client_info",
+        "endpoint",
+        "principal",
+        "questions",
+        "spelling",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        principal: Principal,
+        endpoint: Endpoint,
+        spelling: Spelling,
+        capabilities: dict[str, Raw],
+        client_info: Raw,
+        usage: QuotaUsage | None = None,
+    ) -> None:
+        self.principal = principal
+        self.usage = usage or QuotaUsage()
+        self.endpoint = endpoint
+        self.spelling = spelling
+        self.client_info = client_info
+        relayed = {key: raw.copy() for key, raw in capabilities.items() if key in RELAYED}
+        self.questions = askable(relayed)
+        """What it can be asked."""
+        self._hello = Hello(
+            protocol_version=LATEST_HANDSHAKE,
+            capabilities=msgspec.json.encode(relayed),
+            client=bytes(client_info or b"{}"),
+            user=principal,
+        )
+
+    def hello(self) -> Hello:
+        return self._hello
+
+    def wants_log(self, params: Raw) -> bool:
+        return False  # each call says for itself
+
+    @property
+    def envelope(self) -> Raw:
+        said = envelope.meta(self._hello.client, self._hello.capabilities)
+        return Raw(msgspec.json.encode(said))
+
+    async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
+        return outcomes.failed(INVALID_REQUEST, "a stateless client is asked by its own requests")
+
+    def send(self, frame: bytes) -> None:
+        """Nobody is there."""
+
+    def offer(self, frame: bytes) -> None:
+        """Nobody is there."""
+
+
+_MAX_EARLY: Final = 64
+_PATIENCE: Final = 5.0
+
+
+class Wanted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a client asks to be told about."""
+
+    tools_list_changed: bool = False
+    prompts_list_changed: bool = False
+    resources_list_changed: bool = False
+    resource_subscriptions: tuple[str, ...] = ()
+
+    def announcements(self) -> frozenset[str]:
+        """The notifications of changed lists among them."""
+        chosen = {
+            "notifications/tools/list_changed": self.tools_list_changed,
+            "notifications/prompts/list_changed": self.prompts_list_changed,
+            "notifications/resources/list_changed": self.resources_list_changed,
+        }
+        return frozenset(method for method, wanted in chosen.items() if wanted)
+
+
+class Listen(StatelessClient):
+    """A visitor that stays."""
+
+    __slots__ = ("_early", "_meta", "_wire", "announcements", "id")
+
+    def __init__(
+        self, visitor: StatelessClient, frame_id: bytes, wanted: Wanted, wire: Wire
+    ) -> None:
+        super().__init__(
+            visitor.principal,
+            visitor.endpoint,
+            visitor.spelling,
+            {},
+            visitor.client_info,
+            visitor.usage,
+        )
+        self.id = frame_id
+        self.announcements = wanted.announcements()
+        self._wire = wire
+        self._early: list[bytes] | None = []
+        self._meta = {SUBSCRIPTION_KEY: Raw(frame_id)}
+
+    def acknowledge(self, honoured: Wanted) -> None:
+        """Say what it will be told about; nothing comes before that."""
+        params = {"notifications": honoured, "_meta": self._meta}
+        frame = encode.notification(
+            "notifications/subscriptions/acknowledged", encode.dumps(params)
+        )
+        self._wire.send(frame)
+        early, self._early = self._early or (), None
+        for frame in early:
+            self._wire.send(frame)
+
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        members = frames.members(params)
+        envelope.sealed(members, self._meta)
+        frame = encode.notification(method, encode.dumps(members))
+        if self._early is None:
+            self._wire.offer(frame)  # who does not read can do without
+        elif len(self._early) < _MAX_EARLY:
+            self._early.append(frame)
+
+    def result(self) -> bytes:
+        """The answer that ends it on our side."""
+        payload = {"resultType": "complete", "_meta": self._meta}
+        return encode.result(self.id, encode.dumps(payload))
+
+
+def is_told_by(upstream: Upstream, subscriber: object) -> bool:
+    """Whether it is this link that tells a subscriber of changes: who only listens has no own."""
+    if upstream.session is not None:
+        return upstream.session is subscriber
+    return isinstance(subscriber, Listen) or not upstream.is_isolated
+
+
+async def subscribed(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
+    """Subscribe to resources on behalf of ``listen``, as a client would; those that worked."""
+    wanted = list(dict.fromkeys(uris))
+    done = await asyncio.gather(*(_subscribed(listen, snapshot, uri) for uri in wanted))
+    return [uri for uri, works in zip(wanted, done, strict=True) if works]
+
+
+async def _subscribed(listen: Listen, snapshot: Snapshot, uri: str) -> bool:
+    params = {"uri": Raw(encode.dumps(uri))}
+    call = Call(listen, snapshot, "resources/subscribe", Address(RESOURCES, uri), params, listen)
+    late = asyncio.get_running_loop().call_later(_PATIENCE, call.expire, _PATIENCE)
+    try:
+        return (await snapshot.handle(call)).kind is OutcomeKind.RESULT
+    finally:
+        late.cancel()

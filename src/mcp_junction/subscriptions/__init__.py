@@ -1,4 +1,0 @@
-"""Fan-out of what changes: list_changed today, resource updates to come.
-
-Nouns: *Coalescer*.
-"""

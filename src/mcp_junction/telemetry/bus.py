@@ -1,0 +1,227 @@
+"""Bus: events inside the process, numbered by the store, so that a reader can resume a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.redaction.known import KNOWN
+from mcp_junction.store.events import Events
+from mcp_junction.store.records import EventRecord, NewEvent
+from mcp_junction.tasks import Supervision, TaskScope
+
+log = logging.getLogger("mcp_junction.bus")
+
+GAP: Final = "stream.gap"
+"""Told to a reader that comes too late: ``missed`` events are no longer kept."""
+FLUSH: Final = 0.02
+MOST: Final = 10_000
+"""Events that wait for the store at most; the loss of more is counted."""
+RECENT: Final = 2_000
+PASSING: Final = 1_000
+_RETRY: Final = 0.5
+_LOOK: Final = 1.0
+"""How often a reader looks for events of other processes."""
+_PAGE: Final = 500
+
+
+class Bus:
+    """The events of this process, and through the store those of the others."""
+
+    def __init__(self, events: Events, origin: str = "") -> None:
+        self._events = events
+        self._origin = origin
+        self._pending: list[NewEvent] = []
+        self._recent: deque[EventRecord] = deque(maxlen=RECENT)
+        self._readers: set[_Reader] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._tasks = TaskScope("the bus")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lost = 0
+
+    # -- telling
+
+    def publish(self, kind: str, data: Mapping[str, Any], subject: str | None = None) -> None:
+        """Something has happened. Never waits, never fails: what is lost is counted."""
+        if self._loop is None or len(self._pending) >= MOST:
+            self._lose(1)
+            return
+        now = time.time()
+        self._pending.append(NewEvent(kind, KNOWN.redact_data(data), subject, self._origin, now))
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH, self._ring)
+
+    def passing(self, kind: str, data: Mapping[str, Any], subject: str | None = None) -> None:
+        """Something that only those who read now need to know."""
+        if self._readers:
+            event = EventRecord(
+                0, time.time(), self._origin, kind, subject, KNOWN.redact_data(data)
+            )
+            for reader in self._readers:
+                reader.offer(event)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody reads now."""
+        return bool(self._readers)
+
+    # -- reading
+
+    async def subscribe(
+        self, after: int | None = None, types: Collection[str] = ()
+    ) -> AsyncIterator[EventRecord]:
+        """Events as they come, from the one that follows number ``after``; None is from now on.
+
+        Raises StoreUnavailable at the beginning only; later an outage is waited out.
+        """
+        first, last = await self._events.bounds()
+        at = last if after is None else min(after, last)
+        reader = _Reader(frozenset(types))
+        self._readers.add(reader)
+        try:
+            if at + 1 < first:
+                yield missed(at, first)
+                at = first - 1
+            while True:
+                for event in await self._following(at):
+                    at = event.seq
+                    if reader.wants(event):
+                        yield event
+                while reader.passing:
+                    yield reader.passing.popleft()
+                if not self._has_after(at):
+                    await reader.wait(_LOOK)
+        finally:
+            self._readers.discard(reader)
+
+    async def _following(self, seq: int) -> list[EventRecord]:
+        recent = self._recent
+        if recent and recent[0].seq <= seq + 1 <= recent[-1].seq:
+            return [event for event in recent if event.seq > seq]
+        try:
+            return await self._events.after(seq, limit=_PAGE)
+        except StoreUnavailable:
+            await asyncio.sleep(_RETRY)
+            return []
+
+    def _has_after(self, seq: int) -> bool:
+        return bool(self._recent) and self._recent[-1].seq > seq
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._tasks.supervise("events", self._run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await asyncio.wait_for(self.flush(), 3.0)
+        except TimeoutError:
+            self._lose(len(self._pending))
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.close()
+
+    async def flush(self) -> None:
+        """Wait until all that was published is stored."""
+        self._idle.clear()
+        self._wake.set()
+        await self._idle.wait()
+
+    @property
+    def supervision(self) -> Supervision:
+        """How the task that stores events is doing."""
+        return self._tasks.supervision
+
+    @property
+    def lost(self) -> int:
+        """Events that were never stored."""
+        return self._lost
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            if not self._pending:
+                self._idle.set()
+                await self._wake.wait()
+            self._wake.clear()
+            batch = self._pending[:_PAGE]
+            try:
+                stored = await self._events.append(batch)
+            except StoreUnavailable as error:
+                log.warning("events cannot be stored now: %s", error)
+                await asyncio.sleep(_RETRY)
+                continue
+            except Exception:  # what follows must be told all the same
+                log.exception("events cannot be stored")
+                self._lose(len(batch))
+                stored = []
+            del self._pending[: len(batch)]
+            self._remember(stored)
+
+    def _remember(self, stored: list[EventRecord]) -> None:
+        if not stored:
+            return
+        if self._recent and self._recent[-1].seq + 1 != stored[0].seq:
+            self._recent.clear()  # another process was between: the store knows the rest
+        self._recent.extend(stored)
+        for reader in self._readers:
+            reader.ring()
+
+    def _lose(self, count: int) -> None:
+        if count and not self._lost:
+            log.error("events are being lost: the store does not take them")
+        self._lost += count
+
+
+def missed(after: int, first: int) -> EventRecord:
+    """What one is told who comes back after a number, when the first that is kept is later."""
+    return EventRecord(first - 1, time.time(), "", GAP, None, {"missed": first - 1 - after})
+
+
+class _Reader:
+    """One who reads: what it wants, and what passes by."""
+
+    __slots__ = ("_more", "_types", "passing")
+
+    def __init__(self, types: frozenset[str]) -> None:
+        self._types = types
+        self._more = asyncio.Event()
+        self.passing: deque[EventRecord] = deque(maxlen=PASSING)
+
+    def wants(self, event: EventRecord) -> bool:
+        return not self._types or event.type in self._types
+
+    def offer(self, event: EventRecord) -> None:
+        if self.wants(event):
+            self.passing.append(event)
+            self._more.set()
+
+    def ring(self) -> None:
+        self._more.set()
+
+    async def wait(self, limit: float) -> None:
+        """Until there is more, or it is time to look."""
+        try:
+            await asyncio.wait_for(self._more.wait(), limit)
+        except TimeoutError:
+            pass
+        self._more.clear()

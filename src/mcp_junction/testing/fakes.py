@@ -1,0 +1,101 @@
+"""FakeClock, MemorySink and InProcessModel: stand-ins for the clock, a sink and the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
+from mcp_junction.skills.model import LocalModel
+from mcp_junction.telemetry.events import CallCompleted, Event, ServerChanged
+
+_TURNS: Final = 10
+"""Turns of the event loop that those who were woken get before time goes on."""
+
+
+class FakeClock:
+    """A Clock. ``advance`` wakes sleepers one by one, in the order in which they are due."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+        self._order = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), woken))
+        await woken
+
+    @property
+    def sleepers(self) -> int:
+        """How many wait for time to pass."""
+        return sum(not woken.done() for _, _, woken in self._sleepers)
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass. Whoever is woken may sleep again, and is woken again if due by then."""
+        until = self._now + seconds
+        await _others_run()
+        while self._sleepers and self._sleepers[0][0] <= until:
+            due, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():
+                self._now = due
+                woken.set_result(None)
+                await _others_run()
+        self._now = until
+
+
+async def _others_run() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
+class MemorySink:
+    """A Sink with a memory."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def calls(self) -> list[CallCompleted]:
+        return [event for event in self.events if isinstance(event, CallCompleted)]
+
+    @property
+    def changes(self) -> list[ServerChanged]:
+        return [event for event in self.events if isinstance(event, ServerChanged)]
+
+
+class InProcessModel:
+    """A Model that computes in a thread."""
+
+    def __init__(self) -> None:
+        self._model = LocalModel()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        """A vector for each text."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._model.embed, texts)
+
+    async def classify(
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+    ) -> list[SkillVerdict | None]:
+        """A verdict for each subject."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._model.classify, subjects, skills)
+
+    async def average(self, vectors: Sequence[bytes]) -> bytes:
+        """The mean of vectors."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._model.average, vectors)

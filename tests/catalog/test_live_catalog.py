@@ -1,0 +1,296 @@
+"""Keeper: the catalog that is current, and who is told what has changed in it."""
+
+import asyncio
+import threading
+
+import msgspec
+import pytest
+
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.kinds import ALL, PROMPTS, RESOURCES, TOOLS
+from mcp_junction.catalog.live_catalog import LiveCatalog
+from mcp_junction.config.selection import ToolSelection
+from mcp_junction.errors import ServerError
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.names import STDIO
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.outcome import Outcome
+
+BY_METHOD = {kind.list_method: kind for kind in ALL}
+
+
+class Server:
+    """A server whose lists the test sets; while it holds, it answers nothing."""
+
+    def __init__(self, key: str = "s") -> None:
+        self.lists: dict[str, list[str]] = {"tools": ["echo"]}
+        self.refuses: set[str] = set()
+        self.holds = False
+        self.upstream = FakeUpstream(key, script=self._answer)
+        self.upstream.greeting = Greeting(
+            "2025-06-18", {"tools": {}, "prompts": {}, "resources": {}}
+        )
+
+    def _answer(self, flight: Flight) -> Outcome | None:
+        return None if self.holds else self.answer_to(flight)
+
+    def answer_to(self, flight: Flight) -> Outcome:
+        kind = BY_METHOD[flight.method]
+        if kind.name in self.refuses:
+            return outcomes.refused(b'{"code":-32603,"message":"on fire"}')
+        items = [{kind.key: name} for name in self.lists.get(kind.name, [])]
+        return outcomes.result(encode.dumps({kind.member: items}))
+
+    def reads(self) -> int:
+        """How often its tools have been read."""
+        return sum(flight.method == "tools/list" for flight in self.upstream.wire.flights)
+
+
+class Shelf:
+    """A Keeper, and what it told."""
+
+    def __init__(self, *order: str) -> None:
+        self.told: list[set[str]] = []
+        self.tasks = TaskScope("keeper")
+        self.live_catalog = LiveCatalog(
+            Catalog(), list(order or "s"), self.tasks, 5.0, self.told.append
+        )
+
+    def names(self) -> list[str]:
+        view = self.live_catalog.catalog.view(STDIO)
+        return [name for key in self.live_catalog.catalog.offerings for name in view.names_of(key)]
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.req("J-DISCOVERY")
+async def test_everything_a_server_offers_is_read_and_told_by_kind():
+    shelf, server = Shelf(), Server()
+    server.lists = {"tools": ["echo"], "resources": ["a://1"], "templates": ["b://{x}"]}
+    swapped = shelf.live_catalog.swapped
+    await shelf.live_catalog.discover(server.upstream)
+    assert shelf.names() == ["s:echo"]
+    assert shelf.live_catalog.catalog.resources().find("a://1") is not None
+    assert shelf.told == [{TOOLS.changed, RESOURCES.changed}]
+    assert swapped.done()
+    assert not shelf.live_catalog.swapped.done(), "the next change is another one"
+
+
+async def test_lists_that_have_not_changed_make_no_new_catalog():
+    shelf, server = Shelf(), Server()
+    await shelf.live_catalog.discover(server.upstream)
+    before = shelf.live_catalog.catalog
+    await shelf.live_catalog.discover(server.upstream)
+    assert shelf.live_catalog.catalog is before
+    assert len(shelf.told) == 1
+
+
+async def test_a_server_that_offers_nothing_is_in_the_catalog_all_the_same():
+    shelf, server = Shelf(), Server()
+    server.lists = {}
+    await shelf.live_catalog.discover(server.upstream)
+    assert list(shelf.live_catalog.catalog.offerings) == ["s"]
+    assert shelf.told == [set()]
+
+
+async def test_servers_stand_in_the_order_of_the_file():
+    shelf = Shelf("one", "two")
+    for key in ("two", "one"):
+        await shelf.live_catalog.discover(Server(key).upstream)
+    assert shelf.names() == ["one:echo", "two:echo"]
+
+
+async def test_a_server_that_leaves_is_told_by_what_it_offered():
+    shelf, server = Shelf(), Server()
+    server.lists = {"tools": ["echo"], "prompts": ["p"]}
+    await shelf.live_catalog.discover(server.upstream)
+    shelf.live_catalog.remove(server.upstream)
+    shelf.live_catalog.remove(server.upstream)
+    assert shelf.names() == []
+    assert shelf.told[1:] == [{TOOLS.changed, PROMPTS.changed}], "once"
+    assert shelf.live_catalog.catalog.view(STDIO).former("s:echo").upstream is server.upstream
+
+
+@pytest.mark.req("J-DISCOVERY")
+async def test_a_change_that_is_announced_is_read():
+    shelf, server = Shelf(), Server()
+    await shelf.live_catalog.discover(server.upstream)
+    server.lists["tools"] = ["echo", "more"]
+    shelf.live_catalog.announce(server.upstream)
+    await shelf.tasks.settle(5)
+    assert shelf.names() == ["s:echo", "s:more"]
+
+
+async def test_changes_during_a_read_are_read_after_it_and_together():
+    shelf, server = Shelf(), Server()
+    server.holds = True
+    for _ in range(5):
+        shelf.live_catalog.announce(server.upstream)
+        await turns()
+    assert server.reads() == 1, "not beside it"
+    server.holds = False
+    for flight in server.upstream.wire.waiting:
+        flight.end(server.answer_to(flight))
+    await shelf.tasks.settle(5)
+    assert server.reads() == 2
+    shelf.live_catalog.announce(server.upstream)
+    await shelf.tasks.settle(5)
+    assert server.reads() == 3, "the next one is read again"
+
+
+async def test_when_reading_a_change_fails_the_lists_stay_as_they_were(caplog):
+    shelf, server = Shelf(), Server()
+    await shelf.live_catalog.discover(server.upstream)
+    server.refuses = {"tools"}
+    shelf.live_catalog.announce(server.upstream)
+    await shelf.tasks.settle(5)
+    assert shelf.names() == ["s:echo"]
+    assert "its lists stay as they were" in caplog.text
+    server.refuses, server.lists = set(), {"tools": ["new"]}
+    shelf.live_catalog.announce(server.upstream)
+    await shelf.tasks.settle(5)
+    assert shelf.names() == ["s:new"]
+
+
+async def test_without_its_tools_a_server_has_failed():
+    shelf, server = Shelf(), Server()
+    server.refuses = {"tools"}
+    with pytest.raises(ServerError, match="on fire"):
+        await shelf.live_catalog.discover(server.upstream)
+    assert shelf.told == []
+
+
+@pytest.mark.parametrize("kind", ["prompts", "resources", "templates"])
+async def test_without_another_list_the_rest_of_it_serves(kind, caplog):
+    shelf, server = Shelf(), Server()
+    server.refuses = {kind}
+    await shelf.live_catalog.discover(server.upstream)
+    assert shelf.names() == ["s:echo"]
+    assert "the rest of it serves" in caplog.text
+
+
+async def test_a_server_that_went_away_while_it_was_read_is_not_put_back():
+    shelf, server = Shelf(), Server()
+    server.upstream.greeting = Greeting("2025-06-18", {"tools": {}})
+    server.holds = True
+    reading = shelf.tasks.spawn(shelf.live_catalog.discover(server.upstream))
+    await turns()
+    (flight,) = server.upstream.wire.waiting
+    flight.end(server.answer_to(flight))
+    server.upstream.go_down()
+    await asyncio.wait({reading}, timeout=5)
+    assert shelf.names() == []
+    assert shelf.told == []
+
+
+async def test_tools_are_shown_as_the_operator_selects_and_names_them():
+    shelf, server = Shelf(), Server()
+    server.lists = {"tools": ["read", "write", "drop"], "prompts": ["drop"]}
+    selection = ToolSelection(deny=("drop",), rename={"read": "look"})
+    server.upstream.definition = server.upstream.definition._replace(tools=selection)
+    await shelf.live_catalog.discover(server.upstream)
+    assert shelf.names() == ["s:look", "s:write"]
+    route = shelf.live_catalog.catalog.view(STDIO).find("s:look")
+    assert bytes(route.raw_name) == b'"read"', "the server is called by its own name"
+    assert shelf.live_catalog.catalog.view(STDIO, PROMPTS).find("s:drop") is not None, "tools only"
+
+
+MANY = [f"t{n}" for n in range(600)]
+
+
+class Looked:
+    """Notes in which thread views are made."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.threads: list[bool] = []
+        real = Catalog._view
+
+        def noted(catalog, *how):
+            self.threads.append(threading.current_thread() is threading.main_thread())
+            return real(catalog, *how)
+
+        monkeypatch.setattr(Catalog, "_view", noted)
+
+
+async def test_views_of_many_tools_are_made_in_a_thread_before_the_catalog_is_shown(monkeypatch):
+    server, shelf = Server(), Shelf()
+    await shelf.live_catalog.discover(server.upstream)
+    before = shelf.live_catalog.catalog.view(STDIO)
+    before.find("no such name")  # all other spellings are known, from now on
+    looked = Looked(monkeypatch)
+    server.lists["tools"] = MANY
+    await shelf.live_catalog.discover(server.upstream)
+    assert looked.threads == [False]
+    assert len(shelf.names()) == len(MANY)
+    assert shelf.live_catalog.catalog.view(STDIO).has_aliases
+    assert looked.threads == [False], "what was prepared is what is used"
+
+
+async def test_a_prepared_view_is_not_used_once_names_were_shown_that_it_does_not_know(monkeypatch):
+    server, shelf = Server(), Shelf()
+    server.lists["tools"] = ["echo", "ping"]
+    await shelf.live_catalog.discover(server.upstream)
+    shown = shelf.live_catalog.catalog.view(STDIO)
+    looked = Looked(monkeypatch)
+    server.lists["tools"] = ["echo", *MANY]
+    await shelf.live_catalog.discover(server.upstream)
+    shown.keep_used("s:echo")  # by a call that began before
+    assert shelf.live_catalog.catalog.view(STDIO).find("s:echo") is not None
+    assert looked.threads == [False, True]
+
+
+async def test_what_is_kept_back_while_views_are_prepared_is_not_shown(monkeypatch):
+    server, shelf = Server(), Shelf()
+    await shelf.live_catalog.discover(server.upstream)
+    shelf.live_catalog.catalog.view(STDIO)
+    kept_back: set[str] = set()
+
+    async def review(offering):
+        tools = tuple(tool for tool in offering.tools if tool.name not in kept_back)
+        return msgspec.structs.replace(offering, tools=tools)
+
+    real = Catalog.prepare
+
+    def overtaken(catalog, wanted):
+        real(catalog, wanted)
+        kept_back.add("t7")
+
+    monkeypatch.setattr(Catalog, "prepare", overtaken)
+    shelf.live_catalog.review = review
+    server.lists["tools"] = MANY
+    await shelf.live_catalog.discover(server.upstream)
+    names = shelf.names()
+    assert len(names) == len(MANY) - 1
+    assert "s:t7" not in names
+
+
+async def test_a_catalog_that_changed_while_views_were_prepared_keeps_the_change(monkeypatch):
+    first, second, shelf = Server("a"), Server("b"), Shelf("a", "b")
+    await shelf.live_catalog.discover(first.upstream)
+    await shelf.live_catalog.discover(second.upstream)
+    shelf.live_catalog.catalog.view(STDIO)
+    begun, go_on = threading.Event(), threading.Event()
+    real = Catalog.prepare
+
+    def slow(catalog, wanted):
+        begun.set()
+        go_on.wait(20)
+        real(catalog, wanted)
+
+    monkeypatch.setattr(Catalog, "prepare", slow)
+    first.lists["tools"] = MANY
+    reading = asyncio.ensure_future(shelf.live_catalog.discover(first.upstream))
+    await asyncio.to_thread(begun.wait, 20)
+    shelf.live_catalog.remove(second.upstream)
+    go_on.set()
+    await asyncio.wait_for(reading, 20)
+    names = shelf.names()
+    assert len(names) == len(MANY)
+    assert not [name for name in names if name.startswith("b:")]

@@ -1,0 +1,83 @@
+"""Turns: how much of one turn of the loop the output of servers may take."""
+
+import asyncio
+
+import pytest
+
+from mcp_junction.upstream.read_budget import LONG, ReadBudget
+
+
+class Clock:
+    """A clock that is moved by hand, from inside what it measures."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class Flood:
+    """Output that takes a while to take, in lines of ``each`` seconds."""
+
+    def __init__(self, clock: Clock, name: str, lines: int, each: float, log: list[str]):
+        self.clock, self.name, self.lines, self.each, self.log = clock, name, lines, each, log
+
+    def __call__(self, until: float) -> bool:
+        while self.lines:
+            self.lines -= 1
+            self.clock.time += self.each
+            self.log.append(self.name)
+            if self.clock.now() > until:
+                break
+        return self.lines > 0
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+async def test_what_waits_is_taken_in_a_later_turn_and_once(clock):
+    turns, log = ReadBudget(clock.now), []
+    turns.wait(Flood(clock, "a", 2, 0.0, log))
+    assert log == []
+    await asyncio.sleep(0)
+    assert log == ["a", "a"]
+    await asyncio.sleep(0)
+    assert log == ["a", "a"]
+
+
+async def test_however_many_flood_a_turn_stays_short(clock):
+    turns, log = ReadBudget(clock.now), []
+    for number in range(20):
+        turns.wait(Flood(clock, f"s{number}", 8, LONG / 4, log))
+    longest = 0.0
+    while len(log) < 160:
+        began, before = clock.now(), len(log)
+        await asyncio.sleep(0)
+        assert len(log) > before, "each turn takes some"
+        longest = max(longest, clock.now() - began)
+    assert longest <= LONG * 1.5
+
+
+async def test_floods_are_taken_one_after_the_other(clock):
+    turns, log = ReadBudget(clock.now), []
+    for name in "abc":
+        turns.wait(Flood(clock, name, 2, LONG * 1.5, log))
+    for count in range(1, 7):
+        await asyncio.sleep(0)
+        assert log == list("abcabc")[:count], "one a turn, for it is over then"
+        assert turns.is_over
+    await asyncio.sleep(0)
+    assert not turns.is_over
+
+
+async def test_what_is_taken_as_it_comes_counts_until_the_next_turn(clock):
+    turns = ReadBudget(clock.now)
+    turns.spend(LONG / 2)
+    assert not turns.is_over
+    turns.spend(LONG / 2)
+    assert turns.is_over
+    await asyncio.sleep(0)
+    assert not turns.is_over
