@@ -128,9 +128,9 @@ class Platforms:
             starts=False,
             environ={} if environ is None else environ,
             stages=(calls.intend,) if strict else (),
+            call_sinks=(calls.record, lambda ended: registry.observe_call(ended)),
         )
         await stack.enter_async_context(junction)
-        junction.watchers.append(calls.ended)
         registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
         registry.skills.classifying.use(InProcessModel())  # the process is tests/skills' subject
         return Platform(junction, store, audit, bus, registry)

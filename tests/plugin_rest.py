@@ -178,9 +178,9 @@ async def serve_api(
     store = await opener()
     audit = await opener.log(store)
     bus = await stack.enter_async_context(Bus(store.events))
-    junction = Junction(config, canonical=PLATFORM, supervised=True, starts=False)
+    sinks = CallAudit(audit).record, lambda ended: registry.observe_call(ended)
+    junction = Junction(config, canonical=PLATFORM, supervised=True, starts=False, call_sinks=sinks)
     await stack.enter_async_context(junction)
-    junction.watchers.append(CallAudit(audit).ended)
     registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
     if not has_worker:
         registry.skills.classifying.use(InProcessModel())

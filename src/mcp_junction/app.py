@@ -17,10 +17,10 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.events import CallSink
 from mcp_junction.calls.own import OwnTools
 from mcp_junction.calls.pipeline import Stage, pipeline
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.calls.stages.record import Watcher
 from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
@@ -69,6 +69,7 @@ class Junction:
         *,
         environ: Mapping[str, str] | None = None,
         sinks: Sequence[Sink] = (),
+        call_sinks: Sequence[CallSink] = (),
         clock: Clock | None = None,
         canonical: Spelling = names.STDIO,
         supervised: bool = False,
@@ -105,16 +106,9 @@ class Junction:
             self.clock, Seal(state_key), parked, self.quotas.quota.parked
         )
         crossing = Crossing(self.parked_calls, self.settings.name, self.settings.version)
-        self.watchers: list[Watcher] = []
         self.on_changed: Callable[[Upstream], None] | None = None
         self._paths = pipeline(
-            self.clock,
-            self._deadlines,
-            self._subscriptions,
-            self._sink,
-            crossing,
-            self.watchers,
-            stages,
+            self.clock, self._deadlines, self._subscriptions, crossing, call_sinks, stages
         )
         self.live_catalog = LiveCatalog(
             self._first_catalog(),

@@ -4,7 +4,9 @@ import pytest
 from tests.calls.world import World
 
 from mcp_junction.audit.chain import Entry
+from mcp_junction.calls.pipeline import compose
 from mcp_junction.calls.stages.audit import CallAudit
+from mcp_junction.calls.stages.record import RecordCall
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream.outcome import SUSPENDED, Outcome
 
@@ -21,8 +23,11 @@ class Log:
 async def test_a_question_is_told_without_what_the_client_comes_back_with():
     world, log = World(FakeUpstream("one")), Log()
     asked = b'{"resultType":"input_required","inputRequests":{"q1":{}},"requestState":"sealed"}'
-    call = world.call()  # its flight is the ride's that waits
-    CallAudit(log).ended(call, Outcome(SUSPENDED, asked), 0.1)
+
+    async def ask(call):  # its flight is that of the parked call
+        return Outcome(SUSPENDED, asked)
+
+    await compose([RecordCall(world.clock, [CallAudit(log).record])], ask)(world.call())
     (entry,) = log.entries
     assert (entry.outcome, entry.attempts) == ("input_required", 1)
     assert entry.result == b'{"resultType":"input_required","inputRequests":{"q1":{}}}'
@@ -30,6 +35,6 @@ async def test_a_question_is_told_without_what_the_client_comes_back_with():
 
 async def test_a_call_that_was_never_sent_has_no_attempt():
     world, log = World(FakeUpstream("one")), Log()
-    call = world.call("nobody:has")
-    CallAudit(log).ended(call, await world.run(call), 0.1)
+    await world.run(world.call("nobody:has"))
+    CallAudit(log).record(world.sink.calls[0])
     assert [entry.attempts for entry in log.entries] == [0]

@@ -71,8 +71,8 @@ async def test_whatever_may_stop_a_call_is_on_both_paths(way):
     outcome = await getattr(paths, way)(call)
     assert outcome.code == RATE_LIMITED
     assert call.route.upstream.wire.flights == []
-    assert [(made, ended) for made, ended, _ in watched] == [(call, outcome)]
-    assert [event.outcome for event in world.sink.events] == ["error"]
+    assert [(ended.name, ended.outcome) for ended in watched] == [("one:echo", outcome)]
+    assert [ended.outcome_name for ended in world.sink.calls] == ["error"]
 
 
 @pytest.mark.parametrize("way", Paths._fields)
@@ -93,11 +93,8 @@ async def test_a_call_that_was_ended_before_it_began_is_shown_to_no_stage(way):
 
 
 def _pipeline(world: World, watched: list, stage) -> Paths:
-    def watch(*ended):
-        watched.append(ended)
-
-    parts = world.clock, world.deadlines, world.register, world.sink, world.crossing
-    return pipeline(*parts, watchers=[watch], inner=[stage])
+    parts = world.clock, world.deadlines, world.register, world.crossing
+    return pipeline(*parts, [watched.append, world.sink], inner=[stage])
 
 
 @pytest.mark.req("FR-006", "US3-1")
@@ -106,9 +103,9 @@ async def test_a_call_leaves_one_event_of_its_success():
     outcome = await world.run(world.call("two__echo"))
     assert outcome.kind is OutcomeKind.RESULT
     (event,) = world.sink.calls
-    assert (event.server, event.name) == ("two", "two:echo"), "the canonical name"
-    assert (event.method, event.principal) == ("tools/call", "local-owner")
-    assert (event.outcome, event.delivery, event.seconds) == ("ok", None, 0.0)
+    assert (event.route.pair.server, event.target) == ("two", "two:echo"), "the canonical name"
+    assert (event.method, event.principal.id) == ("tools/call", "local-owner")
+    assert (event.outcome_name, event.outcome, event.seconds) == ("ok", outcome, 0.0)
 
 
 @pytest.mark.req("J-NOT-FOUND")
@@ -117,8 +114,8 @@ async def test_a_call_to_an_unknown_tool_leaves_one_event_too():
     outcome = await world.run(world.call("one:nothing"))
     assert body(outcome)["code"] == INVALID_PARAMS
     (event,) = world.sink.calls
-    assert (event.server, event.name) == (None, "one:nothing")
-    assert (event.outcome, event.delivery) == ("error", "not_sent")
+    assert (event.route, event.target) == (None, "one:nothing")
+    assert (event.outcome_name, event.outcome.delivery) == ("error", "not_sent")
 
 
 async def test_a_very_long_unknown_name_is_quoted_in_part():
@@ -137,7 +134,7 @@ async def test_a_call_whose_link_is_lost_fails_with_one_event():
     outcome = await asyncio.wait_for(task, BOUND)
     assert body(outcome)["data"]["delivery"] == "unknown"
     (event,) = world.sink.calls
-    assert (event.outcome, event.delivery) == ("error", "unknown")
+    assert (event.outcome_name, event.outcome.delivery) == ("error", "unknown")
 
 
 @pytest.mark.req("FR-009")
@@ -179,7 +176,7 @@ async def test_a_cancelled_call_leaves_one_event():
     outcome = await asyncio.wait_for(task, BOUND)
     assert outcome.kind is OutcomeKind.CANCELLED
     (event,) = world.sink.calls
-    assert (event.outcome, event.delivery) == ("cancelled", "unknown")
+    assert (event.outcome_name, event.outcome.delivery) == ("cancelled", "unknown")
 
 
 @pytest.mark.req("R-ANSWER")
@@ -189,13 +186,13 @@ async def test_a_fault_of_ours_in_a_stage_becomes_an_answer(sink, caplog):
         raise LookupError("a secret thing")
 
     world = World(FakeUpstream("one"))
-    outcome = await compose([RecordCall(FakeClock(), sink)], broken)(world.call())
+    outcome = await compose([RecordCall(FakeClock(), [sink] if sink else [])], broken)(world.call())
     error = body(outcome)
     assert (error["code"], error["message"]) == (INTERNAL_ERROR, "an internal error of Junction")
     assert "secret" not in error["message"]
     assert "a call failed inside Junction" in caplog.text
     if sink is not None:
-        assert [event.outcome for event in sink.calls] == ["error"]
+        assert [event.outcome_name for event in sink.calls] == ["error"]
 
 
 @pytest.mark.req("R-ANSWER")
@@ -206,7 +203,7 @@ async def test_a_fault_after_the_call_was_sent_says_that_it_may_have_run():
 
     world = World(quiet())
     call = world.call()
-    task = world.tasks.spawn(compose([RecordCall(FakeClock(), None)], broken)(call))
+    task = world.tasks.spawn(compose([RecordCall(FakeClock())], broken)(call))
     await turns()
     call.flight.end(outcomes.result(b"{}"))
     outcome = await asyncio.wait_for(task, BOUND)

@@ -33,7 +33,7 @@ class World:
         self.tasks = TaskScope("calls")
         self.register = Subscriptions()
         self.crossing = crossing(self.clock)
-        self.paths = pipeline(self.clock, self.deadlines, self.register, self.sink, self.crossing)
+        self.paths = pipeline(self.clock, self.deadlines, self.register, self.crossing, [self.sink])
         self.snapshot = Snapshot(catalog_of(*upstreams), *self.paths)
 
     def call(self, name: str = "one:echo", **members: Any) -> Call:

@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.methods import Address
-from mcp_junction.calls.outcome_names import CALL_TOOL
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.view import View
 from mcp_junction.errors import NotFound, RequestError

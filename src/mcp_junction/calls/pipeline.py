@@ -14,15 +14,15 @@ from typing import NamedTuple, Protocol
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.events import CallSink
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.authorize import authorize
 from mcp_junction.calls.stages.forward import Forward
-from mcp_junction.calls.stages.record import RecordCall, Watcher
+from mcp_junction.calls.stages.record import RecordCall
 from mcp_junction.calls.stages.resolve import resolve, still_wanted
 from mcp_junction.calls.stages.subscribe import Register, Subscribe
 from mcp_junction.calls.stages.task import ResolveTask
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.telemetry.events import Sink
 from mcp_junction.upstream.outcome import Outcome
 
 
@@ -65,14 +65,13 @@ def pipeline(
     clock: Clock,
     deadlines: Deadlines,
     register: Register,
-    sink: Sink | None,
     crossing: Crossing,
-    watchers: Sequence[Watcher] = (),
+    sinks: Sequence[CallSink] = (),
     inner: Sequence[Stage] = (),
 ) -> Paths:
-    """The path of a call. In stdio mode, where the caller owns everything, there are no watchers
+    """The path of a call. In stdio mode, where the caller owns everything, there are no sinks
     and no ``inner`` stages: no audit."""
-    record = RecordCall(clock, sink, watchers)
+    record = RecordCall(clock, sinks)
     finding: list[Stage] = [ResolveTask(crossing.seal), resolve, authorize, Subscribe(register)]
     forward = Forward(deadlines, crossing).__call__
     # Nothing is sent for a call that was ended before it began; nor may ``inner`` stages see it.

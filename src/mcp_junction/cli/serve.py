@@ -114,9 +114,9 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
                 starts=False,
                 stages=stages,
                 state_key=storage.vault.derived(REQUEST_STATE)[0],
+                call_sinks=(calls.record, lambda ended: registry.observe_call(ended)),
             )
         )
-        junction.watchers.append(calls.ended)
         await sign_existing_keys(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
         await take_admin_key(keys, variables())

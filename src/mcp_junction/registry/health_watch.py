@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.events import CallEnded
 from mcp_junction.health.checks import PING_TIMEOUT, Probe, by_ping, by_url, of_call
 from mcp_junction.health.probes import Pace, Probes
 from mcp_junction.health.verdict import Facts, HealthVerdict, Probed, ProbeKind
@@ -16,7 +16,6 @@ from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.member import Member
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import Supervision
-from mcp_junction.upstream.outcome import Outcome
 
 BUSY: Final = 300.0
 """A server that answers nothing while it works for somebody is given so many seconds: many do one
@@ -59,13 +58,13 @@ class HealthWatch:
         self._probes.forget(member.id)
         self._silent.pop(member.id, None)
 
-    def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
-        """A call has its answer."""
-        if call.route is not None:
-            upstream = call.route.upstream
+    def observe_call(self, ended: CallEnded) -> None:
+        """Count how a call of a server ended."""
+        if ended.route is not None:
+            upstream = ended.route.upstream
             server = upstream.definition.id
             if server and not upstream.is_shut:  # what is being disconnected is refused by us
-                self._probes.observe_call(server, of_call(outcome))
+                self._probes.observe_call(server, of_call(ended.outcome))
 
     def _probe(self, member: Member) -> Probe:
         record = member.record

@@ -18,6 +18,7 @@ import msgspec
 
 from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.calls.events import CallEnded
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
@@ -94,6 +95,10 @@ class Registry:
         self._junction.greet()
         await self._load()
         return self
+
+    def observe_call(self, ended: CallEnded) -> None:
+        """Count a call for its server's health, and announce it on the bus: a sink of calls."""
+        self._life.observe_call(ended)
 
     async def wait_until_stored(self) -> None:
         """Wait until the current lists of all servers are in the store."""

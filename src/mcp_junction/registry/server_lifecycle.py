@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.outcome_names import outcome_name
+from mcp_junction.calls.events import CallEnded
 from mcp_junction.health.probes import Pace
 from mcp_junction.health.verdict import Facts
 from mcp_junction.registry.context import RegistryContext
@@ -14,7 +13,6 @@ from mcp_junction.registry.health_watch import HealthWatch
 from mcp_junction.registry.history_writer import HistoryWriter
 from mcp_junction.registry.member import Member
 from mcp_junction.store.records import HistoryEvent, ServerRecord
-from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 
@@ -45,19 +43,19 @@ class ServerLifecycle:
         )
         self._chronicle = HistoryWriter(context.store, context.tasks)
         self._noted: dict[str, dict[str, Any]] = {}
+        self._is_observing = False
 
     def begin(self) -> None:
         junction = self._context.junction
         junction.on_changed = self.changed
-        junction.watchers += [self._watch.ended, self._ended]
+        self._is_observing = True
         self._context.tasks.supervise("server states", self._note_all)
 
     async def end(self) -> None:
         """Hear no more: what now ends does so because we do, and is no news."""
         junction = self._context.junction
         junction.on_changed = None
-        junction.watchers.remove(self._watch.ended)
-        junction.watchers.remove(self._ended)
+        self._is_observing = False
         await self._watch.close()
         for member in self._context.roster:
             self._note(member)
@@ -152,22 +150,25 @@ class ServerLifecycle:
         self._watch.down(member)
         self._chronicle.tell(member.id, HistoryEvent.DISCONNECTED, {})
 
-    def _ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
-        """A call has its answer: those who read the bus now may want to know."""
-        bus, route = self._context.bus, call.route
-        if not bus.is_read:
-            return
-        server = route.upstream.definition.id if route is not None else None
+    def observe_call(self, ended: CallEnded) -> None:
+        """Count a call for the health of its server, and announce it to those who read the bus."""
+        if self._is_observing:
+            self._watch.observe_call(ended)
+            if self._context.bus.is_read:
+                self._announce_call(ended)
+
+    def _announce_call(self, ended: CallEnded) -> None:
+        delivery = ended.outcome.delivery
         data = {
-            "server_id": server,
-            "name": route.canonical if route is not None else call.name[:200],
-            "method": call.method,
-            "agent": call.caller.principal.id,
-            "outcome": outcome_name(call, outcome).value,
-            "delivery": outcome.delivery.value if outcome.delivery is not None else None,
-            "latency_ms": _rounded(seconds * 1000),
+            "server_id": ended.server_id,
+            "name": ended.target if ended.route is not None else ended.name[:200],
+            "method": ended.method,
+            "agent": ended.principal.id,
+            "outcome": ended.outcome_name.value,
+            "delivery": delivery.value if delivery is not None else None,
+            "latency_ms": _rounded(ended.seconds * 1000),
         }
-        bus.passing("call.completed", data, server)
+        self._context.bus.passing("call.completed", data, ended.server_id)
 
     # -- how they stand
 

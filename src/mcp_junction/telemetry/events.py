@@ -1,7 +1,5 @@
-"""Events for sinks, which are plain functions; and OutcomeName: how a call ended.
-
-Events name tools canonically and hold no payloads, so no secrets.
-"""
+"""ServerChanged, the event of a server's change of state, and its sinks; OutcomeName: how a call
+ended."""
 
 from __future__ import annotations
 
@@ -27,18 +25,6 @@ class OutcomeName(StrEnum):
 log = logging.getLogger("mcp_junction.telemetry")
 
 
-class CallCompleted(msgspec.Struct, frozen=True):
-    """One routed request has ended, whichever way."""
-
-    principal: str
-    method: str
-    server: str | None
-    name: str
-    outcome: str
-    delivery: str | None
-    seconds: float
-
-
 class ServerChanged(msgspec.Struct, frozen=True):
     """A server went from one state to another."""
 
@@ -47,21 +33,13 @@ class ServerChanged(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
-Event = CallCompleted | ServerChanged
-Sink = Callable[[Event], None]
+Sink = Callable[[ServerChanged], None]
 
 
-def tell(event: Event) -> None:
-    """An event as a line of the log, for whoever looks on."""
-    if isinstance(event, ServerChanged):
-        more = f": {event.detail}" if event.detail else ""
-        log.debug("server %r is %s%s", event.server, event.state, more)
-        return
-    delivery = f", {event.delivery}" if event.delivery else ""
-    where = f"server {event.server!r}" if event.server is not None else "no server"
-    words = "%s of %.200r at %s: %s%s after %.1f ms"
-    name, took = event.name.partition("?")[0], event.seconds * 1000  # an address may hold a key
-    log.debug(words, event.method, name, where, event.outcome, delivery, took)
+def tell(event: ServerChanged) -> None:
+    """Write the change of a server to the debug log."""
+    more = f": {event.detail}" if event.detail else ""
+    log.debug("server %r is %s%s", event.server, event.state, more)
 
 
 def fan_out(sinks: Sequence[Sink]) -> Sink | None:
@@ -72,11 +50,11 @@ def fan_out(sinks: Sequence[Sink]) -> Sink | None:
     if not sinks:
         return None
 
-    def emit(event: Event) -> None:
+    def emit(event: ServerChanged) -> None:
         for sink in sinks:
             try:
                 sink(event)
-            except Exception:  # a call is answered whatever becomes of the news of it
+            except Exception:  # a server lives on whatever becomes of the news of it
                 log.exception("a sink failed")
 
     return emit

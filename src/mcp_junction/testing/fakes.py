@@ -8,9 +8,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
+from mcp_junction.calls.events import CallEnded
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.model import LocalModel
-from mcp_junction.telemetry.events import CallCompleted, Event, ServerChanged
+from mcp_junction.telemetry.events import ServerChanged
 
 _TURNS: Final = 10
 """Turns of the event loop that those who were woken get before time goes on."""
@@ -62,14 +63,14 @@ class MemorySink:
     """A Sink with a memory."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[CallEnded | ServerChanged] = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: CallEnded | ServerChanged) -> None:
         self.events.append(event)
 
     @property
-    def calls(self) -> list[CallCompleted]:
-        return [event for event in self.events if isinstance(event, CallCompleted)]
+    def calls(self) -> list[CallEnded]:
+        return [event for event in self.events if isinstance(event, CallEnded)]
 
     @property
     def changes(self) -> list[ServerChanged]:

@@ -1,7 +1,7 @@
 """Audit: every call leaves a row, whoever made it and however it ended, unknown names too.
 
-``ended`` is shown each call after its end and makes an Entry of it: nothing is encoded or hashed
-here, that is done off the loop. ``intend`` is the stage of strict mode: it stands next to the wire,
+``record`` is the sink that makes an Entry of each call's end: nothing is encoded or hashed here,
+that is done off the loop. ``intend`` is the stage of strict mode: it stands next to the wire,
 and nothing is sent before the audit has it. Parameters and results are never stored as they are.
 Refused calls go to ``audit/denials.py``, where those that repeat share a row.
 """
@@ -16,8 +16,7 @@ from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denial
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import OWN
-from mcp_junction.calls.outcome_names import CALL_TOOL, outcome_name, outcome_name_unread
+from mcp_junction.calls.events import CALL_TOOL, CallEnded
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.protocol import encode, frames
@@ -34,35 +33,38 @@ class CallAudit:
     def __init__(self, log: AuditLog) -> None:
         self._log = log
 
-    def ended(self, call: Call, outcome: Outcome, seconds: float) -> None:
-        """A call has its answer. On the way of every call: it must cost next to nothing."""
-        if call.denial is not None:
-            self._log.denials.add(_describe_denial(call, call.denial))
+    def record(self, ended: CallEnded) -> None:
+        """Write the end of a call to the audit. Called for every call: it must cost little."""
+        if ended.denial is not None:
+            self._log.denials.add(_describe_denial(ended, ended.denial))
             return
-        principal, route, intent = call.caller.principal, call.route, call.intent
-        arguments = call.params.get("arguments")
-        delivery = outcome.delivery
-        is_asked = outcome.kind is SUSPENDED
-        payload = _questions(outcome.payload) if is_asked else outcome.payload
+        principal, route, intent, outcome = (
+            ended.principal,
+            ended.route,
+            ended.intent,
+            ended.outcome,
+        )
+        payload = outcome.payload
+        if outcome.kind is SUSPENDED:
+            payload = _questions(payload)
         is_short = len(payload) <= LOOKED_AT
         self._log.record(
             Entry(
                 kind="call" if intent is None else "outcome",
                 actor=principal.id,
-                action=call.method,
+                action=ended.method,
                 at=time(),
                 role=principal.role,
-                server_id=None if route is None else route.upstream.definition.id,
-                target=call.name if route is None else route.canonical,
-                decision="allowed" if route is not None or _is_own(call) else "unknown",
-                params=None if arguments is None else octets(arguments),
+                server_id=ended.server_id,
+                target=ended.target,
+                decision="allowed" if route is not None or ended.is_own else "unknown",
+                params=None if ended.arguments is None else octets(ended.arguments),
                 # A short result is read off the loop; a long one must not be kept until then.
-                outcome=outcome_name_unread(outcome) if is_short else outcome_name(call, outcome),
-                is_tool_result=is_short and outcome.kind is RESULT and call.method == CALL_TOOL,
-                delivery=delivery,
-                # One that is parked was sent, and its flight is its own.
-                attempts=0 if call.flight is None and not is_asked else 1,
-                latency_ms=seconds * 1000,
+                outcome=ended.outcome_name_unread if is_short else ended.outcome_name,
+                is_tool_result=is_short and outcome.kind is RESULT and ended.method == CALL_TOOL,
+                delivery=outcome.delivery,
+                attempts=ended.attempts,
+                latency_ms=ended.seconds * 1000,
                 result=octets(payload) if is_short else _beginning(payload),
                 closes=intent,
             )
@@ -94,16 +96,9 @@ class CallAudit:
         )
 
 
-def _describe_denial(call: Call, reason: str) -> Denial:
-    principal, route = call.caller.principal, call.route
-    target = call.name if route is None else route.canonical
-    server = None if route is None else route.upstream.definition.id
-    return Denial("call", principal.id, call.method, target, reason, principal.role, server)
-
-
-def _is_own(call: Call) -> bool:
-    """Whether it was for a tool of Junction's own."""
-    return call.address.kind is OWN
+def _describe_denial(ended: CallEnded, reason: str) -> Denial:
+    who, server = ended.principal, ended.server_id
+    return Denial("call", who.id, ended.method, ended.target, reason, who.role, server)
 
 
 def _questions(payload: Raw | bytes) -> bytes:

@@ -6,30 +6,27 @@ The calls in flight of a principal are counted here too, where every call of eve
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.outcome_names import outcome_name
+from mcp_junction.calls.events import CallEnded, CallSink, log_call
+from mcp_junction.calls.events import log as call_log
+from mcp_junction.calls.methods import OWN
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.telemetry.events import CallCompleted, Sink
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.outcome import SUSPENDED, Outcome
 
 log = logging.getLogger("mcp_junction.calls")
-
-Watcher = Callable[[Call, Outcome, float], None]
-"""Is shown every call with its outcome and the seconds it took; must cost next to nothing."""
 
 
 class RecordCall:
     """The outermost stage."""
 
-    def __init__(self, clock: Clock, sink: Sink | None, watchers: Sequence[Watcher] = ()) -> None:
+    def __init__(self, clock: Clock, sinks: Sequence[CallSink] = ()) -> None:
         self._clock = clock
-        self._sink = sink
-        self._watchers = watchers
+        self._sinks = (*sinks, log_call) if call_log.isEnabledFor(logging.DEBUG) else tuple(sinks)
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
         began = self._clock.now()
@@ -46,26 +43,27 @@ class RecordCall:
             outcome = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
         finally:
             usage.calls -= 1
-        seconds = self._clock.now() - began
-        if self._sink is not None:
-            self._emit(self._sink, call, outcome, seconds)
-        for watcher in self._watchers:
-            try:
-                watcher(call, outcome, seconds)
-            except Exception:  # a call is answered whatever becomes of the news of it
-                log.exception("a watcher of calls failed")
+        if self._sinks:
+            self._emit(call, outcome, self._clock.now() - began)
         return outcome
 
-    @staticmethod
-    def _emit(sink: Sink, call: Call, outcome: Outcome, seconds: float) -> None:
-        sink(
-            CallCompleted(
-                principal=call.caller.principal.id,
-                method=call.method,
-                server=call.route.pair.server if call.route is not None else None,
-                name=call.route.canonical if call.route is not None else call.name,
-                outcome=outcome_name(call, outcome).value,
-                delivery=outcome.delivery.value if outcome.delivery is not None else None,
-                seconds=seconds,
-            )
+    def _emit(self, call: Call, outcome: Outcome, seconds: float) -> None:
+        ended = CallEnded(
+            call.caller.principal,
+            call.method,
+            call.address.name,
+            call.route,
+            call.address.kind is OWN,
+            call.params.get("arguments"),
+            outcome,
+            seconds,
+            # A parked call was sent, and its flight is its own.
+            0 if call.flight is None and outcome.kind is not SUSPENDED else 1,
+            call.denial,
+            call.intent,
         )
+        for sink in self._sinks:
+            try:
+                sink(ended)
+            except Exception:  # a call is answered whatever becomes of the news of it
+                log.exception("a sink of calls failed")

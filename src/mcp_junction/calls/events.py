@@ -1,0 +1,94 @@
+"""CallEnded: the one event that each call leaves, and the sinks that are given it.
+
+Sinks are plain functions, passed where Junction is put together: the audit, the health of servers,
+the bus, the debug log. They are called on the path of every call: they must cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.catalog.routes import Route
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.envelope import is_tool_error
+from mcp_junction.protocol.versions import DENIED
+from mcp_junction.telemetry.events import OutcomeName
+from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, SUSPENDED, Delivery, Outcome
+
+log = logging.getLogger("mcp_junction.telemetry")
+
+CALL_TOOL: Final = "tools/call"
+
+# For the call path, see protocol/versions.py.
+_OK: Final = OutcomeName.OK
+_BY_KIND: Final = {
+    SUSPENDED: OutcomeName.INPUT_REQUIRED,
+    ERROR: OutcomeName.ERROR,
+    CANCELLED: OutcomeName.CANCELLED,
+}
+
+
+class CallEnded(msgspec.Struct, frozen=True, gc=False):
+    """One routed request has its outcome, whichever that is."""
+
+    principal: Principal
+    method: str
+    name: str
+    """The name or address that the caller used."""
+    route: Route | None
+    """Where it led; None for an unknown name and for Junction's own tools."""
+    is_own: bool
+    """Whether it was for one of Junction's own tools."""
+    arguments: Raw | None
+    outcome: Outcome
+    seconds: float
+    attempts: int = 0
+    denial: str | None = None
+    """Why the policy refused it, if it did."""
+    intent: str | None = None
+    """The row of the audit that said, before it was sent, that it would be."""
+
+    @property
+    def server_id(self) -> str | None:
+        return None if self.route is None else self.route.upstream.definition.id
+
+    @property
+    def target(self) -> str:
+        """The canonical name of what was called; the caller's own word where nothing was found."""
+        return self.name if self.route is None else self.route.canonical
+
+    @property
+    def outcome_name(self) -> OutcomeName:
+        """How it ended; reads a tool's result to see whether the tool failed."""
+        name = self.outcome_name_unread
+        is_result = name is _OK and self.method == CALL_TOOL
+        return OutcomeName.TOOL_ERROR if is_result and is_tool_error(self.outcome.payload) else name
+
+    @property
+    def outcome_name_unread(self) -> OutcomeName:
+        """How it ended, without reading its result: a tool's own error counts as ``ok``."""
+        outcome = self.outcome
+        if outcome.kind is RESULT:
+            return _OK
+        is_refused = outcome.kind is ERROR and outcome.delivery is Delivery.NOT_SENT
+        if is_refused and outcome.code == DENIED:
+            return OutcomeName.DENIED  # ours: a server's own error has no delivery here
+        return _BY_KIND[outcome.kind]
+
+
+CallSink = Callable[[CallEnded], None]
+
+
+def log_call(ended: CallEnded) -> None:
+    """Write a call to the debug log."""
+    outcome, route = ended.outcome, ended.route
+    delivery = f", {outcome.delivery.value}" if outcome.delivery is not None else ""
+    where = f"server {route.pair.server!r}" if route is not None else "no server"
+    words = "%s of %.200r at %s: %s%s after %.1f ms"
+    name, took = ended.target.partition("?")[0], ended.seconds * 1000  # an address may hold a key
+    log.debug(words, ended.method, name, where, ended.outcome_name.value, delivery, took)
