@@ -113,7 +113,7 @@ class Target:
             self._spent[pid] = max(procs.cpu_seconds([pid]), self._spent.get(pid, 0.0))
         return sum(self._spent.values())
 
-    def last_words(self) -> str:
+    def describe_end(self) -> str:
         """The end of its stderr, for the report of a failure."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return " / ".join(lines[-3:])
@@ -333,11 +333,11 @@ class Lab(AsyncExitStack):
             await target.session.request("tools/list", {})
         return pair
 
-    def last_words(self) -> str:
+    def describe_end(self) -> str:
         return "; ".join(
             f"{target.name} said: {words}"
             for target in self.targets
-            if (words := target.last_words())
+            if (words := target.describe_end())
         )
 
 

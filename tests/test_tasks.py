@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from mcp_junction.tasks import Supervision, TaskScope, unless
+from mcp_junction.tasks import Supervision, TaskScope, wait_unless
 
 BOUND = 5.0
 
@@ -219,7 +219,7 @@ async def test_what_fails_when_nobody_waits_for_it_any_more_is_not_reported(capl
             ended.set()
 
     asyncio.get_running_loop().call_soon(stopped.set)
-    assert await unless(stopped, stubborn()) is False
+    assert await wait_unless(stopped, stubborn()) is False
     await ended.wait()
     gc.collect()
     assert caplog.text == ""
@@ -230,7 +230,7 @@ async def test_what_fails_while_it_is_waited_for_is_raised():
         raise ValueError("now")
 
     with pytest.raises(ValueError, match="now"):
-        await unless(asyncio.Event(), failing())
+        await wait_unless(asyncio.Event(), failing())
 
 
 async def failing_first(times: int, runs: list[int], then: asyncio.Event) -> None:

@@ -286,7 +286,7 @@ class Junction:
         sessions = self.sessions if upstream.session is None else {_session(upstream)}
         wanted = [one.log_level or 0 for one in sessions if one.is_open and one.may_call]
         if wanted:
-            await upstream.at_level(LOG_LEVELS[min(wanted)], exactly=True)
+            await upstream.set_log_level(LOG_LEVELS[min(wanted)], exactly=True)
 
     # -- the Observer of servers
 

@@ -127,7 +127,7 @@ class ServerError(JunctionError):
         self.refuses_credentials = refuses_credentials
         super().__init__(f"server {server!r} failed during {phase}: {message}")
 
-    def retold(self, message: str, stderr_tail: str) -> ServerError:
+    def with_message(self, message: str, stderr_tail: str) -> ServerError:
         """The same failure in other words."""
         return type(self)(
             self.server,
@@ -153,7 +153,7 @@ class CircularError(ServerError):
     """A server is a Junction that leads back to this one."""
 
 
-def circular(server: str) -> CircularError:
+def circular_error(server: str) -> CircularError:
     """Return the error for a server that is, or leads back to, this Junction."""
     words = (
         "circular reference: it is, or leads back to, this very Junction;"

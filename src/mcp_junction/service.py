@@ -35,7 +35,7 @@ from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.sessions.session import Session
-from mcp_junction.tasks import TaskScope, unless
+from mcp_junction.tasks import TaskScope, wait_unless
 
 log = logging.getLogger("mcp_junction.service")
 
@@ -224,7 +224,9 @@ class Service:
         if not has_new:
             return
         try:
-            await asyncio.wait_for(unless(stop, self._wait_for_new_servers(rest)), SERVERS_WITHIN)
+            await asyncio.wait_for(
+                wait_unless(stop, self._wait_for_new_servers(rest)), SERVERS_WITHIN
+            )
         except TimeoutError:
             pass  # they are waited for by whoever needs them
 

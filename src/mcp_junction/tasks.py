@@ -255,7 +255,7 @@ class TaskScope:
             rest.cancel()
 
 
-async def unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
+async def wait_unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
     """Wait for ``what`` or for being stopped; whether it was the former."""
     stop = asyncio.ensure_future(stopped.wait())  # noqa: TID251 - awaited right here
     waited = asyncio.ensure_future(what)  # noqa: TID251 - awaited right here

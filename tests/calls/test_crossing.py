@@ -42,7 +42,7 @@ class Stateless:
 
     def __init__(self, server: FakeUpstream | None = None) -> None:
         self.server = server or FakeUpstream("one", script=silence)
-        self.server.not_spoken = {Era.STATELESS}
+        self.server.refused_eras = {Era.STATELESS}
         self.world = World(self.server)
         capabilities = {"elicitation": Raw(b"{}")}
         self.visitor = StatelessClient(
@@ -157,7 +157,7 @@ async def test_a_call_is_not_held_up_beyond_its_end_by_a_server_that_is_told_a_l
 
 async def test_a_call_is_not_held_up_beyond_its_end_by_the_question_of_which_era_a_server_is():
     client = Stateless()
-    client.server.not_spoken = set()
+    client.server.refused_eras = set()
     call = client.call()
     running = client.world.start(call)
     await client.world.clock.advance(0)
@@ -249,7 +249,7 @@ async def test_a_call_waits_for_a_stateless_server_over_http_and_is_not_sent_to_
 @pytest.mark.parametrize("meta", [None, 5, [], "x"])
 async def test_a_meta_that_is_no_object_is_replaced(meta):
     server = FakeUpstream("one", era=Era.STATELESS)
-    server.not_spoken = {Era.HANDSHAKE}
+    server.refused_eras = {Era.HANDSHAKE}
     world = World(server)
     outcome = await world.run(world.call(_meta=meta))
     assert outcome.kind is OutcomeKind.RESULT
@@ -260,7 +260,7 @@ async def test_a_meta_that_is_no_object_is_replaced(meta):
 @pytest.mark.parametrize("result", [b"null", b"5", b"[]"])
 async def test_a_result_that_is_no_object_is_passed_on(result):
     server = FakeUpstream("one", script=lambda _: outcomes.result(result), era=Era.STATELESS)
-    server.not_spoken = {Era.HANDSHAKE}
+    server.refused_eras = {Era.HANDSHAKE}
     world = World(server)
     outcome = await world.run(world.call())
     assert (outcome.kind, bytes(outcome.payload)) == (OutcomeKind.RESULT, result)
@@ -277,7 +277,7 @@ async def test_a_server_that_came_back_while_the_client_was_asked_is_called_wher
         return outcomes.result(b'{"resultType":"input_required","requestState":"s"}')
 
     server = FakeUpstream("one", script=asks, era=Era.STATELESS)
-    server.not_spoken = {Era.HANDSHAKE}
+    server.refused_eras = {Era.HANDSHAKE}
     world = World(server)
     outcome = await world.run(world.call())
     if era is Era.STATELESS:
@@ -294,7 +294,7 @@ async def test_a_call_whose_client_is_asked_goes_on_at_a_server_that_takes_no_ot
         return outcomes.result(b'{"resultType":"input_required","requestState":"s"}')
 
     server = FakeUpstream("one", script=asks, era=Era.STATELESS)
-    server.not_spoken = {Era.HANDSHAKE}
+    server.refused_eras = {Era.HANDSHAKE}
     world = World(server)
     assert body(await world.run(world.call()))["requestState"] == "s"
 
@@ -310,7 +310,7 @@ async def test_a_call_that_is_cancelled_while_its_client_is_asked_ends_at_once()
         return outcomes.result(json.dumps(ASKS).encode())
 
     server = FakeUpstream("one", script=asks, era=Era.STATELESS)
-    server.not_spoken = {Era.HANDSHAKE}
+    server.refused_eras = {Era.HANDSHAKE}
     world = World(server)
     world.session.capabilities = {"elicitation": Raw(b"{}")}
     call = world.call()
@@ -331,7 +331,7 @@ class Newer(Stateless):
         self.refuses = False
         self.state: object = "s"
         super().__init__(FakeUpstream("one", script=self.answer, era=Era.STATELESS))
-        self.server.not_spoken = {Era.HANDSHAKE}
+        self.server.refused_eras = {Era.HANDSHAKE}
 
     def answer(self, flight: Flight) -> Outcome:
         if self.refuses:
@@ -428,7 +428,7 @@ async def test_an_address_that_is_nobodys_has_the_code_of_its_era():
 @pytest.mark.parametrize("token", [None, {}, [], True])
 async def test_what_is_no_progress_token_is_passed_on_and_not_used(era, token):
     server = FakeUpstream("one", era=era)
-    server.not_spoken = {Era.HANDSHAKE, Era.STATELESS} - {era}
+    server.refused_eras = {Era.HANDSHAKE, Era.STATELESS} - {era}
     world = World(server)
     call = world.call(_meta={"progressToken": token})
     await world.run(call)

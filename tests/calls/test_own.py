@@ -183,7 +183,9 @@ async def test_a_call_through_call_tool_reaches_the_server_as_a_direct_one_would
     assert bytes(sent["name"]) == b'"read_file"'
     assert call.progress_token is not None
     (event,) = world.sink.calls
-    assert (event.route.pair.server, event.target) == ("files", "files:read_file"), "the tool that was called"
+    assert (event.route.pair.server, event.target) == ("files", "files:read_file"), (
+        "the tool that was called"
+    )
 
 
 async def test_a_call_through_call_tool_can_be_cancelled_and_ends_in_time():

@@ -235,7 +235,7 @@ async def test_where_nothing_listens_a_call_was_not_sent_and_the_link_is_lost():
         assert error["data"]["delivery"] == Delivery.NOT_SENT
         assert "connection refused" in error["message"]
         await asyncio.wait_for(link.gone(), BOUND)
-        assert (await link.last_words()).what == "connection refused"
+        assert (await link.describe_end()).what == "connection refused"
 
 
 async def test_a_call_whose_connection_is_cut_may_have_run():

@@ -14,7 +14,7 @@ from mcp_junction.errors import RefusedError, ServerError
 from mcp_junction.policy.outgoing import STRICT, Permissions
 from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for, resolve
-from mcp_junction.upstream.http.fetch import status_of
+from mcp_junction.upstream.http.fetch import fetch_status
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.http.sse_link import SseLink
 from mcp_junction.upstream.outcome import Delivery
@@ -25,7 +25,7 @@ async def tried(world: World, url: str, kind: str) -> None:
     dialer = Dialer(STRICT, world.resolve, world.connect)
     try:
         if kind == "health":
-            await status_of(url, dialer)
+            await fetch_status(url, dialer)
         elif kind == "sse":
             await SseLink(definition(url, "sse"), Ears(), DEFAULT_LIMIT, dialer).start()
         else:
@@ -71,7 +71,7 @@ async def test_the_connection_goes_to_the_address_and_the_request_to_the_name():
 
     async with Origin(answer_ok) as origin:
         url = f"http://far.test:{origin.port}/health?x=1"
-        assert await status_of(url, Dialer(STRICT, home)) == 200
+        assert await fetch_status(url, Dialer(STRICT, home)) == 200
         assert origin.visits[0].headers["host"] == f"far.test:{origin.port}"
         assert origin.visits[0].path == "/health?x=1"
 
@@ -87,7 +87,7 @@ async def test_the_tls_handshake_names_the_name(tmp_path):
     async with server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(ssl.SSLCertVerificationError):
-            await status_of(f"https://far.test:{port}/", Dialer(STRICT, home))
+            await fetch_status(f"https://far.test:{port}/", Dialer(STRICT, home))
     assert seen == ["far.test"]
 
 
@@ -96,7 +96,7 @@ async def test_a_redirect_is_an_answer_and_no_way():
         visit.answer(302, location="http://169.254.169.254/latest/")
 
     async with Origin(elsewhere) as origin:
-        assert await status_of(origin.url, Dialer()) == 302
+        assert await fetch_status(origin.url, Dialer()) == 302
         assert len(origin.visits) == 1
 
 
@@ -107,7 +107,7 @@ async def test_a_health_check_that_is_cut_off_says_so():
 
     async with Origin(hang_up) as origin:
         with pytest.raises(OSError, match="closed the connection"):
-            await status_of(origin.url, Dialer())
+            await fetch_status(origin.url, Dialer())
 
 
 async def test_a_refused_server_says_why_and_what_would_help():
@@ -144,7 +144,7 @@ async def test_a_servers_own_permissions_are_used(server_entry):
     assert (from_file.allow_private, from_file.allow_http) == (True, True)
     strict = server_entry({"url": "https://x/", "junction": {"allow_private": False}})
     with pytest.raises(RefusedError, match="private"):
-        await status_of("https://10.0.0.1/", dialer_for(strict))
+        await fetch_status("https://10.0.0.1/", dialer_for(strict))
 
 
 @pytest.fixture

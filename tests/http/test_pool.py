@@ -10,7 +10,7 @@ from tests.http.origin import BOUND, Handler, Origin, Visit
 
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http import pool as pools
-from mcp_junction.upstream.http.pool import Pool, Target, target
+from mcp_junction.upstream.http.pool import Pool, Target, parse_target
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -52,7 +52,7 @@ class Asking:
 async def pooled(handler: Handler) -> AsyncIterator[tuple[Origin, Pool]]:
     async with Origin(handler) as origin:
         tasks = TaskScope("test")
-        pool = Pool(target(origin.url), tasks)
+        pool = Pool(parse_target(origin.url), tasks)
         try:
             yield origin, pool
         finally:
@@ -379,7 +379,7 @@ async def test_what_is_no_answer_is_refused(answer, words):
     ],
 )
 def test_a_url_says_where_to_connect(url, found):
-    assert target(url) == found
+    assert parse_target(url) == found
     host = found.head("GET", {}).decode().split("\r\n")[1]
     assert host == "host: " + url.split("/")[2]
 
@@ -391,4 +391,4 @@ def test_a_url_says_where_to_connect(url, found):
 )  # fmt: skip
 def test_a_url_that_makes_no_sense_is_refused(url):
     with pytest.raises(ValueError, match=r"."):
-        target(url)
+        parse_target(url)

@@ -13,7 +13,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http import pool as pools
 from mcp_junction.upstream.http.connection import Connection
 from mcp_junction.upstream.http.dialer import Dialer, MakeConnection
-from mcp_junction.upstream.http.pool import Pool, target
+from mcp_junction.upstream.http.pool import Pool, parse_target
 
 OK, REFUSED, HANGS = "ok", "refused", "hangs"
 
@@ -41,7 +41,7 @@ class Scripted(Dialer):
 @asynccontextmanager
 async def pooled(origin: Origin, dialer: Scripted) -> AsyncIterator[Pool]:
     tasks = TaskScope("test")
-    pool = Pool(target(origin.url), tasks, dialer)
+    pool = Pool(parse_target(origin.url), tasks, dialer)
     try:
         yield pool
     finally:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode
-from mcp_junction.protocol.sse import Event, EventReader, event
+from mcp_junction.protocol.sse import Event, EventReader, encode_event
 
 steady = settings(deadline=None, derandomize=True, max_examples=400)
 
@@ -113,7 +113,7 @@ def test_many_events_within_the_limit_pass():
 @example("a\r\nb\rc\nd", b"1_1")
 def test_a_frame_is_one_event_with_one_line_of_data(text, event_id):
     frame = encode.notification("m", encode.dumps({"text": text}))
-    written = event(frame, event_id)
+    written = encode_event(frame, event_id)
     assert written.count(b"data:") - frame.count(b"data:") == 1
     (found,) = EventReader().feed(written)
     assert found == Event(frame.rstrip(b"\n"), b"message", event_id or None)
@@ -121,5 +121,5 @@ def test_a_frame_is_one_event_with_one_line_of_data(text, event_id):
 
 def test_a_payload_with_line_breaks_of_its_own_stays_one_event():
     payload = b'{"a":\r\n\r\n1,\n\n"b":2}'
-    (found,) = EventReader().feed(event(encode.result(b"1", payload)))
+    (found,) = EventReader().feed(encode_event(encode.result(b"1", payload)))
     assert found.data == b'{"jsonrpc":"2.0","id":1,"result":{"a":1,"b":2}}'

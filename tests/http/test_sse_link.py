@@ -125,7 +125,7 @@ async def test_the_end_of_the_stream_ends_everything_that_is_under_way():
         await origin.visited("tools/call", 3)
         server.stream.hang_up()
         await asyncio.wait_for(link.gone(), BOUND)
-        await link.release((await link.last_words()).what)
+        await link.release((await link.describe_end()).what)
         for flight in flights:
             error = await failure(flight)
             assert (error["code"], error["data"]["delivery"]) == (-32005, Delivery.UNKNOWN)
@@ -149,7 +149,7 @@ async def test_a_server_that_no_longer_knows_us_is_lost():
     async with Origin(server) as origin, sse_link(origin) as link:
         fly(link)
         await asyncio.wait_for(link.gone(), BOUND)
-        assert "no longer knows us" in (await link.last_words()).what
+        assert "no longer knows us" in (await link.describe_end()).what
 
 
 async def test_a_cancelled_call_is_named_by_our_id():
@@ -179,7 +179,7 @@ async def test_an_event_over_the_limit_loses_the_link():
         await link.start()
         server.say("x" * 2000)
         await asyncio.wait_for(link.gone(), BOUND)
-        assert "over the limit of 1000 bytes" in (await link.last_words()).what
+        assert "over the limit of 1000 bytes" in (await link.describe_end()).what
         await link.end(0.0)
 
 

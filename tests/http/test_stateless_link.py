@@ -226,7 +226,7 @@ async def test_a_server_that_is_gone_is_noticed_by_listening(serving):
             await link.gone()
         await origin.listen()
         async with asyncio.timeout(BOUND):
-            assert await upstream.link_in_time(BOUND) is not None
+            assert await upstream.wait_for_link(BOUND) is not None
         assert upstream.greeting.era is Era.STATELESS
         assert json.loads(modern.listens[-1].body)["params"]["notifications"]
 
@@ -269,7 +269,7 @@ async def test_a_server_that_comes_back_as_one_of_the_other_era_is_greeted_anew(
         async with asyncio.timeout(BOUND):
             await link.gone()
         await origin.visited("tools/list", times=2)
-        assert await upstream.link_in_time(BOUND) is not None
+        assert await upstream.wait_for_link(BOUND) is not None
         assert upstream.greeting.era is Era.HANDSHAKE
 
 

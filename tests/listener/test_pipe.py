@@ -58,7 +58,7 @@ async def test_a_handshake_is_refused_whatever_it_holds(params):
 @pytest.mark.parametrize("request_id", [7, "a/b"])
 async def test_a_call_that_waits_for_its_client_can_be_cancelled(request_id):
     server = FakeUpstream("one", script=silence)
-    server.not_spoken = {Era.STATELESS}
+    server.refused_eras = {Era.STATELESS}
     backend = FakeBackend(server)
     client = StatelessClient(backend)
     client.request("tools/call", {"name": "one:echo"}, id=request_id, can={"elicitation": {}})

@@ -30,7 +30,7 @@ ABOUT = {VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}
 
 def stateless(key: str, tools: tuple[str, ...] = ("echo",), **how) -> FakeUpstream:
     server = FakeUpstream(key, tools, era=Era.STATELESS, **how)
-    server.not_spoken = {Era.HANDSHAKE}
+    server.refused_eras = {Era.HANDSHAKE}
     return server
 
 
@@ -250,7 +250,9 @@ class Marked:
         schema = {"type": "object", "properties": {"region": {"type": "string"}}}
         schema["properties"]["region"]["x-mcp-header"] = "Region"
         raw = Raw(encode.dumps(schema))
-        offer = Offer("echo", {"name": Raw(b'"echo"'), "inputSchema": raw}, param_headers.find(raw))
+        offer = Offer(
+            "echo", {"name": Raw(b'"echo"'), "inputSchema": raw}, param_headers.find_marked(raw)
+        )
         self.server = stateless("one")
         self.backend = FakeBackend(settled=settled)
         self.catalog = Catalog().with_offering(Offering(self.server, (offer,)), ["one"])
@@ -310,7 +312,7 @@ async def test_arguments_are_compared_too_while_their_server_is_away():
 @pytest.mark.parametrize("era", Era)
 async def test_a_call_of_habit_that_is_cancelled_in_the_same_breath_is_not_sent(era):
     one = FakeUpstream("one", script=silence, era=era)
-    one.not_spoken = set(Era) - {era}
+    one.refused_eras = set(Era) - {era}
     client = StatelessClient(FakeBackend(one))
     for number in range(2):  # the second is one of habit
         client.request("tools/call", {"name": "one:echo"}, id=number)

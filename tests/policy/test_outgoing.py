@@ -14,9 +14,9 @@ from mcp_junction.policy.outgoing import (
     STRICT,
     Permissions,
     Reach,
-    judge,
-    permitted,
-    refusal,
+    address_refusal,
+    classify_address,
+    filter_addresses,
     url_refusal,
 )
 from mcp_junction.upstream.http.dialer import Dialer
@@ -27,7 +27,7 @@ ANYTHING = Permissions(allow_private=True, allow_http=True)
 
 
 def reach(address: str) -> Reach:
-    return judge(ipaddress.ip_address(address)).reach
+    return classify_address(ipaddress.ip_address(address)).reach
 
 
 def test_the_corpus_is_as_large_as_promised():
@@ -36,7 +36,7 @@ def test_the_corpus_is_as_large_as_promised():
 
 @pytest.mark.parametrize("address", [*V4, *V6])
 def test_what_is_not_the_public_internet_is_refused(address):
-    assert refusal(HTTPS, ipaddress.ip_address(address), STRICT)
+    assert address_refusal(HTTPS, ipaddress.ip_address(address), STRICT)
 
 
 @pytest.mark.parametrize(
@@ -46,23 +46,28 @@ def test_what_is_not_the_public_internet_is_refused(address):
 )  # fmt: skip
 def test_the_public_internet_is_open_by_tls(address):
     assert reach(address) is Reach.PUBLIC
-    assert refusal(HTTPS, ipaddress.ip_address(address), STRICT) is None
-    assert "plain http" in (refusal(HTTP, ipaddress.ip_address(address), STRICT) or "")
-    assert refusal(HTTP, ipaddress.ip_address(address), Permissions(allow_http=True)) is None
+    assert address_refusal(HTTPS, ipaddress.ip_address(address), STRICT) is None
+    assert "plain http" in (address_refusal(HTTP, ipaddress.ip_address(address), STRICT) or "")
+    assert (
+        address_refusal(HTTP, ipaddress.ip_address(address), Permissions(allow_http=True)) is None
+    )
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
 def test_loopback_is_open(address):
-    assert refusal(HTTP, ipaddress.ip_address(address), STRICT) is None
+    assert address_refusal(HTTP, ipaddress.ip_address(address), STRICT) is None
 
 
 @pytest.mark.parametrize(
     "address", ["10.0.0.1", "192.168.1.1", "100.64.0.1", "fd12::1", "fe80::1", "0.0.0.0", "::"]
 )
 def test_private_places_can_be_allowed(address):
-    assert refusal(HTTPS, ipaddress.ip_address(address), Permissions(allow_private=True)) is None
-    assert refusal(HTTP, ipaddress.ip_address(address), Permissions(allow_private=True))
-    assert refusal(HTTP, ipaddress.ip_address(address), ANYTHING) is None
+    assert (
+        address_refusal(HTTPS, ipaddress.ip_address(address), Permissions(allow_private=True))
+        is None
+    )
+    assert address_refusal(HTTP, ipaddress.ip_address(address), Permissions(allow_private=True))
+    assert address_refusal(HTTP, ipaddress.ip_address(address), ANYTHING) is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,9 @@ def test_private_places_can_be_allowed(address):
 )  # fmt: skip
 def test_some_places_cannot_be_allowed(address):
     assert reach(address) is Reach.NEVER
-    assert "no server may be there" in (refusal(HTTPS, ipaddress.ip_address(address), ANYTHING))
+    assert "no server may be there" in (
+        address_refusal(HTTPS, ipaddress.ip_address(address), ANYTHING)
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,9 +108,9 @@ def test_a_metadata_service_over_ipv6_cannot_be_allowed(address):
 
 def test_of_several_addresses_only_the_good_ones_are_left():
     found = ["10.0.0.1", "1.1.1.1", "fe80::1%eth0", "nonsense", "2606:4700::1111"]
-    assert permitted(HTTPS, found, STRICT) == (["1.1.1.1", "2606:4700::1111"], "")
-    assert permitted(HTTPS, found[:1], STRICT)[0] == []
-    assert permitted(HTTPS, [], STRICT) == ([], "its name has no address")
+    assert filter_addresses(HTTPS, found, STRICT) == (["1.1.1.1", "2606:4700::1111"], "")
+    assert filter_addresses(HTTPS, found[:1], STRICT)[0] == []
+    assert filter_addresses(HTTPS, [], STRICT) == ([], "its name has no address")
 
 
 @pytest.mark.parametrize("host", [*spellings("127.0.0.1"), *spellings("93.184.215.14")])
@@ -125,12 +132,12 @@ def test_no_name_is_an_address_to_someone_else(host):
 
 @given(st.integers(0, 2**128 - 1))
 def test_every_address_has_a_verdict_and_wrapping_opens_nothing(number):
-    assert judge(ipaddress.IPv6Address(number)).reach in Reach
+    assert classify_address(ipaddress.IPv6Address(number)).reach in Reach
     inner = ipaddress.IPv4Address(number & 0xFFFFFFFF)
-    open_inside = refusal(HTTPS, inner, STRICT) is None
+    open_inside = address_refusal(HTTPS, inner, STRICT) is None
     for prefix in ("::ffff:0:0", "::", "::ffff:0:0:0", "64:ff9b::"):
         wrapped = ipaddress.IPv6Address(int(ipaddress.IPv6Address(prefix)) | int(inner))
-        if int(wrapped) > 1 and refusal(HTTPS, wrapped, STRICT) is None:
+        if int(wrapped) > 1 and address_refusal(HTTPS, wrapped, STRICT) is None:
             assert open_inside
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.policy.pinning import PinnedState, is_quarantined, is_quarantined_for
+from mcp_junction.policy.pinning import PinnedState, is_quarantined, is_quarantined_by_flags
 
 hashes = st.sampled_from(["h0", "h1", "h2"])
 states = st.builds(PinnedState, hashes, hashes, st.booleans(), st.booleans(), st.booleans())
@@ -62,6 +62,6 @@ def test_a_change_does_not_let_out_what_was_in():
 
 
 def test_only_new_flags_count_and_only_under_a_strict_pin():
-    assert is_quarantined_for(["a", "b"], ["a"], strict=True)
-    assert not is_quarantined_for(["a"], ["a", "b"], strict=True)
-    assert not is_quarantined_for(["a"], [], strict=False)
+    assert is_quarantined_by_flags(["a", "b"], ["a"], strict=True)
+    assert not is_quarantined_by_flags(["a"], ["a", "b"], strict=True)
+    assert not is_quarantined_by_flags(["a"], [], strict=False)

@@ -3,15 +3,15 @@
 import pytest
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.policy.programs import AllowList, allow_list, refusal
+from mcp_junction.policy.programs import AllowList, parse_allow_list, program_refusal
 
 OPEN = AllowList()
-FEW = allow_list("npx, /opt/tools/server ,, uvx")
+FEW = parse_allow_list("npx, /opt/tools/server ,, uvx")
 
 
 def asked(command: str, *, allow: AllowList = OPEN, found: str | None = None, **more: object):
     definition = ServerDefinition("s", "stdio", command=command, **more)
-    return refusal(definition, allow, found or command)
+    return program_refusal(definition, allow, found or command)
 
 
 def test_without_a_list_any_program_may_run():
@@ -47,7 +47,7 @@ def test_what_it_does_not_name_may_not(command, found):
 @pytest.mark.parametrize("shell", ["sh", "/bin/bash", "zsh", "cmd.exe", "pwsh"])
 def test_a_shell_runs_only_when_the_list_names_it(shell):
     assert "is a shell" in (asked(shell) or "")
-    assert asked(shell, allow=allow_list(shell)) is None
+    assert asked(shell, allow=parse_allow_list(shell)) is None
 
 
 def test_a_name_that_turns_out_to_be_a_shell_is_one():

@@ -26,10 +26,12 @@ SEPARATORS = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", " : ")])
 @given(result=MEMBERS, separators=SEPARATORS)
 def test_a_dressed_result_says_what_is_ours_and_keeps_the_rest(result, separators):
     text = json.dumps(result, separators=separators).encode()
-    pairs = json.loads(envelope.dressed(text, ResultEnvelope(SERVER)), object_pairs_hook=list)
+    pairs = json.loads(
+        envelope.to_stateless_result(text, ResultEnvelope(SERVER)), object_pairs_hook=list
+    )
     names = [name for name, _ in pairs]
     assert len(set(names)) == len(names), "no member is there twice"
-    dressed = json.loads(envelope.dressed(text, ResultEnvelope(SERVER)))
+    dressed = json.loads(envelope.to_stateless_result(text, ResultEnvelope(SERVER)))
     assert dressed.pop("resultType") == "complete"
     meta = dressed.pop("_meta")
     theirs = result.pop("_meta", None)
@@ -41,13 +43,13 @@ def test_a_dressed_result_says_what_is_ours_and_keeps_the_rest(result, separator
 def test_how_long_a_result_keeps_is_said_where_that_is_wanted():
     kept = ResultEnvelope(SERVER, b'"ttlMs":0,"cacheScope":"private",')
     for text in (b'{"contents":[]}', b'{"contents":[],"_meta":{"a":1}}', b"{}"):
-        dressed = json.loads(envelope.dressed(text, kept))
+        dressed = json.loads(envelope.to_stateless_result(text, kept))
         assert (dressed["ttlMs"], dressed["cacheScope"]) == (0, "private")
 
 
 @pytest.mark.parametrize("text", [b"[]", b"null", b'"x"', b"7"])
 def test_what_is_no_object_cannot_be_dressed_and_stays(text):
-    assert envelope.dressed(text, ResultEnvelope(SERVER)) == text
+    assert envelope.to_stateless_result(text, ResultEnvelope(SERVER)) == text
 
 
 @pytest.mark.parametrize("kind", ["complete", "input_required", "task", "something/else"])
@@ -88,16 +90,16 @@ def test_an_undressed_result_has_nothing_of_ours_and_keeps_the_rest(result, sepa
     typed = {"resultType": "complete"}
     result = {**typed, **result, **typed} if is_first else {**rest, **typed}
     text = json.dumps(result, separators=separators).encode()
-    assert json.loads(envelope.undressed(text)) == rest
+    assert json.loads(envelope.to_handshake_result(text)) == rest
 
 
 @pytest.mark.parametrize("meta", [{}, {"vendor/x": 1}])
 def test_who_answered_is_taken_off_with_the_dress(meta):
     dressed = {"resultType": "complete", "content": [], "_meta": {STAMP: {}, **meta}}
-    undressed = json.loads(envelope.undressed(json.dumps(dressed).encode()))
+    undressed = json.loads(envelope.to_handshake_result(json.dumps(dressed).encode()))
     assert undressed == ({"content": [], "_meta": meta} if meta else {"content": []})
 
 
 @pytest.mark.parametrize("text", [b"[]", b"null", b'"x"', b"7", b"{}"])
 def test_what_has_no_members_is_undressed_already(text):
-    assert envelope.undressed(text) == text
+    assert envelope.to_handshake_result(text) == text

@@ -11,7 +11,7 @@ from tests.protocol import json_texts
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import frames
-from mcp_junction.protocol.frames import MAX_DEPTH, MAX_DIGITS, too_deep
+from mcp_junction.protocol.frames import MAX_DEPTH, MAX_DIGITS, is_too_deep
 from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
 
 OPEN = {"arrays": b"[", "objects": b'{"k":', "mixed": b'[{"k":'}
@@ -76,9 +76,9 @@ def test_sixty_four_levels_pass_and_one_more_does_not(kind, core):
 def test_the_scan_agrees_with_counting(text, limit, levels, kind):
     data = nested(kind, levels, text.encode())
     deep = depth_of(data) > limit
-    assert too_deep(data, limit) is deep
+    assert is_too_deep(data, limit) is deep
     if not deep:
-        assert not too_deep(data, limit, exact=False), "inexact may miss depth, never invent it"
+        assert not is_too_deep(data, limit, exact=False), "inexact may miss depth, never invent it"
 
 
 @given(st.lists(st.sampled_from(["[", "]", "{", "}", '"', "\\", "\\\\", '\\"', "x"]), max_size=30))
@@ -86,8 +86,8 @@ def test_brackets_in_strings_never_count(pieces):
     text = '"' + "".join(pieces).replace("\\", "\\\\").replace('"', '\\"') + '"'
     data = b"[" + text.encode() + b"]"
     assert json.loads(data) is not None
-    assert not too_deep(data, 1)
-    assert too_deep(data, 0)
+    assert not is_too_deep(data, 1)
+    assert is_too_deep(data, 0)
 
 
 def test_a_large_shallow_frame_with_many_brackets_passes():
@@ -193,7 +193,7 @@ def test_an_envelope_with_a_member_twice_is_never_taken(text):
     pairs = json.loads(text, object_pairs_hook=lambda pairs: pairs)
     names = [name for name, _ in pairs]
     repeated = len(set(names)) != len(names)
-    assert frames.repeats(text.encode()) is (repeated or "\\" in text)
+    assert frames.has_repeated_member(text.encode()) is (repeated or "\\" in text)
     try:
         frames.decode(text.encode())
     except FrameError as error:
@@ -212,7 +212,7 @@ def test_params_with_a_member_twice_are_never_taken(text):
     names = [name for name, _ in json.loads(text, object_pairs_hook=lambda pairs: pairs)]
     repeated = len(set(names)) != len(names)
     try:
-        found = frames.members_once(text.encode())
+        found = frames.unique_members(text.encode())
     except FrameError:
         assert repeated or re.search(r"n\\u0061me", text)
     else:

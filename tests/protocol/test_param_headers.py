@@ -88,23 +88,23 @@ def test_a_wrapped_value_that_is_not_ascii_stands_for_nothing():
 def test_marks_are_judged_as_the_sdk_judges_them(schema):
     text = json.dumps(schema).encode()
     reason = inbound.find_invalid_x_mcp_header(schema)
-    assert (param_headers.fault(text) is None) == (reason is None)
-    found = {header.path: header.token for header in param_headers.find(text)}
+    assert (param_headers.find_fault(text) is None) == (reason is None)
+    found = {header.path: header.token for header in param_headers.find_marked(text)}
     assert found == ({} if reason is not None else inbound.x_mcp_header_map(schema))
 
 
 @given(MARKED, ARGUMENTS)
 def test_arguments_are_repeated_as_the_sdk_repeats_them(schema, arguments):
-    found = param_headers.find(json.dumps(schema).encode())
-    written = param_headers.headers_for(found, json.dumps(arguments).encode())
+    found = param_headers.find_marked(json.dumps(schema).encode())
+    written = param_headers.header_lines(found, json.dumps(arguments).encode())
     assert lines(written) == sdk_lines(schema, arguments)
 
 
 @given(MARKED, ARGUMENTS, ARGUMENTS)
 def test_headers_are_held_against_arguments_as_the_sdk_does_it(schema, said, arguments):
-    found = param_headers.find(json.dumps(schema).encode())
+    found = param_headers.find_marked(json.dumps(schema).encode())
     headers = sdk_lines(schema, said)
-    wrong = param_headers.mismatch(
+    wrong = param_headers.find_mismatch(
         found,
         json.dumps(arguments).encode(),
         {name.encode(): value.encode("latin-1") for name, value in headers.items()},
@@ -137,13 +137,13 @@ def test_whole_numbers_are_compared_as_numbers(said, argument, fits):
         schema, json.loads(arguments), {"mcp-param-n": said}
     )
     found = (ParamHeader(("n",), "N", "integer"),)
-    wrong = param_headers.mismatch(found, arguments.encode(), {b"mcp-param-n": said.encode()})
+    wrong = param_headers.find_mismatch(found, arguments.encode(), {b"mcp-param-n": said.encode()})
     assert (wrong is None, judged is None) == (fits, fits)
 
 
 def test_a_whole_number_keeps_its_spelling_however_long_it_is():
     found = (ParamHeader(("n",), "N", "integer"),)
-    assert param_headers.headers_for(found, b'{"n": 123456789012345678901234567890}') == (
+    assert param_headers.header_lines(found, b'{"n": 123456789012345678901234567890}') == (
         b"mcp-param-n: 123456789012345678901234567890\r\n"
     )
 
@@ -166,5 +166,5 @@ def test_a_name_becomes_one_line_whatever_it_holds(raw, line):
 
 
 def test_a_schema_without_marks_is_not_even_read():
-    assert param_headers.find(b'{"type": nonsense') == ()
-    assert param_headers.fault(b'{"x-mcp-header": nonsense') is not None
+    assert param_headers.find_marked(b'{"type": nonsense') == ()
+    assert param_headers.find_fault(b'{"x-mcp-header": nonsense') is not None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from mcp_junction.protocol.lines import MANY, LineReader, merge_small
+from mcp_junction.protocol.lines import MERGE_EVERY, LineReader, merge_small
 from mcp_junction.protocol.sse import EventReader
 
 SIZE = 200_000
@@ -16,7 +16,7 @@ def kept(parts: Iterable[bytes], joint: bytes = b"") -> list[bytes]:
     found: list[bytes] = []
     for part in parts:
         found.append(part)
-        if not len(found) % MANY:
+        if not len(found) % MERGE_EVERY:
             merge_small(found, joint)
     return found
 
@@ -29,7 +29,7 @@ def test_parts_are_the_same_bytes_when_they_are_joined(size, joint):
 
 
 def test_large_parts_are_left_as_they_are():
-    parts = [bytes(10_000) for _ in range(3 * MANY)]
+    parts = [bytes(10_000) for _ in range(3 * MERGE_EVERY)]
     assert all(one is other for one, other in zip(kept(parts), parts, strict=True))
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol import json_texts
 
-from mcp_junction.protocol.frames import names_method, recover_id
+from mcp_junction.protocol.frames import has_method, recover_id
 from mcp_junction.protocol.lines import LineReader, Overlong
 
 FILLER = b"x" * 10_000
@@ -66,10 +66,10 @@ def test_a_cut_frame_gives_its_own_id_or_none(payload, frame_id):
 
 
 def test_a_request_is_told_from_an_answer():
-    assert names_method(b'{"method":"sampling/createMessage","params":{"a":NaN},"id":1}')
-    assert names_method(b'{"jsonrpc":"2.0","id":1, "method" : "m","params":{"t":"%b' % FILLER)
-    assert not names_method(b'{"jsonrpc":"2.0","id":1,"result":{"method":"GET","a":NaN}}')
-    assert not names_method(b'{"jsonrpc":"2.0","id":1,"result":"method"')
+    assert has_method(b'{"method":"sampling/createMessage","params":{"a":NaN},"id":1}')
+    assert has_method(b'{"jsonrpc":"2.0","id":1, "method" : "m","params":{"t":"%b' % FILLER)
+    assert not has_method(b'{"jsonrpc":"2.0","id":1,"result":{"method":"GET","a":NaN}}')
+    assert not has_method(b'{"jsonrpc":"2.0","id":1,"result":"method"')
 
 
 @pytest.mark.parametrize("shape", [b'{"id":5,"result":"%b"}', b'{"result":"%b","id":5}'])

@@ -21,8 +21,8 @@ LONGEST = b"7" * MAX_DIGITS
     ],
 )
 def test_it_stays_as_it_was_written(text):
-    assert texts.value(text) == text
-    assert texts.value(b" \r\n\t%b\n" % text) == text
+    assert texts.check_json(text) == text
+    assert texts.check_json(b" \r\n\t%b\n" % text) == text
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_it_stays_as_it_was_written(text):
 )
 def test_what_no_frame_may_hold_is_refused(text, words):
     with pytest.raises(FrameError, match=words.replace("(", r"\(").replace(")", r"\)")):
-        texts.value(text)
+        texts.check_json(text)

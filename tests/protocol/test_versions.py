@@ -34,9 +34,9 @@ def test_the_log_levels_are_those_of_the_sdk_in_order_of_severity():
 
 @pytest.mark.parametrize("version", versions.HANDSHAKE_VERSIONS)
 def test_a_version_we_speak_is_agreed_to(version):
-    assert versions.negotiate(version) == version
+    assert versions.choose_version(version) == version
 
 
 @given(st.text().filter(lambda text: text not in versions.HANDSHAKE_VERSIONS))
 def test_for_any_other_version_our_newest_is_offered(wanted):
-    assert versions.negotiate(wanted) == versions.LATEST_HANDSHAKE
+    assert versions.choose_version(wanted) == versions.LATEST_HANDSHAKE

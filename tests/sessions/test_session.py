@@ -179,13 +179,13 @@ def test_a_log_message_that_is_everyones_is_read_once_and_filtered_for_each():
     for least, client in enumerate(clients):
         client.session.protocol_version = "2025-11-25"
         client.session.log_level = least
-        client.session.overhear(levels.rank(message), line)
+        client.session.overhear(levels.level_rank(message), line)
     told = [len(client.offered) for client in clients]
     warning = LOG_LEVELS.index("warning")
     assert told == [1] * (warning + 1) + [0] * (len(LOG_LEVELS) - warning - 1)
     assert clients[0].offered == [json.loads(line)]
     stranger = Client()
-    stranger.session.overhear(levels.rank(message), line)
+    stranger.session.overhear(levels.level_rank(message), line)
     assert stranger.offered == [], "who has not said hello"
 
 

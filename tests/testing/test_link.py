@@ -62,7 +62,7 @@ async def test_a_lost_link_ends_what_is_in_the_air_and_refuses_the_rest() -> Non
     assert before.future.result().delivery is Delivery.UNKNOWN
     assert after.future.result().delivery is Delivery.NOT_SENT
     await link.gone()
-    assert await link.last_words() == LinkEnd("exited with code 9", 9)
+    assert await link.describe_end() == LinkEnd("exited with code 9", 9)
 
 
 async def test_an_upstream_is_connected_and_offers_its_tools() -> None:

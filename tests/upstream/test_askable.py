@@ -4,14 +4,14 @@ import pytest
 from msgspec import Raw
 
 from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcp_junction.upstream.questions import askable, refusal
+from mcp_junction.upstream.questions import askable_methods, question_refusal
 
 FORM, URL = b'{"message":"name?"}', b'{"mode":"url","url":"https://x/","message":"sign"}'
 
 
 def code(capabilities: dict[str, bytes], method: str, params: bytes) -> int:
-    can = askable({name: Raw(said) for name, said in capabilities.items()})
-    refused = refusal(method, Raw(params), can)
+    can = askable_methods({name: Raw(said) for name, said in capabilities.items()})
+    refused = question_refusal(method, Raw(params), can)
     return 0 if refused is None else refused.code
 
 

@@ -8,11 +8,11 @@ import pytest
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.upstream.child_env import (
-    CHAIN,
+    CHAIN_VARIABLE,
     child_env,
+    explain_start_failure,
     find_command,
-    in_circle,
-    why_not_started,
+    is_circular,
 )
 
 OURS = {
@@ -54,13 +54,13 @@ def definition(**members: object) -> ServerDefinition:
 @pytest.mark.req("FR-011", "J-ENV-INHERIT")
 def test_a_child_inherits_only_the_listed_variables():
     env = child_env(definition(), OURS, "id", inherit=False)
-    assert set(env) == set(OURS) - NOT_FOR_CHILDREN | {CHAIN}
+    assert set(env) == set(OURS) - NOT_FOR_CHILDREN | {CHAIN_VARIABLE}
 
 
 @pytest.mark.req("J-ENV-INHERIT")
 def test_when_told_to_it_inherits_all_but_our_own():
     env = child_env(definition(), OURS, "id", inherit=True)
-    assert set(env) == {*OURS, CHAIN} - {"JUNCTION_ADMIN_KEY"}
+    assert set(env) == {*OURS, CHAIN_VARIABLE} - {"JUNCTION_ADMIN_KEY"}
 
 
 @pytest.mark.req("FR-011")
@@ -72,19 +72,21 @@ def test_what_the_file_gives_comes_on_top():
 @pytest.mark.req("EDGE-CIRCULAR")
 def test_the_chain_of_files_above_grows_with_each_aggregator():
     env = child_env(definition(), OURS, "one", inherit=False)
-    assert in_circle(env, "one")
-    assert not in_circle(env, "two")
+    assert is_circular(env, "one")
+    assert not is_circular(env, "two")
     below = child_env(definition(), env, "two", inherit=False)
-    assert in_circle(below, "one")
-    assert in_circle(below, "two")
-    assert not in_circle(OURS, "one")
+    assert is_circular(below, "one")
+    assert is_circular(below, "two")
+    assert not is_circular(OURS, "one")
 
 
 @pytest.mark.req("EDGE-CIRCULAR")
 def test_the_file_cannot_hide_the_chain():
-    env = child_env(definition(env={CHAIN: ""}), {CHAIN: "one"}, "two", inherit=False)
-    assert in_circle(env, "one")
-    assert in_circle(env, "two")
+    env = child_env(
+        definition(env={CHAIN_VARIABLE: ""}), {CHAIN_VARIABLE: "one"}, "two", inherit=False
+    )
+    assert is_circular(env, "one")
+    assert is_circular(env, "two")
 
 
 def test_a_path_is_taken_as_it_is():
@@ -115,7 +117,7 @@ def test_arguments_inside_the_command_are_told_to_go_elsewhere():
     hint = "its arguments belong into args"
     with pytest.raises(ServerError, match=f"not found on PATH; .*{hint}"):
         find_command(definition(command="python3 -m server"), {"PATH": "/bin"})
-    said = why_not_started(definition(command="python3 /x/server.py"), ENOENT)
+    said = explain_start_failure(definition(command="python3 /x/server.py"), ENOENT)
     assert said.startswith("could not start 'python3 /x/server.py': Not there; ")
     assert said.endswith(hint)
 
@@ -123,29 +125,35 @@ def test_arguments_inside_the_command_are_told_to_go_elsewhere():
 def test_nothing_is_said_of_arguments_where_there_are_none(tmp_path):
     program = tmp_path / "my program"
     program.touch()
-    said = why_not_started(definition(command=str(program)), PermissionError(13, "Denied"))
+    said = explain_start_failure(definition(command=str(program)), PermissionError(13, "Denied"))
     assert said == f"could not start {str(program)!r}: Denied"
 
 
 def test_a_folder_that_is_missing_is_not_blamed_on_the_command(tmp_path):
     gone, file = tmp_path / "gone", tmp_path / "file"
     file.touch()
-    assert why_not_started(definition(cwd=str(gone)), ENOENT) == f"its cwd {str(gone)!r} is missing"
-    said = why_not_started(definition(cwd=str(file)), NotADirectoryError(20, "Not a directory"))
+    assert (
+        explain_start_failure(definition(cwd=str(gone)), ENOENT)
+        == f"its cwd {str(gone)!r} is missing"
+    )
+    said = explain_start_failure(
+        definition(cwd=str(file)), NotADirectoryError(20, "Not a directory")
+    )
     assert said == f"its cwd {str(file)!r} is not a folder"
     assert (
-        why_not_started(definition(cwd=str(tmp_path)), ENOENT) == "could not start 'x': Not there"
+        explain_start_failure(definition(cwd=str(tmp_path)), ENOENT)
+        == "could not start 'x': Not there"
     )
 
 
 def test_a_folder_that_is_not_a_full_path_is_shown_in_full(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = why_not_started(definition(cwd="gone"), ENOENT)
+    said = explain_start_failure(definition(cwd="gone"), ENOENT)
     assert said == f"its cwd 'gone' ({tmp_path}/gone) is missing"
 
 
 @pytest.mark.parametrize("members", [{"cwd": "~/x"}, {"command": "~/bin/server"}])
 def test_a_tilde_is_said_not_to_be_expanded(members):
-    assert why_not_started(definition(**members), ENOENT).endswith(
+    assert explain_start_failure(definition(**members), ENOENT).endswith(
         "; '~' is not expanded here: write $HOME"
     )

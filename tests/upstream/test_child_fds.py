@@ -10,7 +10,7 @@ import pytest
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import DEFAULTS
-from mcp_junction.upstream.child_env import CHAIN, child_env
+from mcp_junction.upstream.child_env import CHAIN_VARIABLE, child_env
 from mcp_junction.upstream.headstart import head_start, start_warden
 from mcp_junction.upstream.warden import Warden
 from mcp_junction.upstream.warden_main import MARK
@@ -67,7 +67,7 @@ async def test_a_child_sees_its_three_pipes_and_what_it_was_given(tmp_path, earl
         assert found["fds"] == [0, 1, 2]
         assert found["args"] == list(ARGS), "no shell has read them"
         assert found["cwd"] == str(tmp_path.resolve())
-        expected = {**env, CHAIN: "identity"}
+        expected = {**env, CHAIN_VARIABLE: "identity"}
         extra = set(found["env"]) - set(expected)
         assert extra <= {MARK, "LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
         assert "s3cret" not in json.dumps(found["env"])

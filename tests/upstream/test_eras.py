@@ -22,7 +22,7 @@ from mcp_junction.protocol.param_headers import name_line
 from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.link import sealed
+from mcp_junction.upstream.link import add_own_envelope
 from mcp_junction.upstream.outcome import OutcomeKind
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
@@ -111,7 +111,7 @@ async def test_a_server_that_exits_on_the_first_question_is_started_again_for_th
         assert upstream.link.era is OLD
         assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
         assert await listed(upstream) == ["t"]
-        assert await upstream.in_era(NEW) is None
+        assert await upstream.for_era(NEW) is None
 
 
 async def test_a_server_that_exits_whatever_it_is_asked_is_started_twice_and_said_to_fail():
@@ -160,7 +160,7 @@ async def test_a_server_that_fails_in_both_eras_says_why():
 @pytest.mark.parametrize(("prefers", "other"), [(NEW, OLD), (OLD, NEW)])
 async def test_a_remote_server_of_both_eras_is_there_in_both(fixture_behind, prefers, other):
     async with fixture_behind("http", "both", Hello(prefers=prefers)) as upstream:
-        twin = await upstream.in_era(other)
+        twin = await upstream.for_era(other)
         assert twin.link.era is other
         assert await listed(twin) == await listed(upstream)
 
@@ -170,7 +170,7 @@ async def test_a_shared_program_of_both_eras_is_there_in_one(fixture_behind, pre
     async with fixture_behind("stdio", "both", Hello(prefers=prefers)) as upstream:
         assert upstream.link.era is prefers
         assert upstream.speaks(other) is False
-        assert await upstream.in_era(other) is None
+        assert await upstream.for_era(other) is None
         assert upstream.starts == 1
 
 
@@ -178,10 +178,10 @@ async def test_a_shared_program_of_both_eras_is_there_in_one(fixture_behind, pre
 @pytest.mark.parametrize(("spoken", "other"), [("new", OLD), ("old", NEW)])
 async def test_a_server_of_one_era_is_there_in_that_one(fixture_behind, transport, spoken, other):
     async with fixture_behind(transport, spoken, Hello(prefers=other)) as upstream:
-        assert await upstream.in_era(other) is None
+        assert await upstream.for_era(other) is None
     era = OLD if other is NEW else NEW
     async with fixture_behind(transport, spoken, Hello(prefers=era)) as upstream:
-        assert await upstream.in_era(other) is None
+        assert await upstream.for_era(other) is None
         assert await listed(upstream)
 
 
@@ -202,7 +202,7 @@ async def test_changes_are_heard_and_wishes_acknowledged(fixture_behind, transpo
 async def call(upstream: Upstream, params: dict[str, Any]) -> Any:
     """Call a tool as the call path does: with its headers made beforehand."""
     flight = new_flight("tools/call")
-    flight.params = sealed(json.dumps(params).encode(), upstream._meta)
+    flight.params = add_own_envelope(json.dumps(params).encode(), upstream._meta)
     flight.headers = name_line(json.dumps(params["name"]).encode())
     upstream.link.send(flight)
     async with asyncio.timeout(BOUND):

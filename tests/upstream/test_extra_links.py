@@ -81,7 +81,7 @@ def openings(upstream: FakeUpstream) -> list[list[str]]:
 
 async def connected(twin: Upstream | None) -> Upstream:
     assert twin is not None
-    assert await twin.link_in_time(BOUND) is not None
+    assert await twin.wait_for_link(BOUND) is not None
     return twin
 
 
@@ -102,7 +102,7 @@ def is_gone(twin: Upstream) -> Callable[[], bool]:
 
 async def test_a_server_stands_for_itself_in_its_own_era():
     async with living([OLD, NEW]) as upstream:
-        assert await upstream.in_era(NEW) is upstream
+        assert await upstream.for_era(NEW) is upstream
         assert upstream.speaks(NEW) is True
         assert upstream.speaks(OLD) is None
         assert len(upstream.links) == 1
@@ -111,19 +111,19 @@ async def test_a_server_stands_for_itself_in_its_own_era():
 @pytest.mark.parametrize(("prefers", "other"), [(NEW, OLD), (OLD, NEW)])
 async def test_a_server_of_both_eras_gets_a_twin_when_the_other_one_is_first_wanted(prefers, other):
     async with living([OLD, NEW], prefers) as upstream:
-        one, two = await asyncio.gather(upstream.in_era(other), upstream.in_era(other))
+        one, two = await asyncio.gather(upstream.for_era(other), upstream.for_era(other))
         assert one is two
         assert one.link.era is other
         assert upstream.speaks(other) is True
         assert len(upstream.links) == 2
-        assert await upstream.in_era(other) is one
+        assert await upstream.for_era(other) is one
         assert upstream.extra_links == [one]
     assert one.state is ServerState.DISCONNECTED
 
 
 async def test_a_twin_of_the_handshake_era_is_told_all_that_can_be_relayed():
     async with living([OLD, NEW]) as upstream:
-        await upstream.in_era(OLD)
+        await upstream.for_era(OLD)
         told = json.loads(upstream.wire.flights[0].params)
         assert set(told["capabilities"]) == {"elicitation", "roots", "sampling"}
 
@@ -133,15 +133,15 @@ async def test_a_server_that_refused_an_era_is_not_asked_again(only):
     other = NEW if only is OLD else OLD
     async with living([only], prefers=other) as upstream:
         assert upstream.link.era is only
-        assert await upstream.in_era(other) is None
+        assert await upstream.for_era(other) is None
         assert upstream.speaks(other) is False
         assert len(upstream.links) == 1
 
 
 async def test_a_twin_that_is_refused_is_remembered_until_the_server_has_a_new_life(caplog):
     async with living([OLD], prefers=OLD) as upstream:
-        assert await upstream.in_era(NEW) is None
-        assert await upstream.in_era(NEW) is None
+        assert await upstream.for_era(NEW) is None
+        assert await upstream.for_era(NEW) is None
         assert upstream.speaks(NEW) is False
         assert openings(upstream) == [["initialize"], ["server/discover"]]
         assert caplog.records == []
@@ -149,12 +149,12 @@ async def test_a_twin_that_is_refused_is_remembered_until_the_server_has_a_new_l
         upstream.links[0].lose()
         await until(upstream, lambda: upstream.link not in (None, upstream.links[0]))
         assert upstream.speaks(NEW) is None
-        assert (await connected(await upstream.in_era(NEW))).link.era is NEW
+        assert (await connected(await upstream.for_era(NEW))).link.era is NEW
 
 
 async def test_a_refusal_that_nobody_waited_for_says_nothing_of_a_later_life():
     async with living([OLD], prefers=OLD) as upstream:
-        asking = asyncio.create_task(upstream.in_era(NEW))
+        asking = asyncio.create_task(upstream.for_era(NEW))
         await asyncio.sleep(0)
         (twin,) = upstream.extra_links
         asking.cancel()
@@ -162,13 +162,13 @@ async def test_a_refusal_that_nobody_waited_for_says_nothing_of_a_later_life():
         upstream.script = greets(["a"], silence, [OLD, NEW])
         upstream.links[0].lose()
         await until(upstream, lambda: upstream.link not in (None, upstream.links[0]))
-        assert (await connected(await upstream.in_era(NEW))).link.era is NEW
+        assert (await connected(await upstream.for_era(NEW))).link.era is NEW
 
 
 async def test_while_a_server_is_down_it_stands_for_itself():
     upstream = FakeUpstream("s")
     upstream.go_down()
-    assert await upstream.in_era(NEW) is upstream
+    assert await upstream.for_era(NEW) is upstream
 
 
 async def test_isolation_is_for_the_handshake_era():
@@ -176,7 +176,7 @@ async def test_isolation_is_for_the_handshake_era():
         upstream.definition = type(upstream.definition)("s", "stdio", isolation="per-session")
         session = object()
         assert upstream.for_session(session, Hello) is upstream
-        old = await upstream.in_era(OLD)
+        old = await upstream.for_era(OLD)
         old.definition = upstream.definition
         twin = await connected(old.for_session(session, Hello))
         assert twin is not old

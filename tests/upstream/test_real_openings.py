@@ -63,4 +63,4 @@ async def test_a_server_of_today_is_greeted_whatever_is_preferred(peers, transpo
         assert server.state is ServerState.CONNECTED, server.error
         assert server.link.era is Era.HANDSHAKE
         assert "echo" in await listed(server)
-        assert await server.in_era(Era.STATELESS) is None
+        assert await server.for_era(Era.STATELESS) is None

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mcp_junction.upstream.state import SIMPLE, ServerState, may_follow, parse_state
+from mcp_junction.upstream.state import SIMPLE_NAMES, ServerState, can_follow, parse_state
 
 ALLOWED = {
     "DISCONNECTED": {"CONNECTING"},
@@ -18,7 +18,7 @@ ALLOWED = {
 @pytest.mark.parametrize(("now", "then"), [*itertools.product(ServerState, ServerState)])
 def test_only_the_drawn_transitions_are_allowed(now, then):
     expected = then is ServerState.DISCONNECTED or then.value in ALLOWED[now.value]
-    assert may_follow(now, then) is expected
+    assert can_follow(now, then) is expected
 
 
 @pytest.mark.req("J-STATES")
@@ -41,11 +41,11 @@ def test_a_state_is_read_in_any_case_and_written_in_upper_case(state):
 )
 def test_the_simple_names_are_understood(simple, state):
     assert parse_state(simple) is state
-    assert SIMPLE[state] == simple.lower()
+    assert SIMPLE_NAMES[state] == simple.lower()
 
 
 def test_a_degraded_server_runs():
-    assert SIMPLE[ServerState.DEGRADED] == "running"
+    assert SIMPLE_NAMES[ServerState.DEGRADED] == "running"
 
 
 @pytest.mark.parametrize("text", ["", "up", "CONNECTED ", "5"])

@@ -31,7 +31,7 @@ async def read_body(request: AnyRequest, *, optional: bool = False) -> tuple[byt
     body = await request.body()
     if optional and not body:
         return b"{}", {}
-    if frames.too_deep(body) or frames.has_long_number(body):
+    if frames.is_too_deep(body) or frames.has_long_number(body):
         raise wrong("$", "is nested too deeply, or has a number that is too long")
     value, problems = parse_body(body)
     if problems:

@@ -31,7 +31,7 @@ from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
     STATELESS,
 )
-from mcp_junction.tasks import unless
+from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
@@ -61,25 +61,25 @@ def params_of(call: Call, route: Route, wire_id: bytes) -> bytes:
     params = readdressed(call.method, call.params, route.raw_name)
     meta = params.get("_meta")
     if meta is not None and memoryview(meta)[0] == _OBJECT:
-        token = envelope.usable(frames.members(meta).get("progressToken"))
+        token = envelope.valid_progress_token(frames.members(meta).get("progressToken"))
         if token is not None:
             call.progress_token = token
-            params["_meta"] = envelope.tokened(meta, wire_id)
+            params["_meta"] = envelope.with_progress_token(meta, wire_id)
     return encode.dumps(params)
 
 
 async def _link_for(call: Call, upstream: Upstream, limit: float) -> Link | None:
     """The link of a server, waited for where that makes sense and no longer than the call lasts."""
     if upstream.link is None:
-        await unless(call.ending, upstream.link_in_time(limit))
+        await wait_unless(call.ending, upstream.wait_for_link(limit))
     return upstream.link if call.ended_by is None else None
 
 
 async def _verdict(call: Call, server: Upstream) -> None:
     """Wait until it is known whether a server speaks the caller's era, but not for long."""
     try:
-        asked = asyncio.wait_for(server.in_era(call.caller.era), _VERDICT_WAIT)
-        await unless(call.ending, asked)
+        asked = asyncio.wait_for(server.for_era(call.caller.era), _VERDICT_WAIT)
+        await wait_unless(call.ending, asked)
     except TimeoutError:
         pass
 
@@ -101,7 +101,7 @@ class Crossing:
         # There is but one way to a server that all share, unless it is told what its client can do.
         if (
             link is not None
-            and call.caller.era in upstream.not_spoken
+            and call.caller.era in upstream.refused_eras
             and known.isolation == "shared"
         ):
             if link.era is STATELESS:
@@ -150,7 +150,7 @@ class Crossing:
             if server.speaks(caller.era) is None:
                 await _verdict(call, server)
             if server.speaks(caller.era):
-                server = await server.in_era(caller.era) or server
+                server = await server.for_era(caller.era) or server
         if caller.era is HANDSHAKE:
             return server.for_session(caller, caller.hello)
         if server.link is not None and server.link.era is STATELESS:
@@ -225,7 +225,7 @@ class Crossing:
         """Send a stateless server a request; what is returned is its end."""
         flight = new_flight(call.method, call, self._loop)
         if call.progress_token is not None:
-            params["_meta"] = envelope.tokened(params["_meta"], flight.wire_id)
+            params["_meta"] = envelope.with_progress_token(params["_meta"], flight.wire_id)
         flight.params = encode.dumps(params)
         if route.upstream.definition.transport == "http":
             flight.headers = _headers(call, route)
@@ -269,16 +269,18 @@ class Crossing:
         params = readdressed(call.method, call.params, route.raw_name)
         own, said = params.get("_meta"), call.caller.envelope
         if own is not None:
-            call.progress_token = envelope.usable(envelope.members(own).get("progressToken"))
-            said = envelope.joined(own, said)
+            call.progress_token = envelope.valid_progress_token(
+                frames.object_members(own).get("progressToken")
+            )
+            said = envelope.merge_meta(own, said)
         params["_meta"] = said
         for _ in range(_MAX_ROUNDS):
             outcome = await self._sent(call, link, route, params)
             if outcome.kind is not RESULT:
                 return outcome
             if envelope.result_type(outcome.payload) != envelope.INPUT_REQUIRED:
-                return Outcome(RESULT, envelope.undressed(outcome.payload))
-            found = envelope.members(outcome.payload)
+                return Outcome(RESULT, envelope.to_handshake_result(outcome.payload))
+            found = frames.object_members(outcome.payload)
             answers = await fulfilled(found.get("inputRequests"), call.ask, call.ending)
             if (ended := call.ended_by) is not None:
                 return ended
@@ -319,7 +321,7 @@ def _of_task(call: Call, outcome: Outcome) -> Outcome:
 async def _subscribed(call: Call, route: Route) -> Outcome:
     """Subscriptions are the server's own link's, whoever wants them."""
     upstream = route.upstream
-    link = await upstream.link_in_time(route.timeout)
+    link = await upstream.wait_for_link(route.timeout)
     if link is None:
         return call.ended_by or upstream.unavailable()
     link.users.note(call.caller.principal)
@@ -334,4 +336,4 @@ def _headers(call: Call, route: Route) -> bytes:
     if not route.headers:
         return route.name_header
     arguments = call.params.get("arguments") or b"{}"
-    return route.name_header + param_headers.headers_for(route.headers, arguments)
+    return route.name_header + param_headers.header_lines(route.headers, arguments)

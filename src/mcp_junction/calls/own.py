@@ -137,7 +137,7 @@ class OwnTools:
 
     def _dressed(self, call: Call, payload: bytes) -> Outcome:
         if call.caller.era is Era.STATELESS:
-            payload = envelope.dressed(payload, self._dress)
+            payload = envelope.to_stateless_result(payload, self._dress)
         return outcomes.result(payload)
 
 
@@ -155,7 +155,7 @@ def _read(call: Call, kind: type[T]) -> T:
     """The arguments of a call. Raises _Wrong."""
     raw = call.params.get("arguments") or Raw(b"{}")
     try:
-        frames.members_once(raw)  # what is said twice may mean two things
+        frames.unique_members(raw)  # what is said twice may mean two things
         return msgspec.json.decode(raw, type=kind)
     except (FrameError, msgspec.MsgspecError) as error:
         raise _Wrong(str(error)) from None

@@ -18,7 +18,7 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.routes import Route
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.param_headers import ParamHeader, plain_value
+from mcp_junction.protocol.param_headers import ParamHeader, encode_plain
 
 if TYPE_CHECKING:
     from mcp_junction.calls.call import Caller
@@ -50,7 +50,7 @@ class RouteCache(dict[tuple[Spelling, Endpoint, str, bytes], CachedRoute]):
     ) -> CachedRoute:
         """What a request is for; it may be asked for again. Raises FrameError as ``address``."""
         target = address(method, params)
-        name = plain_value(target.name)
+        name = encode_plain(target.name)
         said = None if name is None else (method.encode(), name)
         if method not in NAMED:
             return CachedRoute(method, target, said)

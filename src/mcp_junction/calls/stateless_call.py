@@ -37,7 +37,7 @@ class StatelessCall(Call, eq=False):
         return self if link is not None and link.era is HANDSHAKE else self.caller
 
     def wants_log(self, params: Raw) -> bool:
-        return self.level is not None and levels.passes(params, self.level)
+        return self.level is not None and levels.has_level(params, self.level)
 
     def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
         """Take the first question; the ride takes the others."""

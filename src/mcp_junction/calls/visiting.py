@@ -22,9 +22,9 @@ from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol.envelope import ResultEnvelope, wears_nothing
+from mcp_junction.protocol.envelope import ResultEnvelope, has_no_envelope
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, RESOURCE_NOT_FOUND
-from mcp_junction.tasks import unless
+from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.link import Link
@@ -89,7 +89,7 @@ class Visiting:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         if early is None and call.level is not None and upstream.level != LOG_LEVELS[call.level]:
             # What it says below that is filtered.
-            await unless(call.ending, upstream.at_level(LOG_LEVELS[call.level]))
+            await wait_unless(call.ending, upstream.set_log_level(LOG_LEVELS[call.level]))
         return early
 
     async def parked(self, call: Call, route: Route) -> Outcome | None:
@@ -131,17 +131,17 @@ class Visiting:
         if outcome.kind is RESULT:
             text = _join((outcome.payload,))
             dress = self._dress if method != READ else self._kept
-            if wears_nothing(text):
+            if has_no_envelope(text):
                 return EnvelopedOutcome(RESULT, text, None, dress.ready)
-            return Outcome(RESULT, envelope.dressed(text, dress))
+            return Outcome(RESULT, envelope.to_stateless_result(text, dress))
         return _renumbered(outcome) if outcome.kind is ERROR else outcome
 
 
 def _bared(call: StatelessCall, params: dict[str, Raw], wire_id: bytes) -> bytes:
     """The params as a server of the handshake era is sent them: the envelope is taken off."""
-    envelope.opened(params)
+    envelope.remove_envelope(params)
     if call.progress_token is not None:
-        params["_meta"] = envelope.tokened(params["_meta"], wire_id)
+        params["_meta"] = envelope.with_progress_token(params["_meta"], wire_id)
     return encode.dumps(params)
 
 

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.kinds import TOOLS, OfferKind
-from mcp_junction.errors import FrameError, Phase, ServerError, circular
-from mcp_junction.protocol import cycles, encode, envelope, frames, param_headers
+from mcp_junction.errors import FrameError, Phase, ServerError, circular_error
+from mcp_junction.protocol import cycles, encode, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
 from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.redaction.texts import redact_error
@@ -135,7 +135,7 @@ async def _read_page(
     for item in items:
         if slices.is_over:
             await slices.rest()
-        members = envelope.members(item)  # none, when it is no object
+        members = frames.object_members(item)  # none, when it is no object
         name = frames.text(members.get(kind.key))
         headers = _headers(upstream, name, members) if is_marked else ()
         if headers is None:
@@ -163,7 +163,7 @@ def _check_cycle(upstream: Upstream, meta: Raw | None) -> None:
     """Note which Junctions are behind a server. Raises CircularError when this one is."""
     upstream.condition.reachable_junctions = reachable = cycles.reachable_in(meta)
     if upstream.terms.junction_id in reachable:
-        raise circular(upstream.key)
+        raise circular_error(upstream.key)
 
 
 def _headers(
@@ -171,9 +171,9 @@ def _headers(
 ) -> tuple[ParamHeader, ...] | None:
     """The arguments that a tool wants repeated as headers; None when it must not be called."""
     schema = members.get("inputSchema") or b""
-    fault = param_headers.fault(schema)
+    fault = param_headers.find_fault(schema)
     if fault is None:
-        return param_headers.find(schema)
+        return param_headers.find_marked(schema)
     if not (upstream.definition.transport == "http" and upstream.is_stateless):
         return ()  # nobody sends it headers
     remark(upstream, "server %r: the tool %r is left out: %s", upstream.key, name, fault)

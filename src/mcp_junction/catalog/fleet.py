@@ -111,7 +111,7 @@ class Fleet:
         self.servers.clear()
         self.servers.update(kept)
         upstream = self.servers[new]
-        upstream.redefined(upstream.definition._replace(key=new))
+        upstream.redefine(upstream.definition._replace(key=new))
         self._followers.rename(old, new)
         self._live_catalog.rename(old, new)
 

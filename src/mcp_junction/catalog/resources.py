@@ -17,7 +17,7 @@ from msgspec import Raw
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.name_history import NameHistory
 from mcp_junction.catalog.routes import Route, timeout_for
-from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.merged_list import MergedList
 from mcp_junction.protocol.names import Pair
 from mcp_junction.upstream.server import Upstream
@@ -34,8 +34,8 @@ _contents = msgspec.json.Decoder(list[dict[str, Raw]])
 
 def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
     """``_meta`` of one of a server's tools, with addresses as they are listed."""
-    found = envelope.members(meta)
-    shown = envelope.members(found.get(_OBJECT))
+    found = frames.object_members(meta)
+    shown = frames.object_members(found.get(_OBJECT))
     flat = _listed(found.get(_FLAT), server, apart)
     nested = _listed(shown.get(_MEMBER), server, apart)
     if flat is None and nested is None:
@@ -49,7 +49,7 @@ def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
 
 def read_as(payload: Raw | bytes, own: str, known: str) -> Raw | bytes:
     """The result of reading a resource, which its server calls its own way, as callers know it."""
-    found = envelope.members(payload)
+    found = frames.object_members(payload)
     try:
         contents = _contents.decode(found.get("contents") or b"")
     except msgspec.MsgspecError:

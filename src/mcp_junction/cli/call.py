@@ -48,7 +48,7 @@ def read_arguments(text: str) -> bytes:
     except UnicodeDecodeError as error:
         raise UsageError(f"the arguments are not UTF-8: byte {error.start}") from None
     try:
-        value = texts.value(data)
+        value = texts.check_json(data)
     except FrameError as error:
         raise UsageError(_fault(text, error)) from None
     if not value.startswith(b"{"):

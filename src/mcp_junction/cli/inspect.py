@@ -14,9 +14,9 @@ from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.texts import redact_error, redact_text
-from mcp_junction.upstream.connecting import fault
+from mcp_junction.upstream.connecting import init_error
 from mcp_junction.upstream.server import Upstream
-from mcp_junction.upstream.state import SERVING, SIMPLE, ServerState
+from mcp_junction.upstream.state import SERVING, SIMPLE_NAMES, ServerState
 
 _SHOWN_WORDS = 300
 _COLOURS = {
@@ -73,7 +73,7 @@ def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
     return {
         "server": server.key,
         "state": server.state.value,
-        "status": SIMPLE[server.state],
+        "status": SIMPLE_NAMES[server.state],
         "name": plain(greeting.name) if greeting else None,
         "version": plain(greeting.version) if greeting else None,
         "protocol": greeting.protocol_version if greeting else None,
@@ -94,7 +94,7 @@ def _lateness(server: Upstream) -> ServerError | None:
     words = "it has not answered yet"
     if server.current is None:
         return ServerError(server.key, Phase.STARTUP, words)
-    return redact_error(fault(server.current, words), server.definition)
+    return redact_error(init_error(server.current, words), server.definition)
 
 
 def _print_json(config: Config, report: list[dict[str, Any]]) -> None:

@@ -120,7 +120,7 @@ def read_config(
     """
     # Imported where they are used: asking for help needs none of it.
     from mcp_junction.config.load import load, without_file
-    from mcp_junction.upstream.child_env import in_circle
+    from mcp_junction.upstream.child_env import is_circular
 
     environ = variables()
     options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
@@ -129,7 +129,7 @@ def read_config(
             return without_file(environ, options, _demo_servers() if given.demo else {})
         raise UsageError("--config FILE is needed: the mcpServers file to serve")
     config = load(given.config, environ, options, lenient=lenient or service)
-    if in_circle(environ, config.identity):
+    if is_circular(environ, config.identity):
         raise UsageError(
             f"circular reference: {given.config} is already being served by an aggregator above"
             " this one; remove the entry that starts mcp-junction with this file"

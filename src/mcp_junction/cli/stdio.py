@@ -101,7 +101,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
     from mcp_junction.listener.stateless import StatelessDispatcher
     from mcp_junction.listener.stdio import StdioListener
     from mcp_junction.policy.principal import LOCAL_OWNER
-    from mcp_junction.tasks import TaskScope, unless
+    from mcp_junction.tasks import TaskScope, wait_unless
 
     if not config.servers:
         logging.getLogger("mcp_junction").warning(
@@ -123,7 +123,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         await listener.open(0, stdout)
         await listener.serve()
         stateless.drain()
-        await unless(hurried, calls.settle(config.settings.drain_ms / 1000))
+        await wait_unless(hurried, calls.settle(config.settings.drain_ms / 1000))
         listener.drop("Junction is ending")
         await calls.settle(1.0)
         await calls.close()

@@ -26,7 +26,7 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
-from mcp_junction.upstream.questions import refusal
+from mcp_junction.upstream.questions import question_refusal
 
 MAX_QUESTIONS: Final = 32
 ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")
@@ -114,7 +114,7 @@ class ParkedCall(msgspec.Struct, eq=False):
 
     def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
         """Take a question of the server's; None when it is answered already."""
-        refused = refusal(method, params, self._askable)
+        refused = question_refusal(method, params, self._askable)
         if refused is not None:
             answer(refused)
             return None

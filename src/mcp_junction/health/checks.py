@@ -47,10 +47,10 @@ def by_url(url: str, dialer: Dialer) -> Probe:
 
     async def check() -> Probed:
         # Imported where it is used: most servers have no health URL.
-        from mcp_junction.upstream.http.fetch import status_of
+        from mcp_junction.upstream.http.fetch import fetch_status
 
         try:
-            return of_status(await status_of(url, dialer))
+            return of_status(await fetch_status(url, dialer))
         except (OSError, RefusedError) as error:
             words = getattr(error, "strerror", None) or str(error)
             return Probed(ProbeKind.UNREACHABLE, detail=f"its health check: {words}")

@@ -17,7 +17,7 @@ from mcp_junction.errors import FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol.envelope import Envelope
+from mcp_junction.protocol.envelope import RequestEnvelope
 from mcp_junction.protocol.names import spelling_for
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, STATELESS_VERSIONS
 from mcp_junction.sessions.stateless import StatelessClient
@@ -75,7 +75,7 @@ class ClientCache:
         key = id(principal), id(endpoint), said
         found = self._known.get(key)
         if found is None:
-            found = self._made(principal, endpoint, envelope.read(meta), said)
+            found = self._made(principal, endpoint, envelope.read_envelope(meta), said)
             if not found.is_bare or found.visitor is None or len(said) > MAX_BYTES:
                 return found
             self._make_room()
@@ -84,12 +84,12 @@ class ClientCache:
         return found
 
     def _made(
-        self, principal: Principal, endpoint: Endpoint, said: Envelope, meta: bytes
+        self, principal: Principal, endpoint: Endpoint, said: RequestEnvelope, meta: bytes
     ) -> SenderInfo:
         level = None if said.log_level is None else _LEVELS.get(said.log_level)
         if level is None and said.log_level is not None:
             raise FrameError(INVALID_PARAMS, f"logLevel is one of {', '.join(LOG_LEVELS)}")
-        token = envelope.usable(said.progress_token)
+        token = envelope.valid_progress_token(said.progress_token)
         if token is None and frames.octets(said.progress_token) not in (b"", b"null"):
             raise FrameError(INVALID_PARAMS, "progressToken is a string or a number")
         version = frames.octets(said.version)
@@ -98,10 +98,12 @@ class ClientCache:
             version[1:-1],
             level,
             token,
-            not said.progress_token and envelope.is_bare(meta),
+            not said.progress_token and envelope.is_envelope_only(meta),
         )
 
-    def _visitor(self, principal: Principal, endpoint: Endpoint, said: Envelope) -> StatelessClient:
+    def _visitor(
+        self, principal: Principal, endpoint: Endpoint, said: RequestEnvelope
+    ) -> StatelessClient:
         key = (
             id(principal),
             id(endpoint),
@@ -122,7 +124,7 @@ class ClientCache:
             self._visitors.clear()
 
     def _introduced(
-        self, principal: Principal, endpoint: Endpoint, said: Envelope
+        self, principal: Principal, endpoint: Endpoint, said: RequestEnvelope
     ) -> StatelessClient:
         envelope.check_client_info(said.client, said.capabilities)
         try:

@@ -29,14 +29,14 @@ from mcp_junction.protocol.versions import (
     INVALID_REQUEST,
     LOG_LEVELS,
     METHOD_NOT_FOUND,
-    negotiate,
+    choose_version,
 )
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 
 if TYPE_CHECKING:
-    from mcp_junction.protocol.requests import Part
+    from mcp_junction.protocol.requests import BatchPart
 
 Begun = bytes | asyncio.Task[bytes | None] | None
 Answer = bytes | Coroutine[Any, Any, bytes | None] | None
@@ -75,22 +75,22 @@ class Dispatcher:
         if answer is not None:
             session.send(answer)
 
-    def receive_batch(self, session: Session, parts: list[Part]) -> None:
+    def receive_batch(self, session: Session, parts: list[BatchPart]) -> None:
         """Take a batch of a client with a single wire, and answer with another."""
         self._tasks.spawn(self._batch_later(session, self.begin_batch(session, parts, session)))
 
     async def _batch_later(self, session: Session, begun: list[Begun]) -> None:
-        from mcp_junction.protocol.requests import join
+        from mcp_junction.protocol.requests import join_answers
 
         answers = await self.batch_ended(begun)
         if answers:
-            session.send(join(answers))
+            session.send(join_answers(answers))
 
-    def begin_batch(self, session: Session, parts: list[Part], wire: Wire) -> list[Begun]:
+    def begin_batch(self, session: Session, parts: list[BatchPart], wire: Wire) -> list[Begun]:
         """Begin every message of a batch, in order; calls go on side by side."""
         return [self._begin(session, part, wire) for part in parts]
 
-    def _begin(self, session: Session, part: Part, wire: Wire) -> Begun:
+    def _begin(self, session: Session, part: BatchPart, wire: Wire) -> Begun:
         if isinstance(part, FrameError):
             return self.refused(part)
         answer = self.answer(session, part, wire)
@@ -150,7 +150,7 @@ class Dispatcher:
         session.capabilities = {
             key: raw.copy() for key, raw in frames.members(capabilities or b"{}").items()
         }
-        session.protocol_version = negotiate(wanted)
+        session.protocol_version = choose_version(wanted)
         if settings.separator is None:
             session.spelling = spelling_for(session.client, session.spelling)
         self._backend.introduced(session)
@@ -223,8 +223,8 @@ class Dispatcher:
             session.listed = {**(session.listed or {}), kind.changed: generation}
         if cycles.is_from_junction(meta):
             reachable = cycles.reachable_member(self._backend.reachable_junctions(session.endpoint))
-            return encode.ready_with(frame_id, page, b',"_meta":{%b}}' % reachable)
-        return encode.ready(frame_id, page)
+            return encode.compact_result_with(frame_id, page, b',"_meta":{%b}}' % reachable)
+        return encode.compact_result(frame_id, page)
 
     # -- calls
 

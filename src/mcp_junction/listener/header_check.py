@@ -63,7 +63,7 @@ def check_arguments(
     headers: Headers, marked: tuple[ParamHeader, ...], params: dict[str, Raw]
 ) -> None:
     """The same of the arguments that a tool wants repeated."""
-    wrong = param_headers.mismatch(marked, params.get("arguments") or b"{}", headers)
+    wrong = param_headers.find_mismatch(marked, params.get("arguments") or b"{}", headers)
     if wrong is not None:
         raise _mismatch(wrong)
 

@@ -90,7 +90,10 @@ class PipeClient:
             return
         frame_id = bytes(params.get("requestId", b""))
         reason = frames.text(params.get("reason")) or "cancelled by the client"
-        running, state = frames.by_id(self._running, frame_id), frames.by_id(self._asked, frame_id)
+        running, state = (
+            frames.find_by_id(self._running, frame_id),
+            frames.find_by_id(self._asked, frame_id),
+        )
         if running is not None:
             self._dispatcher.cancel(running, reason)
         elif state is not None:

@@ -49,7 +49,7 @@ def refusal(
 
 def refuse_version(frame_id: bytes, meta: Raw) -> Reply:
     """Answer a request whose ``_meta`` names a protocol version we do not speak."""
-    version = frames.text(envelope.read(meta).version)
+    version = frames.text(envelope.read_envelope(meta).version)
     if version is None:
         return refusal(frame_id, INVALID_PARAMS, "the protocol version must be a string")
     return unsupported(frame_id, version)

@@ -181,7 +181,7 @@ class StatelessDispatcher:
             found["instructions"] = instructions
         payload = encode.dumps(found)
         ours = b'"%b":%b' % (ID_KEY.encode(), encode.dumps(self._backend.junction_id))
-        return Reply(encode.ready_with(frame_id, payload, self._tail(ours)))
+        return Reply(encode.compact_result_with(frame_id, payload, self._tail(ours)))
 
     def _list(
         self, visitor: StatelessClient, frame_id: bytes, kind: OfferKind, params: dict[str, Raw]
@@ -218,7 +218,7 @@ class StatelessDispatcher:
         ours = b""
         if is_from_junction(meta):
             ours = reachable_member(self._backend.reachable_junctions(visitor.endpoint))
-        return Reply(encode.ready_with(frame_id, page, self._tail(ours)))
+        return Reply(encode.compact_result_with(frame_id, page, self._tail(ours)))
 
     def _tail(self, ours: bytes) -> bytes:
         """What ends every result of ours: its type, how long it keeps and for whom, who says it.

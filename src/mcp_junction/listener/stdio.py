@@ -21,7 +21,7 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import LineReader, Overlong
-from mcp_junction.protocol.versions import BATCHING, INVALID_REQUEST, STATELESS_VERSIONS
+from mcp_junction.protocol.versions import BATCH_VERSIONS, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.sessions.session import Session
 
 _DROP_ABOVE = 8 * 1024 * 1024
@@ -163,7 +163,7 @@ class StdioListener:
         """
         if not (frame.method and frame.id) or self._stateless is None:
             return None
-        version = None if frame.method == "initialize" else envelope.version_of(frame)
+        version = None if frame.method == "initialize" else envelope.stated_version(frame)
         client = self._stateless(self) if version is not None else None
         if frame.method == "initialize" or frames.text(version) in STATELESS_VERSIONS:
             self._is_decided, self._client = True, client
@@ -179,12 +179,12 @@ class StdioListener:
     def _batch(self, session: Session, line: bytes, error: FrameError) -> None:
         """Several messages in one line, from a client whose version has that."""
         try:
-            if session.protocol_version not in BATCHING:
+            if session.protocol_version not in BATCH_VERSIONS:
                 raise error
             # Imported where it is used: hardly a client does this.
-            from mcp_junction.protocol.requests import split
+            from mcp_junction.protocol.requests import split_batch
 
-            parts = split(line)
+            parts = split_batch(line)
         except FrameError as refused:
             self.send(self._dispatcher.refused(refused))
         else:

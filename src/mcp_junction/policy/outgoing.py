@@ -47,15 +47,15 @@ class Reach(StrEnum):
     NEVER = "never"
 
 
-class Judged(msgspec.Struct, frozen=True):
+class AddressClass(msgspec.Struct, frozen=True):
     """An address, and what it is in words."""
 
     reach: Reach
     what: str
 
 
-_LOOPBACK = Judged(Reach.LOOPBACK, "a loopback address")
-_PUBLIC = Judged(Reach.PUBLIC, "a public address")
+_LOOPBACK = AddressClass(Reach.LOOPBACK, "a loopback address")
+_PUBLIC = AddressClass(Reach.PUBLIC, "a public address")
 _METADATA = frozenset(
     map(
         ip_address,
@@ -83,9 +83,9 @@ _METADATA = frozenset(
 )
 
 
-def _table(reach: Reach, **kinds: str) -> list[tuple[Network, Judged]]:
+def _table(reach: Reach, **kinds: str) -> list[tuple[Network, AddressClass]]:
     return [
-        (ip_network(network), Judged(reach, kind.replace("_", " ")))
+        (ip_network(network), AddressClass(reach, kind.replace("_", " ")))
         for kind, networks in kinds.items()
         for network in networks.split()
     ]
@@ -130,12 +130,12 @@ _LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
-def judge(address: Address) -> Judged:
+def classify_address(address: Address) -> AddressClass:
     """What an address is, seen through whatever it is wrapped in."""
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         address = IPv6Address(int(address))
     if address in _METADATA or not _METADATA.isdisjoint(_nat64_targets(address)):
-        return Judged(Reach.NEVER, "an address of a cloud's metadata service")
+        return AddressClass(Reach.NEVER, "an address of a cloud's metadata service")
     if isinstance(address, IPv4Address):
         return _LOOPBACK if address.is_loopback else _among(address, _V4) or _PUBLIC
     if address == IPv6Address("::1"):
@@ -147,13 +147,13 @@ def judge(address: Address) -> Judged:
         return _wrapped(address, inner)
     found = _among(address, _V6)
     if found is None and address not in _GLOBAL_V6:
-        return Judged(Reach.NEVER, "a reserved address")
+        return AddressClass(Reach.NEVER, "a reserved address")
     return found or _PUBLIC
 
 
-def refusal(place: Place, address: Address, permissions: Permissions) -> str | None:
+def address_refusal(place: Place, address: Address, permissions: Permissions) -> str | None:
     """Why this address may not be connected to for this place; None when it may."""
-    judged = judge(address)
+    judged = classify_address(address)
     if judged.reach is Reach.NEVER:
         return f"it is at {judged.what}, and no server may be there"
     if judged.reach is Reach.PRIVATE and not permissions.allow_private:
@@ -163,7 +163,7 @@ def refusal(place: Place, address: Address, permissions: Permissions) -> str | N
     return None
 
 
-def permitted(
+def filter_addresses(
     place: Place, addresses: Iterable[str], permissions: Permissions
 ) -> tuple[list[str], str]:
     """Those of the addresses that may be connected to; and, when there is none, why."""
@@ -171,7 +171,7 @@ def permitted(
     why = "its name has no address"
     for text in addresses:
         try:
-            words = refusal(place, ip_address(text), permissions)
+            words = address_refusal(place, ip_address(text), permissions)
         except ValueError:
             words = "its name has an address that makes no sense"
         if words is None:
@@ -192,14 +192,16 @@ def url_refusal(url: str, permissions: Permissions = STRICT) -> str | None:
         return str(error)
     address = literal(place.host)
     if address is not None:
-        return refusal(place, address, permissions)
+        return address_refusal(place, address, permissions)
     here = place.host.removesuffix(".") == "localhost" or place.host.endswith(".localhost")
     if not place.tls and not permissions.allow_http and not here:
         return "plain http is for loopback only; use https, or allow_http for this server"
     return None
 
 
-def _among(address: Address, table: tuple[tuple[Network, Judged], ...]) -> Judged | None:
+def _among(
+    address: Address, table: tuple[tuple[Network, AddressClass], ...]
+) -> AddressClass | None:
     return next((judged for network, judged in table if address in network), None)
 
 
@@ -232,17 +234,17 @@ def _nat64_targets(address: Address) -> list[IPv4Address]:
     return found
 
 
-def _wrapped(address: IPv6Address, inner: IPv4Address) -> Judged:
+def _wrapped(address: IPv6Address, inner: IPv4Address) -> AddressClass:
     """A wrapper opens nothing that its content does not, and a tunnel is never public."""
-    judged = judge(inner)
+    judged = classify_address(inner)
     if address in _MAPPED or judged.reach is Reach.NEVER:
         return judged
     if judged.reach is Reach.LOOPBACK:
-        return Judged(Reach.NEVER, "a loopback address in disguise")
+        return AddressClass(Reach.NEVER, "a loopback address in disguise")
     outer = _among(address, _V6)
     if outer is not None:
         return outer
     is_nat64 = address in _WITH_V4[3]
     if is_nat64 or judged.reach is Reach.PRIVATE:
         return judged
-    return Judged(Reach.PRIVATE, "a tunnel address")
+    return AddressClass(Reach.PRIVATE, "a tunnel address")

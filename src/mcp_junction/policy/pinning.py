@@ -45,6 +45,8 @@ def is_quarantined(
     return known.quarantined
 
 
-def is_quarantined_for(flags: Collection[str], known: Collection[str], *, strict: bool) -> bool:
+def is_quarantined_by_flags(
+    flags: Collection[str], known: Collection[str], *, strict: bool
+) -> bool:
     """Whether a tool is quarantined for flags that are not among the ``known`` ones."""
     return strict and not set(flags) <= set(known)

@@ -58,12 +58,12 @@ class AllowList(msgspec.Struct, frozen=True):
         return executable in self.entries or (_is_bare(command) and command in self.entries)
 
 
-def allow_list(setting: str) -> AllowList:
+def parse_allow_list(setting: str) -> AllowList:
     """The list from its setting: names and paths, separated by commas."""
     return AllowList(frozenset(filter(None, (entry.strip() for entry in setting.split(",")))))
 
 
-def refusal(definition: ServerDefinition, allow: AllowList, executable: str) -> str | None:
+def program_refusal(definition: ServerDefinition, allow: AllowList, executable: str) -> str | None:
     """Why a program may not be run; None when it may. ``executable`` is what the command is."""
     if not allow.is_open and not allow.admits(definition.command, executable):
         return "its command is not among those that stdio_allow names"

@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 
 ID_KEY: Final = "junction/id"
@@ -27,7 +26,7 @@ _ids = msgspec.json.Decoder(list[str])
 
 def junction_id_in(meta: Raw | bytes | None) -> str:
     """Return the id of the Junction that a ``_meta`` is from; empty when it is from none."""
-    return frames.text(_members(meta).get(ID_KEY)) or ""
+    return frames.text(frames.object_members(meta).get(ID_KEY)) or ""
 
 
 def is_from_junction(meta: Raw | None) -> bool:
@@ -37,7 +36,7 @@ def is_from_junction(meta: Raw | None) -> bool:
 
 def reachable_in(meta: Raw | bytes | None) -> frozenset[str]:
     """Return the ids of all Junctions that a list names: its own and those behind it."""
-    raw = _members(meta).get(REACHABLE_KEY)
+    raw = frames.object_members(meta).get(REACHABLE_KEY)
     if raw is None:
         return frozenset()
     try:
@@ -54,10 +53,3 @@ def id_meta(junction_id: str) -> dict[str, Raw]:
 def reachable_member(junction_ids: Iterable[str]) -> bytes:
     """Return the member of a list's ``_meta`` that names the Junctions behind it."""
     return b'"%b":%b' % (REACHABLE_KEY.encode(), encode.dumps(sorted(junction_ids)))
-
-
-def _members(meta: Raw | bytes | None) -> dict[str, Raw]:
-    try:
-        return frames.members(meta) if meta else {}
-    except FrameError:
-        return {}

@@ -74,7 +74,7 @@ def result(frame_id: Payload, payload: Payload) -> bytes:
     return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n")))
 
 
-def result_with(frame_id: Payload, members: bytes, payload: bytes) -> bytes:
+def result_with_head(frame_id: Payload, members: bytes, payload: bytes) -> bytes:
     """A result that begins with ``members``: ``{`` and each with a comma behind it.
 
     The payload is an object that has members of its own.
@@ -83,12 +83,12 @@ def result_with(frame_id: Payload, members: bytes, payload: bytes) -> bytes:
     return _line(b"".join((head, frame_id, b',"result":', members, payload[1:], b"}\n")))
 
 
-def ready(frame_id: Payload, payload: bytes) -> bytes:
+def compact_result(frame_id: Payload, payload: bytes) -> bytes:
     """A result whose payload went through ``one_line`` when it was made."""
     return b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))
 
 
-def ready_with(frame_id: Payload, payload: bytes, tail: bytes) -> bytes:
+def compact_result_with(frame_id: Payload, payload: bytes, tail: bytes) -> bytes:
     """A ready result whose object goes on with ``tail``, which closes it too.
 
     Neither has line breaks, and the payload has at least one member.
@@ -97,7 +97,7 @@ def ready_with(frame_id: Payload, payload: bytes, tail: bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', body, tail, b"}\n"))
 
 
-def one_line(payload: bytes) -> bytes:
+def to_one_line(payload: bytes) -> bytes:
     """A payload without line breaks, however its raw parts were written."""
     if b"\n" in payload or b"\r" in payload:
         return msgspec.json.format(payload, indent=-1)

@@ -49,7 +49,7 @@ _STAMP: Final = SERVER_INFO_KEY.encode()
 _QUOTE: Final = ord('"')
 
 
-class Envelope(msgspec.Struct, gc=False):
+class RequestEnvelope(msgspec.Struct, gc=False):
     """What a request says of its sender."""
 
     version: Raw = msgspec.field(name=VERSION_KEY, default=frames.NOTHING)
@@ -63,7 +63,7 @@ class _Typed(msgspec.Struct, gc=False):
     resultType: str = COMPLETE
 
 
-class _Worn(msgspec.Struct, gc=False):
+class _EnvelopeMembers(msgspec.Struct, gc=False):
     """The members of a result that we write; nearly none of the handshake era has one."""
 
     meta: Raw = msgspec.field(name="_meta", default=frames.NOTHING)
@@ -72,10 +72,10 @@ class _Worn(msgspec.Struct, gc=False):
     scope: Raw = msgspec.field(name="cacheScope", default=frames.NOTHING)
 
 
-_envelopes = msgspec.json.Decoder(Envelope)
+_envelopes = msgspec.json.Decoder(RequestEnvelope)
 _types = msgspec.json.Decoder(_Typed)
-_worn = msgspec.json.Decoder(_Worn).decode
-_NOTHING_WORN: Final = _Worn()
+_read_members = msgspec.json.Decoder(_EnvelopeMembers).decode
+_NO_ENVELOPE: Final = _EnvelopeMembers()
 
 
 def check_client_info(client: Raw | bytes, capabilities: Raw | bytes) -> None:
@@ -86,7 +86,7 @@ def check_client_info(client: Raw | bytes, capabilities: Raw | bytes) -> None:
             raise FrameError(INVALID_PARAMS, words)
 
 
-def read(meta: Raw | None) -> Envelope:
+def read_envelope(meta: Raw | None) -> RequestEnvelope:
     """The envelope in a request's ``_meta``. Raises FrameError when a required part is missing."""
     try:
         found = _envelopes.decode(meta or b"{}")
@@ -99,18 +99,20 @@ def read(meta: Raw | None) -> Envelope:
     raise FrameError(INVALID_PARAMS, f"params._meta must have {missing}")
 
 
-def is_bare(meta: bytes) -> bool:
+def is_envelope_only(meta: bytes) -> bool:
     """Whether a ``_meta`` holds an envelope and nothing else."""
-    return _RESERVED.issuperset(members(meta))
+    return _RESERVED.issuperset(frames.object_members(meta))
 
 
-def version_of(frame: Frame) -> Raw | None:
+def stated_version(frame: Frame) -> Raw | None:
     """The version that a request says itself, as those of the stateless era do."""
-    params = frame.known if isinstance(frame, ClientRequest) else members(frame.params)
-    return members(params.get("_meta")).get(VERSION_KEY)
+    params = (
+        frame.known if isinstance(frame, ClientRequest) else frames.object_members(frame.params)
+    )
+    return frames.object_members(params.get("_meta")).get(VERSION_KEY)
 
 
-def meta(
+def sender_meta(
     client: Raw | bytes,
     capabilities: Raw | bytes = b"{}",
     log_level: str | None = None,
@@ -127,30 +129,30 @@ def meta(
     return found
 
 
-def sealed(params: dict[str, Raw], said: dict[str, Raw]) -> None:
+def add_envelope(params: dict[str, Raw], said: dict[str, Raw]) -> None:
     """Put an envelope around params: what is reserved is ours, the rest of ``_meta`` stays."""
-    kept = members(params.get("_meta"))
+    kept = frames.object_members(params.get("_meta"))
     params["_meta"] = Raw(encode.dumps({**kept, **said}))
 
 
-def joined(meta: Raw, said: Raw) -> Raw:
+def merge_meta(meta: Raw, said: Raw) -> Raw:
     """A ``_meta`` of a client's own with the envelope around it, which is ``said``."""
-    return Raw(encode.dumps({**members(meta), **frames.members(said)}))
+    return Raw(encode.dumps({**frames.object_members(meta), **frames.members(said)}))
 
 
-def tokened(meta: Raw, token: bytes) -> Raw:
+def with_progress_token(meta: Raw, token: bytes) -> Raw:
     """A ``_meta`` with another progress token, in the same place if it has one."""
-    return Raw(encode.dumps({**members(meta), "progressToken": Raw(token)}))
+    return Raw(encode.dumps({**frames.object_members(meta), "progressToken": Raw(token)}))
 
 
-def usable(token: Raw | None) -> Raw | None:
+def valid_progress_token(token: Raw | None) -> Raw | None:
     """A progress token; what is no string and no number is none."""
     return token if token and memoryview(token)[0] in frames.ID_STARTS else None
 
 
-def opened(params: dict[str, Raw]) -> None:
+def remove_envelope(params: dict[str, Raw]) -> None:
     """Take the envelope off params; the rest of ``_meta`` stays."""
-    kept = members(params.get("_meta"))
+    kept = frames.object_members(params.get("_meta"))
     kept = {key: raw for key, raw in kept.items() if key not in _RESERVED}
     if kept:
         params["_meta"] = Raw(encode.dumps(kept))
@@ -192,22 +194,22 @@ class ResultEnvelope(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "ready", ready)
 
 
-def wears_nothing(text: bytes) -> bool:
+def has_no_envelope(text: bytes) -> bool:
     """Whether a result is an object with members, and none of those that we write."""
     try:
-        return _worn(text) == _NOTHING_WORN and text[1] == _QUOTE
+        return _read_members(text) == _NO_ENVELOPE and text[1] == _QUOTE
     except msgspec.MsgspecError:
         return False
 
 
-def dressed(payload: Raw | bytes, dress: ResultEnvelope) -> bytes:
+def to_stateless_result(payload: Raw | bytes, dress: ResultEnvelope) -> bytes:
     """A result of the handshake era as one of the stateless era; what is no object stays."""
     text = frames.octets(payload)
     try:
         found = frames.members(text)
     except FrameError:
         return text
-    stamp = members(found.get("_meta"))
+    stamp = frames.object_members(found.get("_meta"))
     stamp.setdefault(SERVER_INFO_KEY, Raw(dress.server))
     for name in _OF_RESULTS:
         found.pop(name, None)
@@ -217,18 +219,18 @@ def dressed(payload: Raw | bytes, dress: ResultEnvelope) -> bytes:
     return head + (b"}" if rest == b"}" else b"," + rest)
 
 
-def undressed(payload: Raw | bytes) -> bytes:
+def to_handshake_result(payload: Raw | bytes) -> bytes:
     """A result of the stateless era as one of the handshake era; what is no object stays."""
     text = frames.octets(payload)
     if text.startswith(_FIRST):  # most often that is all there is to take off
         rest = b"{" + text[_END.size :]
-        if wears_nothing(rest):
+        if has_no_envelope(rest):
             return rest
-    found = members(text)
+    found = frames.object_members(text)
     if not found:
         return text
     kept = {name: raw for name, raw in found.items() if name not in _OF_RESULTS}
-    stamp = members(kept.get("_meta"))
+    stamp = frames.object_members(kept.get("_meta"))
     if SERVER_INFO_KEY in stamp:
         del stamp[SERVER_INFO_KEY]
         if stamp:
@@ -236,14 +238,6 @@ def undressed(payload: Raw | bytes) -> bytes:
         else:
             del kept["_meta"]
     return encode.dumps(kept)
-
-
-def members(raw: Raw | bytes | None) -> dict[str, Raw]:
-    """The members of what should be an object; of anything else there are none."""
-    try:
-        return frames.members(raw or b"")
-    except FrameError:
-        return {}
 
 
 _SHORT: Final = 4_096

@@ -43,17 +43,9 @@ class Frame(msgspec.Struct, gc=False):
     def is_request(self) -> bool:
         return bool(self.method) and bool(self.id)
 
-    @property
-    def is_notification(self) -> bool:
-        return bool(self.method) and not self.id
-
-    @property
-    def is_answer(self) -> bool:
-        return not self.method
-
     def members(self) -> dict[str, Raw]:
         """Its params, each still raw. Raises FrameError when they are no object, or not clear."""
-        return members_once(self.params)
+        return unique_members(self.params)
 
 
 _frames = msgspec.json.Decoder(Frame)
@@ -164,9 +156,9 @@ def _is_plain(frame: Frame, data: bytes) -> bool:
 
 def _check(frame: Frame, data: bytes, exact: bool) -> None:
     """What the types do not say: a frame has an end, and each member one meaning."""
-    if too_deep(data, exact=exact):
+    if is_too_deep(data, exact=exact):
         raise _refused(data, PARSE_ERROR, TOO_DEEP)
-    if len(data) - _least_size(frame) >= LEAST_REPEAT and repeats(data):
+    if len(data) - _least_size(frame) >= LEAST_REPEAT and has_repeated_member(data):
         raise _refused(data, INVALID_REQUEST, "a member of the envelope is repeated or escaped")
     if len(data) > MAX_DIGITS and has_long_number(data):
         raise _refused(data, PARSE_ERROR, TOO_LONG)
@@ -215,7 +207,7 @@ def _least_size(frame: Frame) -> int:
     return size
 
 
-def repeats(data: bytes) -> bool:
+def has_repeated_member(data: bytes) -> bool:
     """Whether an object has a repeated (or escaped) member name at its top level.
 
     Exact, and in C: written without white space, an object is as long as its members, or one of
@@ -227,7 +219,7 @@ def repeats(data: bytes) -> bool:
     return len(compact) != size + (not fields)
 
 
-def too_deep(data: bytes, limit: int = MAX_DEPTH, *, exact: bool = True) -> bool:
+def is_too_deep(data: bytes, limit: int = MAX_DEPTH, *, exact: bool = True) -> bool:
     """Whether a valid JSON text is nested deeper than ``limit``; cheap when brackets are few.
 
     With ``exact=False`` brackets inside strings are taken for structure as long as they match up,
@@ -323,14 +315,14 @@ def recover_id(data: bytes, window: int = 4096) -> bytes | None:
     return found[1]
 
 
-def names_jsonrpc(data: bytes, window: int = 4096) -> bool:
+def has_jsonrpc(data: bytes, window: int = 4096) -> bool:
     """Whether a damaged line was meant as a frame: programs write JSON of other kinds to stdout."""
     if any(name == b'"jsonrpc"' for name, _ in _own_members(data[:window])):
         return True
     return _LAST_JSONRPC.search(data[-window:]) is not None
 
 
-def names_method(data: bytes, window: int = 4096) -> bool:
+def has_method(data: bytes, window: int = 4096) -> bool:
     """Whether a damaged frame was a request or a notification, not an answer."""
     return any(name == b'"method"' for name, _ in _own_members(data[:window]))
 
@@ -363,14 +355,22 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
         raise FrameError(PARSE_ERROR, "not a JSON object") from None
 
 
-def members_once(raw: Raw | bytes) -> dict[str, Raw]:
+def object_members(raw: Raw | bytes | None) -> dict[str, Raw]:
+    """The members of an object, each still raw; none for anything that is not an object."""
+    try:
+        return members(raw or b"")
+    except FrameError:
+        return {}
+
+
+def unique_members(raw: Raw | bytes) -> dict[str, Raw]:
     """Like ``members``, but an object that has one twice is refused."""
     found = members(raw)
     if len(raw) < SMALL:
         size = len(_encode(found))
     else:
         size = 1 + sum(len(key) + 4 + len(value) for key, value in found.items())
-    if len(raw) - size >= LEAST_REPEAT and repeats(octets(raw)):
+    if len(raw) - size >= LEAST_REPEAT and has_repeated_member(octets(raw)):
         raise FrameError(INVALID_REQUEST, "a member of params is repeated or escaped")
     return found
 
@@ -385,7 +385,7 @@ def text(raw: Raw | bytes | None) -> str | None:
         return None
 
 
-def by_id(table: Mapping[Any, T], wanted: bytes) -> T | None:
+def find_by_id(table: Mapping[Any, T], wanted: bytes) -> T | None:
     """What is there under an id, also where the same string was written with other escapes."""
     found = table.get(wanted)
     if found is None and wanted[:1] == b'"':

@@ -7,16 +7,16 @@ from typing import Final, NamedTuple
 
 from mcp_junction.protocol.versions import DEFAULT_LIMIT
 
-MANY: Final = 64
-"""After how many parts to look; a power of two, so that a mask tells when."""
+MERGE_EVERY: Final = 64
+"""Parts after which ``merge_small`` is called again."""
 _SMALL: Final = 64 * 1024
 
 
 def merge_small(parts: list[bytes], joint: bytes = b"") -> None:
-    """Make the last MANY parts one, unless they are large; ``joint`` is what stands between."""
-    last = parts[-MANY:]
+    """Join the last MERGE_EVERY parts with ``joint`` into one, unless they are large."""
+    last = parts[-MERGE_EVERY:]
     if sum(map(len, last)) < _SMALL:
-        parts[-MANY:] = [joint.join(last)]
+        parts[-MERGE_EVERY:] = [joint.join(last)]
 
 
 _KEPT: Final = 4096
@@ -103,7 +103,7 @@ class LineReader:
                 whole = b"".join(self._parts)
                 self._parts = []
                 self._head, self._tail = whole[:_KEPT], whole[-_KEPT:]
-            elif not len(self._parts) % MANY:
+            elif not len(self._parts) % MERGE_EVERY:
                 merge_small(self._parts)
         else:
             self._tail = (self._tail + data[-_KEPT:])[-_KEPT:]

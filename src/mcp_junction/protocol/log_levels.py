@@ -9,19 +9,19 @@ from mcp_junction.protocol import frames
 from mcp_junction.protocol.versions import LOG_LEVELS
 
 
-def is_enough(known: str | None, wanted: str, *, exactly: bool) -> bool:
+def covers_level(known: str | None, wanted: str, *, exactly: bool) -> bool:
     """Whether a server that was told ``known`` says as much as is wanted, or just that."""
     if known is None or known == wanted:
         return known == wanted
     return not exactly and LOG_LEVELS.index(known) <= LOG_LEVELS.index(wanted)
 
 
-def passes(params: Raw, least: int) -> bool:
+def has_level(params: Raw, least: int) -> bool:
     """Whether a log message is of the level ``least`` or above; one of no known level is."""
-    return rank(params) >= least
+    return level_rank(params) >= least
 
 
-def rank(params: Raw) -> int:
+def level_rank(params: Raw) -> int:
     """The number of a log message's level: above all when it is not known, below when there is no
     message."""
     try:

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from mcp_junction.errors import CursorError
 from mcp_junction.protocol import frames
-from mcp_junction.protocol.encode import one_line
+from mcp_junction.protocol.encode import to_one_line
 from mcp_junction.protocol.versions import DEFAULT_PAGE_SIZE
 
 
@@ -51,8 +51,8 @@ class MergedList:
         body = b",".join(self._items[start:end])
         head = b'{"%b":[%b]' % (self._member.encode(), body)
         if end >= len(self._items):
-            return one_line(head + b"}")
-        return one_line(b'%b,"nextCursor":"%b"}' % (head, _cursor(end, self._names[end - 1])))
+            return to_one_line(head + b"}")
+        return to_one_line(b'%b,"nextCursor":"%b"}' % (head, _cursor(end, self._names[end - 1])))
 
     def _start(self, cursor: str) -> int:
         start, last = _read(cursor)

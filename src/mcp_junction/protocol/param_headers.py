@@ -77,7 +77,7 @@ def decode_value(value: bytes) -> str | None:
         return None
 
 
-def plain_value(text: str) -> bytes | None:
+def encode_plain(text: str) -> bytes | None:
     """A text as nearly all write it in a header; None where that would say another, or nothing."""
     return text.encode() if text.isascii() and not text.startswith(_WRAPPER) else None
 
@@ -93,13 +93,13 @@ def name_line(raw_name: Raw | bytes) -> bytes:
 # -- the marks of a schema
 
 
-def find(schema: Raw | bytes) -> tuple[ParamHeader, ...]:
+def find_marked(schema: Raw | bytes) -> tuple[ParamHeader, ...]:
     """The arguments that a schema marks; none when a mark makes no sense."""
     marked, fault = _read(schema)
     return marked if fault is None else ()
 
 
-def fault(schema: Raw | bytes) -> str | None:
+def find_fault(schema: Raw | bytes) -> str | None:
     """What is wrong with the marks of a schema, if anything is."""
     return _read(schema)[1]
 
@@ -165,7 +165,7 @@ def _within(path: _Path | None, word: str, value: Any) -> list[tuple[_Path | Non
 # -- the headers of a call
 
 
-def headers_for(marked: tuple[ParamHeader, ...], arguments: Raw | bytes) -> bytes:
+def header_lines(marked: tuple[ParamHeader, ...], arguments: Raw | bytes) -> bytes:
     """The header lines that repeat what is marked of the arguments."""
     lines = b""
     for header in marked:
@@ -175,7 +175,7 @@ def headers_for(marked: tuple[ParamHeader, ...], arguments: Raw | bytes) -> byte
     return lines
 
 
-def mismatch(
+def find_mismatch(
     marked: tuple[ParamHeader, ...], arguments: Raw | bytes, headers: dict[bytes, bytes]
 ) -> str | None:
     """How a caller's headers (names in lower case) contradict its arguments, if they do."""

@@ -74,7 +74,7 @@ MAX_BATCH: Final = 100
 MAX_ANSWERS: Final = 1000
 """In a batch of a server, which has been asked them."""
 
-Part = Frame | FrameError
+BatchPart = Frame | FrameError
 
 
 @cache
@@ -88,12 +88,12 @@ def _elements(most: int) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(elements)
 
 
-def split(data: bytes) -> list[Part]:
+def split_batch(data: bytes) -> list[BatchPart]:
     """The messages of a batch, in their order. Raises FrameError when the array itself is wrong."""
-    return [_part(text) for text in texts(data)]
+    return [_part(text) for text in split_raw(data)]
 
 
-def texts(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
+def split_raw(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
     """The messages as they were written. Raises FrameError when the array itself is wrong."""
     try:
         read = _elements(most).decode(data)
@@ -110,12 +110,12 @@ def texts(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
     return found
 
 
-def join(answers: list[bytes]) -> bytes:
+def join_answers(answers: list[bytes]) -> bytes:
     """The answers to a batch as one line."""
     return b"[%b]\n" % b",".join([answer.rstrip(b"\n") for answer in answers])
 
 
-def _part(data: bytes) -> Part:
+def _part(data: bytes) -> BatchPart:
     try:
         frame = frames.decode(data)
     except FrameError as error:

@@ -9,7 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.lines import MANY, merge_small
+from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
 from mcp_junction.protocol.versions import DEFAULT_LIMIT, INVALID_REQUEST
 
 LEAST_RETRY: Final = 1.0
@@ -67,7 +67,7 @@ class EventReader:
         """The beginning of a line, or more of it."""
         if part:
             self._partial.append(part)
-            if not len(self._partial) % MANY:
+            if not len(self._partial) % MERGE_EVERY:
                 merge_small(self._partial)
             self._grow(len(part))
 
@@ -90,7 +90,7 @@ class EventReader:
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
-            if not len(self._data) % MANY:
+            if not len(self._data) % MERGE_EVERY:
                 merge_small(self._data, b"\n")
             self._grow(len(value) + 1)  # an empty line of data costs something, too
         elif name == b"event":
@@ -113,12 +113,12 @@ class EventReader:
         self._id = self._retry = None
 
 
-def retry_seconds(asked: int | None) -> float:
+def reconnect_delay(asked: int | None) -> float:
     """Return how long to wait before a stream that asked for ``asked`` ms is opened again."""
     return LEAST_RETRY if asked is None else max(asked / 1000, LEAST_RETRY)
 
 
-def event(frame: bytes, event_id: bytes = b"") -> bytes:
+def encode_event(frame: bytes, event_id: bytes = b"") -> bytes:
     """One event that carries one frame (which ends with its line feed)."""
     if event_id:
         return b"id: %b\nevent: message\ndata: %b\n" % (event_id, frame)

@@ -9,13 +9,13 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.frames import TOO_DEEP, TOO_LONG, has_long_number, too_deep
+from mcp_junction.protocol.frames import TOO_DEEP, TOO_LONG, has_long_number, is_too_deep
 from mcp_junction.protocol.versions import PARSE_ERROR
 
 _values = msgspec.json.Decoder(Raw)
 
 
-def value(data: bytes) -> bytes:
+def check_json(data: bytes) -> bytes:
     """Any JSON text that may go into a frame, without white space around it. Raises FrameError."""
     try:
         str(data, "utf-8")
@@ -26,7 +26,7 @@ def value(data: bytes) -> bytes:
         raise FrameError(PARSE_ERROR, TOO_DEEP) from None
     except msgspec.DecodeError as error:
         raise FrameError(PARSE_ERROR, str(error)) from None
-    if too_deep(data):
+    if is_too_deep(data):
         raise FrameError(PARSE_ERROR, TOO_DEEP)
     if has_long_number(data):
         raise FrameError(PARSE_ERROR, TOO_LONG)

@@ -10,7 +10,7 @@ from typing import Final
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
-BATCHING: Final = HANDSHAKE_VERSIONS[:2]  # later ones have no batches any more
+BATCH_VERSIONS: Final = HANDSHAKE_VERSIONS[:2]  # later ones have no batches any more
 STATELESS_VERSIONS: Final = ("2026-07-28",)
 LATEST_STATELESS: Final = STATELESS_VERSIONS[-1]
 
@@ -75,7 +75,7 @@ LOG_LEVELS: Final = (
 )
 
 
-def negotiate(wanted: str) -> str:
+def choose_version(wanted: str) -> str:
     """The version to answer ``initialize`` with: the client's if we speak it, else our newest."""
     return wanted if wanted in HANDSHAKE_VERSIONS else LATEST_HANDSHAKE
 

@@ -25,7 +25,7 @@ _START: Final = 16
 def redact_error(error: ServerError, definition: ServerDefinition) -> ServerError:
     """The same error, without the secrets that its server is given."""
     message = redact_line(error.message, definition)
-    return error.retold(message, redact_lines(error.stderr_tail, definition))
+    return error.with_message(message, redact_lines(error.stderr_tail, definition))
 
 
 def redact_line(text: str, definition: ServerDefinition) -> str:

@@ -21,7 +21,7 @@ from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.catalog.suspicion import ExaminedTool, Flag
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_for
+from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_by_flags
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.member import Decision, Member
 from mcp_junction.registry.tool_storage import Prepared, ToolStorage, prepare
@@ -143,7 +143,7 @@ class Inspection:
             if flags == decision.flags:
                 continue
             strict = member.record.pin == STRICT
-            is_held = is_quarantined_for(flags, decision.known_flags, strict=strict)
+            is_held = is_quarantined_by_flags(flags, decision.known_flags, strict=strict)
             if is_held and not decision.quarantined:
                 decision.quarantined = True
                 held.append(name)

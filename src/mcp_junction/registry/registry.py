@@ -297,7 +297,7 @@ class Registry:
                     self._start(member)
                     await self._life.written()
                 else:
-                    member.upstream.hurry()
+                    member.upstream.retry_now()
         return await member.settled()
 
     async def disconnect(
@@ -383,7 +383,7 @@ class Registry:
         if after == before:
             return
         KNOWN.learn(after)
-        member.upstream.redefined(after)
+        member.upstream.redefine(after)
         self._junction.live_catalog.renew()
         if after.tools != before.tools and member.upstream.link is not None:
             self._junction.live_catalog.announce(member.upstream)

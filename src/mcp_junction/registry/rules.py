@@ -18,7 +18,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import InvalidChange, MaskError, Problem, ProblemCode, VersionConflict
 from mcp_junction.policy.outgoing import Permissions, url_refusal
-from mcp_junction.policy.programs import allow_list, refusal
+from mcp_junction.policy.programs import parse_allow_list, program_refusal
 from mcp_junction.redaction.connections import check_unmasked, restore_masked, restore_url
 from mcp_junction.registry.definitions import definition_for, record_of, registration_of
 from mcp_junction.store.records import ServerRecord
@@ -72,7 +72,7 @@ def _refusals(
         pass  # what its variables hold is seen when they hold something
     elif definition.transport == "stdio":
         executable = shutil.which(definition.command) or definition.command
-        why = refusal(definition, allow_list(settings.stdio_allow), executable)
+        why = program_refusal(definition, parse_allow_list(settings.stdio_allow), executable)
         found.append(("$.connection_config.command", why))
     else:
         name = "base_url" if made.connection_config.url is None else "url"

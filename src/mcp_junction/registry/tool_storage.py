@@ -60,7 +60,7 @@ def _offer(name: str, definition: bytes) -> Offer:
     members = {key: raw.copy() for key, raw in _members.decode(definition).items()}
     schema = members.get("inputSchema")
     is_marked = schema is not None and param_headers.MARK_BYTES in definition
-    return Offer(name, members, param_headers.find(schema) if is_marked and schema else ())
+    return Offer(name, members, param_headers.find_marked(schema) if is_marked and schema else ())
 
 
 Lists = tuple[dict[str, list[ToolRecord]], dict[str, list[OfferRecord]]]

@@ -43,7 +43,7 @@ class ServerMessages:
 
     def log(self, upstream: Upstream, frame: Frame) -> None:
         """Tell a log message to the sessions of the only principal that has used the link."""
-        rank = levels.rank(frame.params)
+        rank = levels.level_rank(frame.params)
         message = encode.notification(frame.method, frame.params)
         for session in self._sessions_of(upstream):
             session.overhear(rank, message)

@@ -27,7 +27,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
-from mcp_junction.upstream.questions import RELAYED, askable, refusal
+from mcp_junction.upstream.questions import RELAYED_CAPABILITIES, askable_methods, question_refusal
 
 _question_ids = itertools.count(1)
 
@@ -93,11 +93,13 @@ class Session:
 
     @property
     def questions(self) -> frozenset[str]:
-        return askable(self.capabilities)
+        return askable_methods(self.capabilities)
 
     def hello(self) -> Hello:
         """What a server of this client's own is told about it."""
-        relayed = {key: raw for key, raw in self.capabilities.items() if key in RELAYED}
+        relayed = {
+            key: raw for key, raw in self.capabilities.items() if key in RELAYED_CAPABILITIES
+        }
         return Hello(
             protocol_version=self.protocol_version or LATEST_HANDSHAKE,
             capabilities=msgspec.json.encode(relayed),
@@ -113,7 +115,7 @@ class Session:
         if made is None or made[0] is not self.client_info or made[1] != self.log_level:
             hello = self.hello()
             level = None if self.log_level is None else LOG_LEVELS[self.log_level]
-            said = envelope.meta(hello.client, hello.capabilities, level)
+            said = envelope.sender_meta(hello.client, hello.capabilities, level)
             self._envelope = made = self.client_info, self.log_level, Raw(encode.dumps(said))
         return made[2]
 
@@ -125,7 +127,7 @@ class Session:
 
     async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
         """Ask the client something on a server's behalf."""
-        refused = refusal(method, params, self.questions)
+        refused = question_refusal(method, params, self.questions)
         if refused is not None:
             return refused
         question = b'"junction-%d"' % next(_question_ids)
@@ -143,7 +145,7 @@ class Session:
 
     def wants_log(self, params: Raw) -> bool:
         """Whether the client wants log messages of this one's level."""
-        return levels.passes(params, self.log_level or 0)
+        return levels.has_level(params, self.log_level or 0)
 
     def log(self, params: Raw) -> None:
         """Pass on a server's log message, if the client wants it."""
@@ -168,7 +170,7 @@ class Session:
 
     def cancelled(self, request_id: bytes, reason: str) -> None:
         """The client no longer wants an answer."""
-        call = frames.by_id(self.calls, request_id)
+        call = frames.find_by_id(self.calls, request_id)
         if call is not None:
             call.cancel(reason)
 

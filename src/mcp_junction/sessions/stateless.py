@@ -26,7 +26,7 @@ from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, SU
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
-from mcp_junction.upstream.questions import RELAYED, askable
+from mcp_junction.upstream.questions import RELAYED_CAPABILITIES, askable_methods
 from mcp_junction.upstream.server import Upstream
 
 
@@ -59,8 +59,10 @@ class StatelessClient:
         self.endpoint = endpoint
         self.spelling = spelling
         self.client_info = client_info
-        relayed = {key: raw.copy() for key, raw in capabilities.items() if key in RELAYED}
-        self.questions = askable(relayed)
+        relayed = {
+            key: raw.copy() for key, raw in capabilities.items() if key in RELAYED_CAPABILITIES
+        }
+        self.questions = askable_methods(relayed)
         """What it can be asked."""
         self._hello = Hello(
             protocol_version=LATEST_HANDSHAKE,
@@ -77,7 +79,7 @@ class StatelessClient:
 
     @property
     def envelope(self) -> Raw:
-        said = envelope.meta(self._hello.client, self._hello.capabilities)
+        said = envelope.sender_meta(self._hello.client, self._hello.capabilities)
         return Raw(msgspec.json.encode(said))
 
     async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
@@ -147,7 +149,7 @@ class Listen(StatelessClient):
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
         members = frames.members(params)
-        envelope.sealed(members, self._meta)
+        envelope.add_envelope(members, self._meta)
         frame = encode.notification(method, encode.dumps(members))
         if self._early is None:
             self._wire.offer(frame)  # who does not read can do without

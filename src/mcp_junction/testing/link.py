@@ -139,7 +139,7 @@ class FakeLink:
         self.era = era_of(protocol_version)
         self.notify("notifications/initialized")
 
-    async def last_words(self) -> LinkEnd:
+    async def describe_end(self) -> LinkEnd:
         if self.code is None:
             return LinkEnd("closed its output")
         return LinkEnd(f"exited with code {self.code}", self.code)

@@ -14,7 +14,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.variables import is_common_variable, is_own_variable
 from mcp_junction.errors import Phase, ServerError
 
-CHAIN = "MCP_JUNCTION_CHAIN"
+CHAIN_VARIABLE = "MCP_JUNCTION_CHAIN"
 
 
 def child_env(
@@ -30,14 +30,14 @@ def child_env(
         if is_common_variable(name) or (inherit and not is_own_variable(name))
     }
     env.update(definition.env)
-    above = environ.get(CHAIN)
-    env[CHAIN] = f"{above},{identity}" if above else identity
+    above = environ.get(CHAIN_VARIABLE)
+    env[CHAIN_VARIABLE] = f"{above},{identity}" if above else identity
     return env
 
 
-def in_circle(environ: Mapping[str, str], identity: str) -> bool:
+def is_circular(environ: Mapping[str, str], identity: str) -> bool:
     """Whether this very config is already being served by an aggregator above us."""
-    return identity in environ.get(CHAIN, "").split(",")
+    return identity in environ.get(CHAIN_VARIABLE, "").split(",")
 
 
 def find_command(definition: ServerDefinition, env: Mapping[str, str]) -> str:
@@ -55,7 +55,7 @@ def find_command(definition: ServerDefinition, env: Mapping[str, str]) -> str:
     raise ServerError(definition.key, Phase.STARTUP, message + _hint(command))
 
 
-def why_not_started(definition: ServerDefinition, error: OSError) -> str:
+def explain_start_failure(definition: ServerDefinition, error: OSError) -> str:
     """What to say when the system refused to start a program: it does not say what was missing."""
     cwd, command = definition.cwd, definition.command
     if cwd is not None and not os.path.isdir(cwd):

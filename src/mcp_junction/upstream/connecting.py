@@ -11,9 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from mcp_junction.errors import EraError, Phase, ServerError, circular
+from mcp_junction.errors import EraError, Phase, ServerError, circular_error
 from mcp_junction.protocol.versions import Era
-from mcp_junction.tasks import unless
+from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream.failure_causes import add_cause
 from mcp_junction.upstream.hello import Greeting, Hello
 from mcp_junction.upstream.link import OwnedLink
@@ -60,7 +60,7 @@ class Connector:
         of.starts += 1
         link = of.current = await self._open_in_time()
         hello = await self._told_who_calls(link)
-        if hello is None or not await unless(self._stop, self._begin(link, hello)):
+        if hello is None or not await wait_unless(self._stop, self._begin(link, hello)):
             return None
         of.start_seconds = of.clock.now() - began
         return link
@@ -78,7 +78,7 @@ class Connector:
         """Wait for the first client, so that the server is told the client's own capabilities."""
         if not self._hello.done():
             either: set[asyncio.Future[Any]] = {self._hello, link.closed}
-            await unless(self._stop, asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
+            await wait_unless(self._stop, asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
         if link.closed.done() and not self._stop.is_set():
             raise await self.diagnosis(link, Phase.STARTUP, "at once")
         return None if self._stop.is_set() else self._hello.result()
@@ -97,23 +97,23 @@ class Connector:
             if link.closed.done():
                 when = "before it had told what it offers"
                 raise await self.diagnosis(link, Phase.INITIALIZATION, when) from None
-            raise fault(link, error.message) from None
+            raise init_error(link, error.message) from None
 
     async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
         greeting = await self._quirks.greet(link, hello, self._of.terms)
         if isinstance(greeting, Greeting):
             if greeting.junction_id and greeting.junction_id == self._of.terms.junction_id:
-                raise circular(self._of.key)
+                raise circular_error(self._of.key)
             return greeting
         if hello.only and greeting.of_era:
             raise EraError(self._of.key, Phase.INITIALIZATION, greeting.words)
         if link.closed.done():
             raise await self.diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
-        raise fault(link, greeting.words)
+        raise init_error(link, greeting.words)
 
     async def diagnosis(self, link: OwnedLink, phase: Phase, when: str) -> ServerError:
         """What a link that has ended died of."""
-        words = await link.last_words()
+        words = await link.describe_end()
         what = f"{words.what} {when}"
         what = f"{what}; it said: {words.cause}" if words.cause else what
         return ServerError(
@@ -134,7 +134,7 @@ def as_server_error(server: str, error: Exception) -> ServerError:
     return ServerError(server, Phase.RUNTIME, "an internal error of Junction")
 
 
-def fault(link: OwnedLink, message: str) -> ServerError:
+def init_error(link: OwnedLink, message: str) -> ServerError:
     """What is wrong with a server that runs and is of no use."""
     return ServerError(
         link.server,

@@ -109,7 +109,7 @@ class ExtraLinks:
         twin = self._by_era.get(era)
         return True if twin is not None and twin.link is not None else None
 
-    async def in_era(self, era: Era) -> Upstream | None:
+    async def for_era(self, era: Era) -> Upstream | None:
         """The twin in an era, once it is known whether there can be one."""
         twin = self._by_era.get(era)
         if twin is None:
@@ -125,7 +125,7 @@ class ExtraLinks:
         """A twin that could not be had: for good, or, when it is an outage, for now."""
         is_refused = isinstance(twin.error, EraError)
         if twin.link is None and (is_refused or not twin.terms.restart):
-            self._of.not_spoken.add(era)
+            self._of.refused_eras.add(era)
             if self._by_era.get(era) is twin:
                 del self._by_era[era]
                 twin.stop()

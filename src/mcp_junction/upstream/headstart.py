@@ -31,7 +31,7 @@ _SEND_TIMEOUT = 5.0
 _DUMPABLE = "JUNCTION_DUMPABLE"
 
 
-class Orders(NamedTuple):
+class StartOrder(NamedTuple):
     """What to start, and on which file descriptors."""
 
     argv: Sequence[str]
@@ -112,7 +112,7 @@ def start_warden() -> WardenProcess:
     return WardenProcess(ours, process, token)
 
 
-def prepare(definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Orders, Pipes]:
+def prepare_start(definition: ServerDefinition, env: Mapping[str, str]) -> tuple[StartOrder, Pipes]:
     """The orders to start a server, and our ends of its pipes. Raises ServerError."""
     from mcp_junction.upstream.child_env import find_command  # as below
 
@@ -120,7 +120,7 @@ def prepare(definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Order
     child_in, our_in = os.pipe()
     our_out, child_out = os.pipe()
     our_err, child_err = os.pipe()
-    orders = Orders(argv, env, definition.cwd, child_in, child_out, child_err)
+    orders = StartOrder(argv, env, definition.cwd, child_in, child_out, child_err)
     return orders, Pipes(our_in, our_out, our_err)
 
 
@@ -145,7 +145,7 @@ def head_start(
         inherit = config.settings.inherit_env
         env = child_env(definition, environ, config.identity, inherit=inherit)
         try:
-            orders, pipes = prepare(definition, env)
+            orders, pipes = prepare_start(definition, env)
         except ServerError:
             continue
         warden.tell(orders.message(number), orders.fds)

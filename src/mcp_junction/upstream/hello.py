@@ -91,9 +91,9 @@ def read_greeting(payload: msgspec.Raw | bytes) -> Greeting:
     )
 
 
-def our_meta(name: str, version: str, spoken: str = LATEST_STATELESS) -> dict[str, msgspec.Raw]:
+def own_meta(name: str, version: str, spoken: str = LATEST_STATELESS) -> dict[str, msgspec.Raw]:
     """The envelope of requests of our own: we ask for nothing that needs a capability."""
-    return envelope.meta(encode.dumps({"name": name, "version": version}), version=spoken)
+    return envelope.sender_meta(encode.dumps({"name": name, "version": version}), version=spoken)
 
 
 def read_discovery(payload: msgspec.Raw | bytes) -> Greeting | None:

@@ -104,7 +104,7 @@ class OwnedLink(Link, Protocol):
         """Let go of everything and end every flight."""
         ...
 
-    async def last_words(self) -> LinkEnd: ...
+    async def describe_end(self) -> LinkEnd: ...
 
     @property
     def stderr_tail(self) -> str: ...
@@ -150,12 +150,12 @@ class LinkListener(Protocol):
         ...
 
 
-async def inquire(
+async def send_own_request(
     link: OwnedLink, server: str, method: str, params: bytes, meta: dict[str, Raw], timeout: float
 ) -> Outcome:
     """Ends by answer, loss of the link, or in time. ``meta`` tells a stateless server who asks."""
     flight = new_flight(method)
-    flight.params = sealed(params, meta) if link.era is Era.STATELESS else params
+    flight.params = add_own_envelope(params, meta) if link.era is Era.STATELESS else params
     link.send(flight)
     either: set[asyncio.Future[Any]] = {flight.future, link.closed}
     await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -168,8 +168,8 @@ async def inquire(
     return late
 
 
-def sealed(params: bytes, meta: dict[str, Raw]) -> bytes:
+def add_own_envelope(params: bytes, meta: dict[str, Raw]) -> bytes:
     """Params with our own envelope around them."""
     found = frames.members(params)
-    envelope.sealed(found, meta)
+    envelope.add_envelope(found, meta)
     return encode.dumps(found)

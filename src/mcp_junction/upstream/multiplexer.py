@@ -167,10 +167,10 @@ class Multiplexer:
         if line[:1] != b"[" or line[1:_PEEKED].lstrip(_BLANK)[:1] != b"{":
             return False  # "[12:00:01] ready", say
         # Imported where it is used: hardly a server does this.
-        from mcp_junction.protocol.requests import MAX_ANSWERS, texts
+        from mcp_junction.protocol.requests import MAX_ANSWERS, split_raw
 
         try:
-            found = texts(line, MAX_ANSWERS)
+            found = split_raw(line, MAX_ANSWERS)
         except FrameError as error:
             if error.code == INVALID_REQUEST:
                 log.warning("server %r: a batch was not read: %s", self._server, error)
@@ -219,8 +219,8 @@ class Multiplexer:
 
     def _spoiled(self, data: bytes, why: str) -> bool:
         """Fail the flight that a useless answer belongs to, if that can be told."""
-        wire_id = frames.recover_id(data) if frames.names_jsonrpc(data) else None
-        if wire_id is not None and frames.names_method(data):
+        wire_id = frames.recover_id(data) if frames.has_jsonrpc(data) else None
+        if wire_id is not None and frames.has_method(data):
             # A question, with an id of the server's own choosing: it is the server that waits.
             refusal = encode.error_object(INVALID_REQUEST, "this request could not be read")
             self._write(encode.error(wire_id, refusal))

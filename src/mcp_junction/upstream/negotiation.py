@@ -25,7 +25,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, new_flight
-from mcp_junction.upstream.hello import Greeting, Hello, our_meta, read_discovery, read_greeting
+from mcp_junction.upstream.hello import Greeting, Hello, own_meta, read_discovery, read_greeting
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
@@ -168,7 +168,7 @@ class Negotiation:
         return _discovered(outcome)
 
     def _ask_discover(self, version: str) -> Flight:
-        meta = our_meta(self._name, self._version, version)
+        meta = own_meta(self._name, self._version, version)
         flight = new_flight("server/discover")
         flight.params = encode.dumps({"_meta": meta})
         flight.headers = b"mcp-protocol-version: %b\r\nmcp-method: server/discover\r\n" % (

@@ -56,10 +56,10 @@ class LinkOpener:
         # Imported where they are used: the file's servers are not asked about.
         import shutil
 
-        from mcp_junction.policy.programs import allow_list, refusal
+        from mcp_junction.policy.programs import parse_allow_list, program_refusal
 
         executable = shutil.which(definition.command) or definition.command
-        why = refusal(definition, allow_list(self._settings.stdio_allow), executable)
+        why = program_refusal(definition, parse_allow_list(self._settings.stdio_allow), executable)
         if why is not None:
             raise ServerError(definition.key, Phase.STARTUP, why)
 

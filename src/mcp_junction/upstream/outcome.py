@@ -90,7 +90,7 @@ class EnvelopedOutcome(Outcome, frozen=True, gc=False):
     """The members that it begins with then; it has others."""
 
     def frame(self, frame_id: bytes) -> bytes:
-        return encode.result_with(frame_id, self.dress, self.payload)
+        return encode.result_with_head(frame_id, self.dress, self.payload)
 
 
 def result(payload: Raw | bytes) -> Outcome:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from mcp_junction.protocol import envelope, frames
+from mcp_junction.protocol import frames
 from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
@@ -24,25 +24,25 @@ _NEEDED: Final = {
 }
 _FORM: Final = "form"
 _MODES: Final = frozenset((_FORM, "url"))
-RELAYED: Final = frozenset(_NEEDED.values())
+RELAYED_CAPABILITIES: Final = frozenset(_NEEDED.values())
 """The capabilities of clients that servers are told of."""
 
 
-def askable(capabilities: Mapping[str, Raw]) -> frozenset[str]:
+def askable_methods(capabilities: Mapping[str, Raw]) -> frozenset[str]:
     """What a client with these capabilities can be asked: methods, and modes of eliciting."""
     found = {method for method, needed in _NEEDED.items() if needed in capabilities}
     if _ELICIT in found:
-        modes = _MODES.intersection(envelope.members(capabilities["elicitation"]))
+        modes = _MODES.intersection(frames.object_members(capabilities["elicitation"]))
         found |= modes or {_FORM}  # all there was before there were modes
     return frozenset(found)
 
 
-def refusal(method: str, params: Raw | bytes, can: frozenset[str]) -> Outcome | None:
+def question_refusal(method: str, params: Raw | bytes, can: frozenset[str]) -> Outcome | None:
     """The answer to a server that asks what the client cannot be asked; None where it can."""
     if method not in _NEEDED or method not in can:
         return outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}")
     if method == _ELICIT:
-        mode = frames.text(envelope.members(params).get("mode")) or _FORM
+        mode = frames.text(frames.object_members(params).get("mode")) or _FORM
         if mode not in can:
             words = f"the client does not support elicitation by {mode[:20]}"
             return outcomes.failed(INVALID_PARAMS, words)

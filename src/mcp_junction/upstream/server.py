@@ -21,24 +21,24 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.log_levels import is_enough
+from mcp_junction.protocol.log_levels import covers_level
 from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND, Era
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import unless
+from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.connecting import Connector, Opener, as_server_error
 from mcp_junction.upstream.extra_links import ExtraLinks
 from mcp_junction.upstream.gate import Gate
-from mcp_junction.upstream.hello import Greeting, Hello, our_meta
-from mcp_junction.upstream.link import OwnedLink, inquire
+from mcp_junction.upstream.hello import Greeting, Hello, own_meta
+from mcp_junction.upstream.link import OwnedLink, send_own_request
 from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks
 from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.state import SERVING, Condition, ServerState, may_follow
+from mcp_junction.upstream.state import SERVING, Condition, ServerState, can_follow
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -79,7 +79,7 @@ class Upstream:
         self.failures = 0  # attempts in a row
         self.level: str | None = None
         """The least level of log messages it was told to send, if it was told."""
-        self.not_spoken: set[Era] = set()  # the eras it is not called in, in this life
+        self.refused_eras: set[Era] = set()  # the eras it is not called in, in this life
         self.settled = asyncio.Event()
         self._open = opener
         self._observer = observer
@@ -93,7 +93,7 @@ class Upstream:
         )
         self.is_pooled = is_pooled
         """Whether it is for whoever has the same key, and so nobody in particular."""
-        self._meta = our_meta(terms.name, terms.version)
+        self._meta = own_meta(terms.name, terms.version)
         self._listening = ServerListen(
             definition.key, self._meta, clock, self.renewed, terms, lists=primary is None
         )
@@ -133,13 +133,13 @@ class Upstream:
         own = self.current.calls if self.current is not None else 0
         return own + self._gate.waiting + sum(twin.calls for twin in self._extra_links.every)
 
-    def redefined(self, definition: ServerDefinition) -> None:
+    def redefine(self, definition: ServerDefinition) -> None:
         """What is said of it is another, maybe its key; how it is reached is the same."""
         self.definition = definition
         if self.current is not None:
             self.current.server = definition.key
         for twin in self._extra_links.every:
-            twin.redefined(definition)
+            twin.redefine(definition)
 
     # -- its twins
 
@@ -178,13 +178,13 @@ class Upstream:
         """Whether it is known to speak an era; None when nobody has asked it."""
         if self.link is not None and self.link.era is era:
             return True
-        return False if era in self.not_spoken else self._extra_links.speaks(era)
+        return False if era in self.refused_eras else self._extra_links.speaks(era)
 
-    async def in_era(self, era: Era) -> Upstream | None:
+    async def for_era(self, era: Era) -> Upstream | None:
         """This server in an era: itself, also while it is down, or a twin; else None."""
         if self.link is None or self.link.era is era:
             return self
-        return None if era in self.not_spoken else await self._extra_links.in_era(era)
+        return None if era in self.refused_eras else await self._extra_links.for_era(era)
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
         """A twin in the handshake era for those who share a key; None when all are at work."""
@@ -214,7 +214,7 @@ class Upstream:
                 break
             wait = backoff.delay(self.failures, self._gate.down_for, random.random)
             self.failures += 1
-            await unless(self._stop, unless(self._hurried, self.clock.sleep(wait)))
+            await wait_unless(self._stop, wait_unless(self._hurried, self.clock.sleep(wait)))
             self._hurried.clear()
         self._gate.send_away()  # it will not come
         await self._extra_links.close(self.terms.end_grace * 2 + 1)
@@ -242,7 +242,7 @@ class Upstream:
         for twin in self._extra_links.every:
             twin.hold()
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Try again now, if it is down; calls wait for how that ends."""
         if self.link is None:
             self.settled.clear()
@@ -268,7 +268,7 @@ class Upstream:
         self.level = None
         self._to(ServerState.CONNECTING)
         gate = self.terms.attempts
-        if gate is not None and not await unless(self._stop, gate.acquire()):
+        if gate is not None and not await wait_unless(self._stop, gate.acquire()):
             return
         try:
             try:
@@ -286,7 +286,7 @@ class Upstream:
         """Be there for calls until the link ends, or is given up."""
         self._given_up.clear()
         self._up(link)
-        await unless(self._stop, unless(self._given_up, link.gone()))
+        await wait_unless(self._stop, wait_unless(self._given_up, link.gone()))
         if self._stop.is_set():
             return
         if self._given_up.is_set():
@@ -294,9 +294,9 @@ class Upstream:
         raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
 
     def _up(self, link: OwnedLink) -> None:
-        self.not_spoken = set(self.quirks.refused)
+        self.refused_eras = set(self.quirks.refused)
         if self.definition.runs_once:  # clients of the other era are bridged to it
-            self.not_spoken |= {*Era} - {link.era}
+            self.refused_eras |= {*Era} - {link.era}
         self.error = None
         if not self._gate.is_held:
             self.link = link
@@ -313,12 +313,12 @@ class Upstream:
             await link.end(self.terms.end_grace)
         else:
             is_over = link.closed.done()
-            await link.release((await link.last_words()).told if is_over else "it was given up")
+            await link.release((await link.describe_end()).told if is_over else "it was given up")
             await link.end(0.0)
 
     # -- its link, for calls
 
-    async def link_in_time(self, limit: float = 0.0) -> OwnedLink | None:
+    async def wait_for_link(self, limit: float = 0.0) -> OwnedLink | None:
         """The link, waiting for it only where that makes sense; None otherwise."""
         if self.link is None and not self.is_shut:
             first = not self.settled.is_set()
@@ -332,13 +332,13 @@ class Upstream:
         link = self.current
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
-        return await inquire(link, self.key, method, params, self._meta, timeout)
+        return await send_own_request(link, self.key, method, params, self._meta, timeout)
 
-    async def at_level(self, level: str, *, exactly: bool = False) -> None:
+    async def set_log_level(self, level: str, *, exactly: bool = False) -> None:
         """Have it send log messages of this level and above, and no fewer than it does."""
         if self.is_stateless or not self.offers("logging"):
             return  # a stateless one is told with each request
-        if not is_enough(self.level, level, exactly=exactly):
+        if not covers_level(self.level, level, exactly=exactly):
             self.level = level
             await self._tell("logging/setLevel", level=level)
 
@@ -395,6 +395,6 @@ class Upstream:
     def _to(self, state: ServerState) -> None:
         if state is self.state:
             return
-        assert may_follow(self.state, state), f"{self.state} -> {state}"
+        assert can_follow(self.state, state), f"{self.state} -> {state}"
         self.state = state
         self._observer.changed(self)

@@ -24,7 +24,7 @@ _NEXT = {
     ServerState.ERROR: {ServerState.CONNECTING},
 }
 
-SIMPLE = {
+SIMPLE_NAMES = {
     ServerState.CONNECTING: "initializing",
     ServerState.CONNECTED: "running",
     ServerState.DEGRADED: "running",
@@ -33,14 +33,14 @@ SIMPLE = {
 }
 
 
-def may_follow(current: ServerState, following: ServerState) -> bool:
+def can_follow(current: ServerState, following: ServerState) -> bool:
     """Whether a server may go from one state to the other."""
     return following is ServerState.DISCONNECTED or following in _NEXT[current]
 
 
 def parse_state(text: str) -> ServerState:
     """A state as people write it: any case, either set of names. Raises ValueError."""
-    for state, simple in SIMPLE.items():
+    for state, simple in SIMPLE_NAMES.items():
         if text.lower() in (state.lower(), simple):
             return state
     raise ValueError(f"{text!r} is not a state; use one of {', '.join(ServerState)}")

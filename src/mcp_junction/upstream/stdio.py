@@ -27,7 +27,7 @@ from mcp_junction.protocol.versions import Era, era_of
 from mcp_junction.redaction.texts import cut_tail, redact_lines
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.child_env import why_not_started
+from mcp_junction.upstream.child_env import explain_start_failure
 from mcp_junction.upstream.failure_causes import find_cause
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.link import LinkEnd, LinkListener
@@ -87,7 +87,7 @@ class StdioLink:
         try:
             self._ward, pipes = await warden.start(definition, env)
         except OSError as error:
-            message = why_not_started(definition, error)
+            message = explain_start_failure(definition, error)
             raise ServerError(self.server, Phase.STARTUP, message) from None
         for fd in (pipes.stdin, pipes.stdout):
             _widen(fd)
@@ -136,7 +136,7 @@ class StdioLink:
         self._stdout = None  # it holds methods of ours: a cycle for the collector
         await self.exchange.close(why)
 
-    async def last_words(self) -> LinkEnd:
+    async def describe_end(self) -> LinkEnd:
         """How it ended, once its stderr is read too."""
         if self._ward is None or not await _within(self._ward.exited, _DRAIN):
             return LinkEnd("closed its output")

@@ -29,7 +29,7 @@ from mcp_junction.upstream.headstart import (
     Headstart,
     Pipes,
     WardenProcess,
-    prepare,
+    prepare_start,
     start_warden,
 )
 
@@ -98,7 +98,7 @@ class Warden:
         return ward, pipes
 
     def _order(self, definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Ward, Pipes]:
-        orders, pipes = prepare(definition, env)
+        orders, pipes = prepare_start(definition, env)
         if self._running is None:
             self._listen(start_warden())
         number = next(self._numbers)
@@ -194,6 +194,8 @@ class Warden:
                 process.kill()  # it has let go of its socket, or does not read it: no use as it is
                 process.wait()
             if process.returncode != 0:
-                from mcp_junction.upstream.warden_main import sweep  # else only the warden needs it
+                from mcp_junction.upstream.warden_main import (
+                    kill_marked,  # else only the warden needs it
+                )
 
-                sweep(running.token)
+                kill_marked(running.token)

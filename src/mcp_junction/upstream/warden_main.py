@@ -259,7 +259,7 @@ def kill_tree(pid: int, mark: str) -> None:
         time.sleep(0.001)
 
 
-def sweep(token: str) -> None:
+def kill_marked(token: str) -> None:
     """In the warden's place, when it was killed: end whatever carries one of its marks.
 
     What has dropped its environment is not found: only its parent could have known it.

@@ -38,7 +38,7 @@ from mcp_junction.protocol import encode, envelope, frames, requests
 from mcp_junction.protocol import requests as batch
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import (
-    BATCHING,
+    BATCH_VERSIONS,
     HANDSHAKE_VERSIONS,
     INVALID_REQUEST,
     SERVER_UNAVAILABLE,
@@ -286,9 +286,9 @@ class HttpListener:
             await _refuse(send, *found)
             return
         try:
-            if found.session.protocol_version not in BATCHING:
+            if found.session.protocol_version not in BATCH_VERSIONS:
                 raise error
-            parts = batch.split(body)
+            parts = batch.split_batch(body)
         except FrameError as refused:
             await _respond(send, 400, self._dispatcher.refused(refused))
             return
@@ -300,7 +300,9 @@ class HttpListener:
         if reply.stream is not None:
             await reply.finish(*answers)
         else:
-            await _respond(send, 200 if answers else 202, batch.join(answers) if answers else b"")
+            await _respond(
+                send, 200 if answers else 202, batch.join_answers(answers) if answers else b""
+            )
 
     # -- GET and DELETE
 
@@ -352,7 +354,7 @@ def _is_rest(path: str) -> bool:
 
 def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
     """Whether a request says in its own params what a session would know."""
-    return b"mcp-session-id" not in headers and envelope.version_of(frame) is not None
+    return b"mcp-session-id" not in headers and envelope.stated_version(frame) is not None
 
 
 def _says_twice(given: list[tuple[bytes, bytes]]) -> bool:
@@ -361,7 +363,7 @@ def _says_twice(given: list[tuple[bytes, bytes]]) -> bool:
     return names.count(b"host") > 1 or names.count(b"origin") > 1
 
 
-def _ending(part: batch.Part) -> batch.Part:
+def _ending(part: batch.BatchPart) -> batch.BatchPart:
     """What becomes of a message of a batch while Junction is ending: no request is begun."""
     if isinstance(part, Frame) and part.is_request:
         return FrameError(SERVER_UNAVAILABLE, "Junction is ending", bytes(part.id))

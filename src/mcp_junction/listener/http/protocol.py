@@ -23,7 +23,7 @@ from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
 from mcp_junction.listener.http.heads import Fields, Known, known
 from mcp_junction.listener.http.owner import is_own_peer
 from mcp_junction.policy.quotas import Quotas, QuotaUsage
-from mcp_junction.protocol.lines import MANY, merge_small
+from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 
@@ -273,7 +273,7 @@ class HttpProtocol(asyncio.Protocol):
         self._body_size += len(body)
         if self._body_size <= self.max_body:
             self._body.append(body)
-            if not len(self._body) % MANY:
+            if not len(self._body) % MERGE_EVERY:
                 merge_small(self._body)
         elif self._body:
             self._body = []

@@ -125,7 +125,7 @@ class EventStream(Closable):
     def _push(self, frame: bytes) -> None:
         number, self._next = self._next, self._next + 1
         if not self._resumable and self._send is not None:
-            self._queue(sse.event(frame))
+            self._queue(sse.encode_event(frame))
             return
         self._kept.append((number, frame))
         self._kept_bytes += len(frame)
@@ -139,7 +139,7 @@ class EventStream(Closable):
             self._queue(self._event(number, frame))
 
     def _event(self, number: int, frame: bytes) -> bytes:
-        return sse.event(frame, b"%d_%d" % (self.number, number) if self._resumable else b"")
+        return sse.encode_event(frame, b"%d_%d" % (self.number, number) if self._resumable else b"")
 
     def _queue(self, data: bytes) -> None:
         self._pending.append(data)

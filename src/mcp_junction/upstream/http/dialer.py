@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import Place, literal
 from mcp_junction.errors import RefusedError
-from mcp_junction.policy.outgoing import STRICT, Permissions, permitted
+from mcp_junction.policy.outgoing import STRICT, Permissions, filter_addresses
 from mcp_junction.upstream.http.connection import Connection
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -80,7 +80,7 @@ class Dialer:
             found = [place.host]
         else:
             found = await self._resolve(place.host, place.port)
-        addresses, why = permitted(place, found, self._permissions)
+        addresses, why = filter_addresses(place, found, self._permissions)
         if not addresses:
             raise RefusedError(f"it may not be connected to: {why}")
         for address in addresses[:-1]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol.lines import MANY, merge_small
-from mcp_junction.protocol.sse import EventReader, retry_seconds
+from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
+from mcp_junction.protocol.sse import EventReader, reconnect_delay
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
@@ -96,7 +96,7 @@ class PostedCall:
             self._spoiled(f"its answer is over the limit of {self._link.limit} bytes")
         else:
             self._body.append(chunk)
-            if not len(self._body) % MANY:
+            if not len(self._body) % MERGE_EVERY:
                 merge_small(self._body)
 
     def done(self) -> None:
@@ -183,7 +183,7 @@ class PostedCall:
             self._failed(why)
             return
         self._resumes += 1
-        seconds = min(retry_seconds(self._retry), _MAX_RETRY_AFTER)
+        seconds = min(reconnect_delay(self._retry), _MAX_RETRY_AFTER)
         self._link.tasks.spawn(self._resume_later(seconds))
 
     async def _resume_later(self, seconds: float) -> None:

@@ -9,16 +9,16 @@ import asyncio
 
 from mcp_junction.upstream.http.connection import Connection
 from mcp_junction.upstream.http.dialer import Dialer
-from mcp_junction.upstream.http.pool import target
+from mcp_junction.upstream.http.pool import parse_target
 
 
-async def status_of(url: str, dialer: Dialer, headers: dict[str, str] | None = None) -> int:
+async def fetch_status(url: str, dialer: Dialer, headers: dict[str, str] | None = None) -> int:
     """The status that a GET is answered with.
 
     Raises ValueError for a url that makes no sense, OSError when there is no answer, RefusedError
     when the rules forbid the address. Whoever asks says how long to wait.
     """
-    where = target(url)
+    where = parse_target(url)
     connection = await dialer.dial(where, lambda: Connection(_ignored, _ignored))
     head = where.head("GET", {"accept": "*/*", "connection": "close", **(headers or {})})
     asked = _Status(head + b"\r\n")

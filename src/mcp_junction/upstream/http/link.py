@@ -17,7 +17,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import lowered
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
-from mcp_junction.protocol.sse import retry_seconds
+from mcp_junction.protocol.sse import reconnect_delay
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, Era, era_of
 from mcp_junction.redaction.texts import redact_line
 from mcp_junction.resilience.clock import Clock, SystemClock
@@ -28,7 +28,7 @@ from mcp_junction.upstream.failure_causes import describe_body
 from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.exchanges import OwnRequest, PostedCall, StandingStream
-from mcp_junction.upstream.http.pool import Pool, target
+from mcp_junction.upstream.http.pool import Pool, parse_target
 from mcp_junction.upstream.link import LinkEnd, LinkListener
 from mcp_junction.upstream.multiplexer import Multiplexer
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
@@ -64,7 +64,7 @@ class HttpLink:
         self._ear = ear
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tasks = TaskScope(f"link to {definition.key}")
-        where = target(definition.url)
+        where = parse_target(definition.url)
         self._limits = definition.limits
         dialer = dialer or dialer_for(definition)
         self.pool = Pool(where, self.tasks, dialer, self._limits, stalls)
@@ -107,7 +107,7 @@ class HttpLink:
     def standing_ended(self, standing: StandingStream) -> None:
         """The stream for what belongs to no call has ended; open it again in a while."""
         if standing is self._standing and not self.closed.done() and standing.was_open:
-            wait = retry_seconds(standing.retry)
+            wait = reconnect_delay(standing.retry)
             self.tasks.spawn(self._listen_later(wait, standing.last_id))
 
     async def _listen_later(self, seconds: float, last_id: bytes | None) -> None:
@@ -133,7 +133,7 @@ class HttpLink:
         await self.tasks.close()
         self._standing = None  # it holds us: a cycle for the collector
 
-    async def last_words(self) -> LinkEnd:
+    async def describe_end(self) -> LinkEnd:
         return LinkEnd(self.why or "the connection was closed")
 
     @property

@@ -41,7 +41,7 @@ class Target(Place):
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
-def target(url: str) -> Target:
+def parse_target(url: str) -> Target:
     """Raises ValueError when the url makes no sense."""
     place = read_url(url)
     return Target(place.host, place.port, place.path, place.tls)

@@ -24,7 +24,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
-from mcp_junction.upstream.http.pool import Pool, target
+from mcp_junction.upstream.http.pool import Pool, parse_target
 from mcp_junction.upstream.http.refusals import UNAUTHENTICATED
 from mcp_junction.upstream.link import LinkEnd, LinkListener
 from mcp_junction.upstream.multiplexer import Multiplexer
@@ -56,9 +56,9 @@ class SseLink:
         self._url = definition.url
         self._headers = lowered(definition.headers)
         dialer = dialer or dialer_for(definition)
-        self._pool = Pool(target(definition.url), self._tasks, dialer)
+        self._pool = Pool(parse_target(definition.url), self._tasks, dialer)
         self._limits = definition.limits
-        self._posts = Pool(target(definition.url), self._tasks, dialer, self._limits, stalls)
+        self._posts = Pool(parse_target(definition.url), self._tasks, dialer, self._limits, stalls)
         self._limit = limit
         self._endpoint: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.why = ""
@@ -68,7 +68,7 @@ class SseLink:
 
     async def start(self) -> None:
         """Open the stream and learn where to post. Raises ServerError."""
-        head = target(self._url).head("GET", {"accept": "text/event-stream", **self._headers})
+        head = parse_target(self._url).head("GET", {"accept": "text/event-stream", **self._headers})
         self._pool.send(_SseStream(self, head + b"\r\n", self._limit))
         either: set[asyncio.Future[Any]] = {self._endpoint, self.closed}
         try:
@@ -101,7 +101,7 @@ class SseLink:
         await self.exchange.close(why)
         await self._tasks.close()
 
-    async def last_words(self) -> LinkEnd:
+    async def describe_end(self) -> LinkEnd:
         return LinkEnd(self.why or "its stream ended")
 
     @property
@@ -179,7 +179,7 @@ class SseLink:
 
     def _named(self, address: str) -> None:
         try:
-            ours, theirs = target(self._url), target(urljoin(self._url, address))
+            ours, theirs = parse_target(self._url), parse_target(urljoin(self._url, address))
         except ValueError as error:
             self.lost(f"its stream names an address to post to that makes no sense: {error}")
             return
