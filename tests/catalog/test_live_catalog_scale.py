@@ -6,7 +6,7 @@ long.
 
 import asyncio
 
-from tests.catalog.test_keeper import Server, Shelf
+from tests.catalog.test_live_catalog import Server, Shelf
 from tests.pulse import Pulse
 
 from mcp_junction.protocol import encode

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from mcp_junction.cli.streams import LIMIT, StderrThread
+from mcp_junction.cli.stderr import LIMIT, StderrThread
 
 HELD = 4096
 
@@ -124,7 +124,7 @@ def test_nobody_is_told_that_nobody_can_be_told():
 def test_prints_and_last_words_are_written_in_order():
     program = (
         "import sys, logging\n"
-        "from mcp_junction.cli.streams import take_stderr\n"
+        "from mcp_junction.cli.stderr import take_stderr\n"
         "take_stderr()\n"
         "logging.basicConfig(stream=sys.stderr, format='%(message)s')\n"
         "for n in range(100):\n"

@@ -12,7 +12,7 @@ from mcp_junction import __version__
 from mcp_junction.demo import DEMOS, wire
 
 MISBEHAVING = """
-from mcp_junction.demo.wire import Server, Tool, text
+from mcp_junction.demo.wire import DemoServer, DemoTool, text
 
 def crash(request, arguments):
     raise LookupError("mislaid")
@@ -22,9 +22,9 @@ def chatter(request, arguments):
     return text("done")
 
 def tool(name, run):
-    return Tool(name, name, name, run, takes={}, hints={})
+    return DemoTool(name, name, name, run, takes={}, hints={})
 
-Server("odd", "Odd", "", [tool("crash", crash), tool("chatter", chatter)]).serve()
+DemoServer("odd", "Odd", "", [tool("crash", crash), tool("chatter", chatter)]).serve()
 """
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from mcp_junction.audit.chain import Chain, Entry
-from mcp_junction.cli.streams import RedactingFormatter
+from mcp_junction.cli.stderr import RedactingFormatter
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.redaction.known import KNOWN, KnownSecrets
 from mcp_junction.redaction.payloads import LOOKED_AT, SUMMARY, summarize

@@ -153,7 +153,7 @@ def set_up_logging(given: argparse.Namespace) -> None:
     """
     import logging  # asking for help needs none
 
-    from mcp_junction.cli.streams import RedactingFormatter, take_stderr
+    from mcp_junction.cli.stderr import RedactingFormatter, take_stderr
 
     take_stderr()
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
