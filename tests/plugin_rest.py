@@ -65,7 +65,7 @@ class Served:
         self.bus: Bus = parts["bus"]
         self.ring: KeyRing = parts["ring"]
         self.service: Service = parts["service"]
-        self.room: ApiContext = parts["room"]
+        self.context: ApiContext = parts["context"]
         self._clients: dict[str | None, httpx.AsyncClient] = {}
 
     def client(self, role: str | None = "admin") -> httpx.AsyncClient:
@@ -104,7 +104,7 @@ class Served:
                 await asyncio.sleep(0.01)
 
     def _sent(self) -> int:
-        running = self.room.calling.running
+        running = self.context.calling.running
         return sum(call.flight is not None for call in running) if running else 0
 
     async def close(self) -> None:
@@ -112,21 +112,21 @@ class Served:
             await client.aclose()
 
 
-_IN_ROOM: ContextVar[ApiContext] = ContextVar("_IN_ROOM")
+_CURRENT_CONTEXT: ContextVar[ApiContext] = ContextVar("_CURRENT_CONTEXT")
 
 
-class _RoomOfRequest(ApiContext):
-    """Whichever room a request came to."""
+class _ContextOfRequest(ApiContext):
+    """The ApiContext of the gateway that a request came to."""
 
     def __init__(self) -> None:
         pass
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_IN_ROOM.get(), name)
+        return getattr(_CURRENT_CONTEXT.get(), name)
 
 
-class SharedRoom(ApiContext):
-    """A room with the routes that all rooms of this process share."""
+class SharedContext(ApiContext):
+    """An ApiContext whose routes all gateways of this process share."""
 
     def _make(self) -> Any:
         from mcp_junction.api import app
@@ -136,19 +136,19 @@ class SharedRoom(ApiContext):
 
 @cache
 def _shared_app(make_app: Any) -> Any:
-    return make_app(_RoomOfRequest())
+    return make_app(_ContextOfRequest())
 
 
 class _Entrance:
-    """The way of one room's requests into the shared routes."""
+    """Passes the requests of one gateway into the shared routes."""
 
-    def __init__(self, room: ApiContext, app: Any) -> None:
-        self._room = room
+    def __init__(self, context: ApiContext, app: Any) -> None:
+        self._context = context
         self._app = app
         self.routes = app.routes
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        _IN_ROOM.set(self._room)
+        _CURRENT_CONTEXT.set(self._context)
         await self._app(scope, receive, send)
 
 
@@ -186,8 +186,8 @@ async def serve_api(
         registry.skills.classifying.use(InProcessModel())
     ring = await KeyRing.open(store)
     keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
-    room = SharedRoom(junction, registry, bus, store, ring)
-    service = Service(junction, ring, "127.0.0.1", room)
+    context = SharedContext(junction, registry, bus, store, ring)
+    service = Service(junction, ring, "127.0.0.1", context)
     stop, said = asyncio.Event(), Said()
     logging.getLogger("mcp_junction.service").addHandler(said)
     task = asyncio.create_task(service.serve("127.0.0.1", 0, stop))
@@ -198,7 +198,7 @@ async def serve_api(
     if not said.port.done():
         await task
     parts = {"junction": junction, "registry": registry, "audit": audit, "bus": bus, "ring": ring}
-    served = Served(said.port.result(), keys, {**parts, "service": service, "room": room})
+    served = Served(said.port.result(), keys, {**parts, "service": service, "context": context})
 
     async def end() -> None:
         await served.close()

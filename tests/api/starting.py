@@ -71,7 +71,7 @@ async def main(folder: Path) -> None:
         opener = _SqliteOpener(stack, folder, Vault([bytes(range(32))]))
         served = await serve_api(stack, opener, only=("admin",), has_worker=True)
         key = served.keys["admin"]
-        loaded = served.room.front.app is not None
+        loaded = served.context.front.app is not None
         requests = [
             ("GET", SERVERS, None),
             ("POST", SERVERS, registration(auto_connect=False)),

@@ -31,7 +31,7 @@ HELLO = {
 
 def routes(served):
     """Every path and method there is, with what each says about itself."""
-    for route in served.room.front.app.routes:
+    for route in served.context.front.app.routes:
         for handler in route.route_handlers:
             for method in sorted(handler.http_methods - {"OPTIONS"}):
                 path = route.path_format.replace("{server_id}", "peer").replace(
@@ -93,7 +93,9 @@ async def test_a_new_route_is_closed_by_default(gateway):
     async def brand_new() -> str:
         return "reached"
 
-    served.room.front.app = app = make_app(served.room)  # its own, not those of other tests too
+    served.context.front.app = app = make_app(
+        served.context
+    )  # its own, not those of other tests too
     app.register(brand_new)
     for role in ROLES:
         answer = await served.client(role).get("/api/v1/brand-new")

@@ -95,7 +95,7 @@ async def test_routes_that_cannot_be_loaded_are_a_fault_that_is_answered(gateway
 
 async def test_while_it_ends_nothing_new_is_begun(gateway):
     served = await gateway()
-    served.room.drain()
+    served.context.drain()
     answer = await served.client().get(SERVERS)
     told = answer.json()
     assert (answer.status_code, told["error_code"]) == (503, "SERVER_UNAVAILABLE")

@@ -47,7 +47,7 @@ async def test_who_opens_too_many_streams_loses_his_own_oldest(gateway):
     served = await gateway(max_streams_per_principal=1)
     async with reading(served, "viewer"), reading(served) as first, reading(served) as second:
         assert await Reader(first).ended()
-        await until(lambda: len(served.room.streams) == 2)
+        await until(lambda: len(served.context.streams) == 2)
         await served.client().post(SERVERS, json=registration(auto_connect=False))
         assert (await Reader(second).next())["event"] == "server.registered"
 
@@ -123,7 +123,7 @@ async def test_a_stream_does_not_outlive_its_key_when_the_agent_has_another(serv
 
 async def test_a_key_that_is_revoked_while_its_stream_is_opened_reads_nothing(served, monkeypatch):
     events = served.registry._context.store.events
-    real, expel = events.bounds, served.room.expel
+    real, expel = events.bounds, served.context.expel
     looked = asyncio.Event()
 
     def looking(is_allowed):
@@ -138,10 +138,10 @@ async def test_a_key_that_is_revoked_while_its_stream_is_opened_reads_nothing(se
 
     await served.client("viewer").get(SERVERS)
     monkeypatch.setattr(events, "bounds", slow)
-    monkeypatch.setattr(served.room, "expel", looking)
+    monkeypatch.setattr(served.context, "expel", looking)
     async with reading(served, "viewer") as response:
         assert await Reader(response).ended()
-    assert len(served.room.streams) == 0
+    assert len(served.context.streams) == 0
 
 
 async def test_who_comes_back_too_late_is_told_how_much_is_gone(served, monkeypatch):
@@ -174,5 +174,5 @@ async def test_a_number_that_is_none_is_refused(served):
 async def test_a_reader_that_leaves_leaves_nothing_behind(served):
     async with reading(served) as response:
         assert response.status_code == 200
-        assert len(served.room.streams) == 1
-    await until(lambda: not served.room.streams and not served.bus.is_read)
+        assert len(served.context.streams) == 1
+    await until(lambda: not served.context.streams and not served.bus.is_read)

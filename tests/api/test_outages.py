@@ -63,7 +63,7 @@ async def test_a_client_that_leaves_frees_the_place_of_its_waiting_call(gateway)
         for call in waiting:
             call.cancel()
         await asyncio.wait_for(_free(upstream), 3)
-        assert len(served.room.calling) == 0
+        assert len(served.context.calling) == 0
 
 
 async def _free(upstream) -> None:
@@ -78,7 +78,7 @@ async def test_a_key_that_is_revoked_while_its_call_waits_calls_nothing(gateway)
         body = registration("box", transport_type="HTTP", connection_config={"url": server.url})
         await served.client().post(SERVERS, json=body)
         waiting = asyncio.create_task(served.call("box.echo", role="agent"))
-        await until(lambda: served.room.calling._sessions)  # it is known who calls, not yet what
+        await until(lambda: served.context.calling._sessions)  # it is known who calls, not yet what
         await served.ring.revoke(served.keys["agent"].split("_")[1], "test")
         server.answers.set()
         answer = await waiting

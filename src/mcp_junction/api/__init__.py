@@ -1,7 +1,8 @@
 """The REST API under ``/api/v1``: what administrators, orchestrators and programs talk to.
 
-One file a resource (``servers``, ``tools``, ``calls``, ``events``, ``state``). Nouns: *Front* (who
-may come in; bare ASGI, there from the beginning), *Room* (what the handlers work with), *access*
-(the one table of who may do what), *errors* (the one table of what is answered when). The rest is
-Litestar, which is loaded after the listener is up.
+One file per resource (``servers``, ``tools``, ``calls``, ``events``, ``skills``, ``search``).
+Nouns: *RestFront* (bare ASGI: authenticates requests and passes them on), *ApiContext* (what the
+handlers use), ``rights`` (which right a route needs), ``errors`` (which error becomes which
+response), ``models`` and ``requests`` (response and request bodies). Only ``app``, ``routes`` and
+the resources import Litestar, which is loaded before the service listens.
 """

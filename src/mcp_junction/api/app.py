@@ -1,7 +1,7 @@
-"""The Litestar app: every route, in one place. Importing this module is what takes a while.
+"""The Litestar app of the REST API, with every route. Slow to import: load it before listening.
 
-Litestar would also load its plugins for pydantic and attrs where these are installed, which other
-packages see to; nothing here uses them, and they take 10 MiB and 70 ms.
+Litestar's plugins for pydantic and attrs are left out: nothing here uses them, and they take 10 MiB
+and 70 ms.
 """
 
 from __future__ import annotations
@@ -15,56 +15,50 @@ from litestar.handlers import BaseRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import Guard
 
-from mcp_junction.api import calls, events, search, servers, skills, tools
-from mcp_junction.api import openapi as docs
-from mcp_junction.api import servers as lifecycle
-from mcp_junction.api import servers as state
-from mcp_junction.api import tools as tool_changes
+from mcp_junction.api import calls, events, openapi, search, servers, skills, tools
 from mcp_junction.api.context import ApiContext
-from mcp_junction.api.errors import answer_to
-from mcp_junction.api.openapi import CONFIG, own_pages
-from mcp_junction.api.requests import AnyRequest
+from mcp_junction.api.errors import to_answer
 from mcp_junction.api.rights import PRINCIPAL, check
+from mcp_junction.api.routes import AnyRequest
 from mcp_junction.errors import RequestError
 from mcp_junction.listener.http.refusals import describe_denial
 
 ROUTERS = (
     servers.ROUTES,
-    lifecycle.CONTROL_ROUTES,
+    servers.CONTROL_ROUTES,
     tools.ROUTES,
-    tool_changes.REVIEW_ROUTES,
     calls.ROUTES,
     search.ROUTES,
     skills.ROUTES,
     events.ROUTES,
-    state.STATE_ROUTES,
+    servers.STATE_ROUTES,
 )
 
 
 class _Routes(Litestar):
-    """Litestar with the plugins that our routes need, and no others."""
+    """Litestar with only the plugin that our routes need."""
 
     @staticmethod
     def _get_default_plugins(plugins: list[Any]) -> list[Any]:
         return [*plugins, MsgspecDIPlugin()]
 
 
-def make_app(room: ApiContext) -> Litestar:
-    """The routes over one room. Every one of them passes the guard."""
+def make_app(context: ApiContext) -> Litestar:
+    """Make the app for one ApiContext. Every route passes the guard."""
     return _Routes(
-        [*ROUTERS, docs.show_openapi, docs.show_docs],
-        dependencies={"room": Provide(lambda: room, sync_to_thread=False, use_cache=True)},
-        guards=[_make_guard(room)],
+        [*ROUTERS, openapi.show_openapi, openapi.show_docs],
+        dependencies={"context": Provide(lambda: context, sync_to_thread=False, use_cache=True)},
+        guards=[_make_guard(context)],
         exception_handlers={Exception: _error},
-        openapi_config=CONFIG,
-        on_app_init=[own_pages],
+        openapi_config=openapi.CONFIG,
+        on_app_init=[openapi.drop_default_pages],
         logging_config=None,
         debug=False,
     )
 
 
-def _make_guard(room: ApiContext) -> Guard:
-    """Make the guard of all routes: it refuses callers without the right, and tells the audit."""
+def _make_guard(context: ApiContext) -> Guard:
+    """Make the guard of all routes: it refuses, and audits, callers without the right."""
 
     async def guard(
         connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
@@ -74,14 +68,14 @@ def _make_guard(room: ApiContext) -> Guard:
         try:
             check(principal, handler.opt)
         except RequestError as error:
-            room.denials.add(describe_denial(scope, error.detail, principal))
+            context.denials.add(describe_denial(scope, error.detail, principal))
             raise
 
     return guard
 
 
 def _error(_: AnyRequest, error: Exception) -> Response[bytes]:
-    answer = answer_to(error)
+    answer = to_answer(error)
     return Response(
         answer.body,
         status_code=answer.status,

@@ -36,7 +36,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
-from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream import outcome as error_responses
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 from mcp_junction.upstream.state import SERVING, ServerState
@@ -300,7 +300,7 @@ class RestCalls:
 
 async def _record_refused(call: Call, code: int, words: str) -> None:
     """Send a refused call through the pipeline, so that it is recorded like any other."""
-    call.ended_by = outcomes.failed(code, words, Delivery.NOT_SENT)
+    call.ended_by = error_responses.failed(code, words, Delivery.NOT_SENT)
     if code == DENIED:
         call.denial = words
     await call.snapshot.handle(call)

@@ -9,10 +9,18 @@ from litestar import MediaType, Response, Router, post
 from msgspec import Raw
 
 from mcp_junction.api.calling import Done
-from mcp_junction.api.errors import wrong
-from mcp_junction.api.requests import AnyRequest, ToolCall, read_body, shaped
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import InRoom, caller, options, outcomes
+from mcp_junction.api.errors import field_error
+from mcp_junction.api.requests import ToolCall
+from mcp_junction.api.rights import Right
+from mcp_junction.api.routes import (
+    AnyRequest,
+    Context,
+    caller,
+    error_responses,
+    read_body,
+    route_options,
+    to_model,
+)
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.protocol import frames
 
@@ -39,8 +47,8 @@ class CallResult(msgspec.Struct):
 @post(
     "/call",
     status_code=200,
-    opt=options(needs(Right.CALL), ToolCall),
-    responses=outcomes(
+    opt=route_options(Right.CALL, ToolCall),
+    responses=error_responses(
         "TOOL_AMBIGUOUS",
         "TOOL_NOT_FOUND",
         "SERVER_NOT_FOUND",
@@ -50,27 +58,27 @@ class CallResult(msgspec.Struct):
         "SERVER_CONNECTION_FAILED",
         "SESSION_NOT_FOUND",
         "TIMEOUT",
-        bodied=True,
+        has_body=True,
     ),
     media_type=MediaType.JSON,
     summary="Call a tool",
     description="By `server.tool`; by a tool's own name with `server_id`; or by its own name alone"
     " if only one server has it. A tool's own error is a result with `isError`.",
 )
-async def call_tool(request: AnyRequest, room: InRoom) -> Response[CallResult]:
+async def call_tool(request: AnyRequest, context: Context) -> Response[CallResult]:
     body, value = await read_body(request)
-    asked = shaped(value, ToolCall)
+    asked = to_model(value, ToolCall)
     try:
         arguments = frames.members(body).get("arguments", Raw(b"{}"))
     except FrameError:
-        raise wrong("$", "is not usable JSON") from None
+        raise field_error("$", "is not usable JSON") from None
     exchange: Any = request.scope.get("exchange")
 
     def watch(gone: Any) -> None:
         if exchange is not None:
             exchange.when_gone = gone
 
-    done = await room.calling(caller(request), asked.name, asked.server_id, arguments, watch)
+    done = await context.calling(caller(request), asked.name, asked.server_id, arguments, watch)
     content: Any = _with_metadata(done)
     return Response(content, media_type=MediaType.JSON)
 

@@ -1,6 +1,6 @@
-"""Error answers: the one table of codes, and of what each error of ours becomes.
+"""Error responses of the REST API: the table of codes, and the code for each exception.
 
-A body is always ``{"detail", "error_code", "context"}``. No value that was sent is quoted in it.
+A body is always ``{"detail", "error_code", "context"}``. It never quotes a value of the request.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.VaultError, "VALIDATION_ERROR"),
     (errors.ServerError, "SERVER_CONNECTION_FAILED"),
 )
-"""What the rooms below raise, most particular first; anything else is a fault of ours."""
+"""The code for each exception, most specific first; any other is an internal error."""
 
 _BY_STATUS: Final = {
     401: "UNAUTHENTICATED",
@@ -68,11 +68,11 @@ _BY_STATUS: Final = {
     415: "UNSUPPORTED_MEDIA_TYPE",
     429: "RATE_LIMITED",
 }
-"""What the framework itself refuses; any other 4xx of it is a bad request."""
+"""The code for an error response of Litestar itself; any other 4xx is VALIDATION_ERROR."""
 
 
 class ErrorBody(msgspec.Struct):
-    """Why a request was not done."""
+    """Why a request failed."""
 
     detail: str
     error_code: str
@@ -87,25 +87,25 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-def answer_to(error: Exception) -> ErrorAnswer:
-    """What a client is told of an error."""
+def to_answer(error: Exception) -> ErrorAnswer:
+    """Make the response for an exception."""
     if isinstance(error, RequestError):
         return _answer(error.code, error.detail, error.context, error.headers)
     if isinstance(error, errors.InvalidChange):
-        return answer_to(invalid(error.problems))
+        return to_answer(validation_error(error.problems))
     for kind, code in _CODES:
         if isinstance(error, kind):
             return _answer(code, str(error), _context(error))
     status = getattr(error, "status_code", 500)
     if isinstance(status, int) and 400 <= status < 500:
-        return _of_framework(error, status)
+        return _answer_litestar(error, status)
     log.error("a request failed inside Junction", exc_info=error)
     return _answer("INTERNAL_ERROR", "an internal error of Junction; its log says more")
 
 
 @contextmanager
-def about_skills() -> Iterator[None]:
-    """Around what concerns a skill: what is not there, or is already, is one."""
+def as_skill_errors() -> Iterator[None]:
+    """Turn NotFound and AlreadyExists into the errors of skills."""
     try:
         yield
     except errors.NotFound as error:
@@ -114,19 +114,19 @@ def about_skills() -> Iterator[None]:
         raise RequestError("SKILL_ALREADY_EXISTS", str(error)) from None
 
 
-def invalid(problems: Sequence[Problem]) -> RequestError:
-    """The error for a request that is wrong in these places."""
-    told = [{"path": problem.path, "message": problem.message} for problem in problems]
+def validation_error(problems: Sequence[Problem]) -> RequestError:
+    """Make the error for a request that is wrong in these places."""
+    listed = [{"path": problem.path, "message": problem.message} for problem in problems]
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return RequestError(
-        "VALIDATION_ERROR", f"{first.path} {first.message}{more}", {"problems": told}
+        "VALIDATION_ERROR", f"{first.path} {first.message}{more}", {"problems": listed}
     )
 
 
-def wrong(path: str, message: str) -> RequestError:
-    """The error for one wrong place."""
-    return invalid([Problem(errors.ProblemCode.INVALID_SCHEMA, path, message)])
+def field_error(path: str, message: str) -> RequestError:
+    """Make the error for one wrong field."""
+    return validation_error([Problem(errors.ProblemCode.INVALID_SCHEMA, path, message)])
 
 
 def _context(error: Exception) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _context(error: Exception) -> dict[str, Any]:
     return {}
 
 
-def _of_framework(error: Exception, status: int) -> ErrorAnswer:
+def _answer_litestar(error: Exception, status: int) -> ErrorAnswer:
     headers = getattr(error, "headers", None) or {}
     code = _BY_STATUS.get(status, "VALIDATION_ERROR")
     extra = getattr(error, "extra", None)
@@ -173,10 +173,10 @@ def _answer(
     context: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ErrorAnswer:
-    told = {name.lower(): value for name, value in (headers or {}).items()}
+    sent = {name.lower(): value for name, value in (headers or {}).items()}
     if code == "UNAUTHENTICATED":
-        told["www-authenticate"] = 'Bearer realm="mcp-junction"'
+        sent["www-authenticate"] = 'Bearer realm="mcp-junction"'
     elif code in ("RATE_LIMITED", "STORE_UNAVAILABLE"):
-        told.setdefault("retry-after", "1")
+        sent.setdefault("retry-after", "1")
     body = ErrorBody(detail, code, dict(context or {}))
-    return ErrorAnswer(STATUS[code], msgspec.json.encode(body), told)
+    return ErrorAnswer(STATUS[code], msgspec.json.encode(body), sent)

@@ -1,4 +1,4 @@
-"""EventStreams: events on their way to REST clients, as server-sent events."""
+"""EventStreams: sends bus events to REST clients as server-sent events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.api.models import moment
+from mcp_junction.api.models import format_time
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import Closable, Quotas
 from mcp_junction.store.events import Events
@@ -16,8 +16,8 @@ from mcp_junction.store.records import EventRecord
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus, missed
 
-QUIET: Final = 15.0
-"""Seconds without an event after which a comment says that we are still here."""
+KEEPALIVE: Final = 15.0
+"""Seconds without an event after which a comment is sent."""
 _QUEUED: Final = 256
 _PAGE: Final = 1_000
 _OPENING: Final = b": these are the events of Junction\nretry: 1000\n\n"
@@ -25,7 +25,7 @@ _STILL: Final = b": still here\n\n"
 
 
 class EventStreams:
-    """The streams that are open."""
+    """All open event streams."""
 
     def __init__(
         self,
@@ -48,35 +48,35 @@ class EventStreams:
     async def open(
         self, principal: Principal, after: int | None, types: frozenset[str], *, follow: bool
     ) -> AsyncIterator[bytes]:
-        """The bytes of a stream. Raises StoreUnavailable."""
+        """Open a stream and iterate over its bytes. Raises StoreUnavailable."""
         first, last = await self._events.bounds()
         if not follow:
-            return self._kept(last if after is None else after, first, last, types)
-        return self._followed(principal, last if after is None else after, types)
+            return self._replay(last if after is None else after, first, last, types)
+        return self._follow(principal, last if after is None else after, types)
 
     def end(self, is_allowed: Callable[[Principal], bool]) -> None:
-        """End the streams of those who may not read any more."""
+        """End the streams of principals that are no longer allowed."""
         for queue, principal in list(self._open.items()):
             if not is_allowed(principal):
                 _end(queue)
 
-    async def _kept(
+    async def _replay(
         self, after: int, first: int, last: int, types: frozenset[str]
     ) -> AsyncIterator[bytes]:
-        """What is there now, to its end."""
+        """Send the stored events up to ``last``, then end."""
         yield _OPENING
         if after + 1 < first:
-            yield _event(missed(after, first))
+            yield _encode_event(missed(after, first))
         while after < last:
             found = await self._events.after(after, limit=_PAGE, types=types)
             for record in found:
                 if record.seq <= last:
-                    yield _event(record)
+                    yield _encode_event(record)
             if len(found) < _PAGE:
                 return
             after = found[-1].seq
 
-    async def _followed(
+    async def _follow(
         self, principal: Principal, after: int, types: frozenset[str]
     ) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED)
@@ -87,7 +87,7 @@ class EventStreams:
         usage.open_stream(counted)
         try:
             yield _OPENING
-            while (data := await _soon(queue)) is not None:
+            while (data := await _next_or_keepalive(queue)) is not None:
                 yield data
         finally:
             usage.streams.discard(counted)
@@ -99,13 +99,13 @@ class EventStreams:
     ) -> None:
         try:
             async for record in self._bus.subscribe(after, types):
-                await queue.put(_event(record))
+                await queue.put(_encode_event(record))
         finally:
             _end(queue)  # it can be taken up where it was
 
 
 class _FollowerStream(Closable):
-    """One response of ``/api/v1/events``, as it is counted for its principal."""
+    """One response of ``/api/v1/events``, counted in the quota of its principal."""
 
     __slots__ = ("_queue",)
 
@@ -117,29 +117,29 @@ class _FollowerStream(Closable):
 
 
 def _end(queue: asyncio.Queue[bytes | None]) -> None:
-    """Let whoever reads a queue go, whatever is in it."""
+    """Drop what a queue holds, and end its reader."""
     while not queue.empty():
         queue.get_nowait()
     queue.put_nowait(None)
 
 
-async def _soon(queue: asyncio.Queue[bytes | None]) -> bytes | None:
-    """The next event, or a sign of life."""
+async def _next_or_keepalive(queue: asyncio.Queue[bytes | None]) -> bytes | None:
+    """Wait for the next event; a comment when none comes in time."""
     try:
-        return await asyncio.wait_for(queue.get(), QUIET)
+        return await asyncio.wait_for(queue.get(), KEEPALIVE)
     except TimeoutError:
         return _STILL
 
 
-def _event(record: EventRecord) -> bytes:
-    """One event; what only passes has no number to come back to."""
-    told = {
+def _encode_event(record: EventRecord) -> bytes:
+    """Encode an event. One that is not stored has no id to resume from."""
+    data = {
         "id": record.seq or None,
         "type": record.type,
-        "at": moment(record.at),
+        "at": format_time(record.at),
         "subject": record.subject,
         "data": record.data,
     }
     number = b"id: %d\n" % record.seq if record.seq else b""
     kind = record.type.replace("\r", "").replace("\n", "").encode()
-    return b"%bevent: %b\ndata: %b\n\n" % (number, kind, msgspec.json.encode(told))
+    return b"%bevent: %b\ndata: %b\n\n" % (number, kind, msgspec.json.encode(data))

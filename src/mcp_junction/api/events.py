@@ -1,4 +1,4 @@
-"""``GET /api/v1/events``: what happens, as server-sent events that can be taken up again."""
+"""Route ``GET /api/v1/events``: a resumable stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from mcp_junction.api.errors import wrong
-from mcp_junction.api.requests import AnyRequest
+from mcp_junction.api.errors import field_error
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import InRoom, caller, outcomes
+from mcp_junction.api.routes import AnyRequest, Context, caller, error_responses
 
 Last = Annotated[
     str | None,
@@ -41,26 +40,26 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 
 @get(
     opt=needs(Right.READ_EVENTS),
-    responses={**outcomes(), 200: _STREAM},
+    responses={**error_responses(), 200: _STREAM},
     media_type="text/event-stream",
     summary="Follow what happens",
 )
 async def follow_events(
     request: AnyRequest,
-    room: InRoom,
+    context: Context,
     last_event_id: Last = None,
     types: Types = None,
     follow: Follow = True,
 ) -> Stream:
-    after = None if last_event_id is None else _number(last_event_id)
+    after = None if last_event_id is None else _parse_event_id(last_event_id)
     wanted = frozenset(word.strip() for word in (types or "").split(",") if word.strip())
-    events = await room.streams.open(caller(request), after, wanted, follow=follow)
+    events = await context.streams.open(caller(request), after, wanted, follow=follow)
     return Stream(events, media_type="text/event-stream", headers=_HEADERS)
 
 
-def _number(text: str) -> int:
+def _parse_event_id(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 18):
-        raise wrong("Last-Event-ID", "must be the id of an event, or 0")
+        raise field_error("Last-Event-ID", "must be the id of an event, or 0")
     return int(text)
 
 

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET
 
-from mcp_junction.api.errors import about_skills
-from mcp_junction.api.models import FoundTool, SearchMetadata, SearchResult, shown_tool, source
+from mcp_junction.api.errors import as_skill_errors
+from mcp_junction.api.models import (
+    FoundTool,
+    SearchMetadata,
+    SearchResult,
+    source_server,
+    tool_model,
+)
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.kinds import TOOLS
@@ -64,7 +70,7 @@ class RestSearch:
         """The tools that have one of these skills; None where any will do."""
         if refs is None:
             return None
-        with about_skills():
+        with as_skill_errors():
             found = await self._registry.skills.holding(refs)
         names = {record.id: record.name for record in self._registry.all()}
         return {Pair(names[server], name) for server, name in found if server in names}
@@ -72,7 +78,7 @@ class RestSearch:
     async def _shown(self, hits: list[Hit], *, with_schema: bool) -> list[FoundTool]:
         external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
         records = await self._registry.tools_named(external)
-        servers = {record.id: source(record) for record in self._registry.all()}
+        servers = {record.id: source_server(record) for record in self._registry.all()}
         found = []
         for hit in hits:
             score = round(hit.score, _DIGITS)
@@ -82,7 +88,7 @@ class RestSearch:
             record = records.get(hit.pair)
             if record is not None and record.server_id in servers:  # else it has left meanwhile
                 server = servers[record.server_id]
-                shown = shown_tool(record, server, with_schema=with_schema)
+                shown = tool_model(record, server, with_schema=with_schema)
                 found.append(FoundTool(**_members(shown), score=score))
         return found
 

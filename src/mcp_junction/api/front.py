@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from mcp_junction.api.errors import ErrorAnswer, answer_to
+from mcp_junction.api.errors import ErrorAnswer, to_answer
 from mcp_junction.api.rights import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.audit.denials import Denial
 from mcp_junction.errors import RequestError
@@ -91,14 +91,14 @@ class RestFront:
         except RequestError as error:
             if error.code in DENIAL_CODES:
                 self._deny(describe_denial(scope, error.detail, principal))
-            await respond(send, answer_to(error))
+            await respond(send, to_answer(error))
             return
         # What the app needs of our own server is the body, and to hear that the client has left.
         await app(scope, receive, send)
 
     async def refuse(self, send: Send, code: str, detail: str) -> None:
         """Answer a request that does not come so far as to be looked at."""
-        await respond(send, answer_to(RequestError(code, detail)))
+        await respond(send, to_answer(RequestError(code, detail)))
 
     def _admitted(self, scope: Scope) -> Principal | None:
         """Whom a request is from; None for anyone, who is let in where anyone is."""

@@ -1,4 +1,4 @@
-"""Models: servers, tools and the rest as they are shown. Nothing here decides anything.
+"""Models of REST responses, and how each is made of a stored record.
 
 Times are RFC 3339 in UTC. A connection is shown masked (``redaction/connections.py``).
 """
@@ -15,7 +15,7 @@ from mcp_junction.redaction.connections import mask_connection, mask_url
 from mcp_junction.skills.embedder import numbers
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
 
-_OTHERWISE: Final = {
+_CONVERTED: Final = {
     "connection_config",
     "health_check_url",
     "last_health_check",
@@ -24,11 +24,11 @@ _OTHERWISE: Final = {
     "connected_at",
     "updated_at",
 }
-"""What of a server is shown otherwise than it is kept: masked, or as a time that can be read."""
+"""Fields of a server that are not copied: they are masked, or formatted as times."""
 
 
 class SourceServer(msgspec.Struct):
-    """Whose a tool is."""
+    """The server that a tool belongs to."""
 
     id: str
     name: str
@@ -225,49 +225,52 @@ class Health(msgspec.Struct):
     servers: list[ServerHealth]
 
 
-def moment(at: float | None) -> str | None:
+def format_time(at: float | None) -> str | None:
+    """Format a time as RFC 3339 in UTC; None for none."""
     if not at:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def shown_server(
+def server_model(
     record: ServerRecord, tools: list[Tool] | UnsetType = UNSET, *, absent: bool = False
 ) -> Server:
+    url = record.health_check_url
     return Server(
-        **_same(record, Server),
+        **_copy_fields(record, Server),
         absent=absent,
         connection_config=mask_connection(record.connection_config),
-        health_check_url=_shown_url(record.health_check_url),
-        last_health_check=moment(record.last_health_check),
+        health_check_url=None if url is None else mask_url(url),
+        last_health_check=format_time(record.last_health_check),
         timeout_ms=record.timeout_ms or 0,
-        registered_at=moment(record.registered_at),
-        connected_at=moment(record.connected_at),
-        updated_at=moment(record.updated_at),
+        registered_at=format_time(record.registered_at),
+        connected_at=format_time(record.connected_at),
+        updated_at=format_time(record.updated_at),
         tools=tools,
     )
 
 
-def shown_health(record: ServerRecord) -> ServerHealth:
+def health_model(record: ServerRecord) -> ServerHealth:
     return ServerHealth(
-        **_same(record, ServerHealth), last_health_check=moment(record.last_health_check)
+        **_copy_fields(record, ServerHealth),
+        last_health_check=format_time(record.last_health_check),
     )
 
 
-def _same(record: ServerRecord, shown: type[msgspec.Struct]) -> dict[str, Any]:
-    """The fields that are shown as they are kept."""
-    kept = set(shown.__struct_fields__) & set(record.__struct_fields__) - _OTHERWISE
+def _copy_fields(record: ServerRecord, shown: type[msgspec.Struct]) -> dict[str, Any]:
+    """Copy the fields that are shown as they are stored."""
+    kept = set(shown.__struct_fields__) & set(record.__struct_fields__) - _CONVERTED
     return {name: getattr(record, name) for name in kept}
 
 
-def source(record: ServerRecord) -> SourceServer:
+def source_server(record: ServerRecord) -> SourceServer:
     return SourceServer(record.id, record.name, record.status)
 
 
-def shown_tool(record: ToolRecord, server: SourceServer, *, with_schema: bool) -> Tool:
-    told = _definition(record.definition)
-    description = told.get("description")
-    schema = told.get("inputSchema")
+def tool_model(record: ToolRecord, server: SourceServer, *, with_schema: bool) -> Tool:
+    definition = _decode_object(record.definition)
+    description = definition.get("description")
+    schema = definition.get("inputSchema")
     return Tool(
         id=record.id,
         name=f"{server.name}.{record.name}",
@@ -288,7 +291,7 @@ def shown_tool(record: ToolRecord, server: SourceServer, *, with_schema: bool) -
     )
 
 
-def shown_skill(record: SkillRecord, *, with_embedding: bool = False) -> Skill:
+def skill_model(record: SkillRecord, *, with_embedding: bool = False) -> Skill:
     vector = None if record.embedding is None else numbers(record.embedding)
     return Skill(
         record.id,
@@ -296,23 +299,19 @@ def shown_skill(record: SkillRecord, *, with_embedding: bool = False) -> Skill:
         record.description,
         record.tool_count,
         record.version,
-        moment(record.created_at),
-        moment(record.updated_at),
+        format_time(record.created_at),
+        format_time(record.updated_at),
         vector if with_embedding else UNSET,
     )
 
 
-def shown_history(record: HistoryRecord) -> HistoryEntry:
-    return HistoryEntry(record.id, record.event_type, record.details, moment(record.at))
+def history_model(record: HistoryRecord) -> HistoryEntry:
+    return HistoryEntry(record.id, record.event_type, record.details, format_time(record.at))
 
 
-def _definition(raw: bytes) -> dict[str, Any]:
+def _decode_object(raw: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(raw)
     except msgspec.DecodeError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _shown_url(url: str | None) -> str | None:
-    return None if url is None else mask_url(url)

@@ -19,16 +19,15 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.plugins import InitPlugin
 
 from mcp_junction import __version__
-from mcp_junction.api.requests import AnyRequest
 from mcp_junction.api.rights import ANYONE, RIGHTS, Right, needs
-from mcp_junction.api.routes import BODY
+from mcp_junction.api.routes import BODY, AnyRequest
 from mcp_junction.policy.principal import KEY_ROLES
 
 _UNUSED: Final = "/api/v1/unused"
 
 
-class _OwnPages(InitPlugin):
-    """Takes away the framework's pages about the API: ours are in ``docs.py``."""
+class _WithoutDefaultPages(InitPlugin):
+    """Removes Litestar's own documentation pages: ours are below."""
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         app_config.route_handlers = [
@@ -39,9 +38,9 @@ class _OwnPages(InitPlugin):
         return app_config
 
 
-def own_pages(config: AppConfig) -> AppConfig:
-    """To be called when an app begins; it is the last plugin that sees the others' pages."""
-    config.plugins.append(_OwnPages())
+def drop_default_pages(config: AppConfig) -> AppConfig:
+    """Remove Litestar's own pages; added last, it sees what the other plugins added."""
+    config.plugins.append(_WithoutDefaultPages())
     return config
 
 
@@ -60,7 +59,7 @@ _REF: Final = "#/components/schemas/{name}"
 
 
 def describe(app: Litestar) -> dict[str, Any]:
-    """The whole document."""
+    """Build the OpenAPI document of an app."""
     document: dict[str, Any] = app.openapi_schema.to_schema()
     bodies: dict[str, type[Any]] = {}
     for route in app.routes:
@@ -78,7 +77,7 @@ def describe(app: Litestar) -> dict[str, Any]:
 
 
 def _complete(operation: dict[str, Any], options: dict[str, Any]) -> None:
-    """Add what a route's options say: the type of its body, and who may use it."""
+    """Add to an operation the model of its body and the roles that may use it."""
     body = options.get(BODY)
     if body is not None:
         schema = {"$ref": _REF.format(name=body.__name__)}

@@ -1,52 +1,21 @@
-"""Request bodies and headers: parsed strictly, or refused with the place of the fault."""
+"""Models of request bodies. A body with an unknown field is refused. ``routes.py`` reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from litestar import Request
-from litestar.params import HeaderParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from mcp_junction.api.errors import invalid, wrong
 from mcp_junction.config.registration import (
     CHANGEABLE,
     LONGEST_TIMEOUT,
     TRANSPORTS,
     ConnectionConfig,
     Registration,
-    parse_body,
 )
 from mcp_junction.config.servers import ISOLATIONS, PINS
-from mcp_junction.protocol import frames
-
-T = TypeVar("T")
-AnyRequest = Request[Any, Any, Any]
-
-
-async def read_body(request: AnyRequest, *, optional: bool = False) -> tuple[bytes, Any]:
-    """The body as it came, and as values. Without one, where it is optional, an empty object."""
-    body = await request.body()
-    if optional and not body:
-        return b"{}", {}
-    if frames.is_too_deep(body) or frames.has_long_number(body):
-        raise wrong("$", "is nested too deeply, or has a number that is too long")
-    value, problems = parse_body(body)
-    if problems:
-        raise invalid(problems)
-    return body, value
-
-
-def shaped(value: Any, kind: type[T]) -> T:
-    """The value as ``kind``, which knows all the fields there may be."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        words, _, place = str(error).partition(" - at `")
-        raise wrong(place.rstrip("`") or "$", f"is not right: {words}") from None
-
 
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Ref = Annotated[str, Meta(min_length=1, max_length=300)]
@@ -57,11 +26,11 @@ _TYPES: Final[dict[str, Any]] = {
     "pin": Literal[PINS],
     "timeout_ms": Annotated[int, Meta(ge=0, le=LONGEST_TIMEOUT)],
 }
-"""What is true of a field beyond its type."""
+"""Constraints of a field beyond its type."""
 
 
-def _documented(name: str, words: str, like: type[Struct], only: Sequence[str] = ()) -> Any:
-    """A shape with the fields of ``like``; of some of them, each of which may be left out."""
+def _derive_model(name: str, words: str, like: type[Struct], only: Sequence[str] = ()) -> Any:
+    """Make a model with the fields of ``like``; with ``only`` these fields, each optional."""
     fields: list[Any] = []
     for field in msgspec.structs.fields(like):
         kind = _TYPES.get(field.name, field.type)
@@ -81,14 +50,16 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
     return field.default if made is msgspec.NODEFAULT else msgspec.field(default_factory=made)
 
 
-_TYPES["connection_config"] = _documented(
+_TYPES["connection_config"] = _derive_model(
     "Connection",
     "How to reach a server. STDIO needs ``command``; SSE and HTTP need ``url``.",
     ConnectionConfig,
     ConnectionConfig.__struct_fields__,
 )
-ServerRegistration = _documented("ServerRegistration", "A server to register.", Registration)
-ServerChange = _documented("ServerChange", "What to change in a server.", Registration, CHANGEABLE)
+ServerRegistration = _derive_model("ServerRegistration", "A server to register.", Registration)
+ServerChange = _derive_model(
+    "ServerChange", "What to change in a server.", Registration, CHANGEABLE
+)
 
 
 class Disconnection(msgspec.Struct, forbid_unknown_fields=True):
@@ -153,28 +124,3 @@ class SkillChange(msgspec.Struct, forbid_unknown_fields=True):
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
     """An empty object, or no body at all."""
-
-
-IfMatch = Annotated[
-    str | None,
-    HeaderParameter(
-        name="If-Match",
-        max_length=100,
-        description="The ETag that was read: the change is made only if it is still the one.",
-    ),
-]
-
-
-def etag(version: int) -> dict[str, str]:
-    """The header that tells a version."""
-    return {"etag": f'"{version}"'}
-
-
-def version_in(if_match: str | None) -> int | None:
-    """The version in an If-Match; None where any will do."""
-    if if_match is None or if_match.strip() == "*":
-        return None
-    bare = if_match.strip().removeprefix('"').removesuffix('"')
-    if not (bare.isascii() and bare.isdecimal() and len(bare) < 18):
-        raise wrong("If-Match", "must be one ETag of what is to be changed, or *")
-    return int(bare)

@@ -1,4 +1,4 @@
-"""Rights of REST routes: each route names the right it needs; one that names none is closed."""
+"""Rights of REST routes: each route names the right it needs; a route that names none is closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp_junction.policy.principal import (
 __all__ = ["ANYONE", "DENIAL_CODES", "PRINCIPAL", "PUBLIC", "RIGHTS", "Right", "check", "needs"]
 
 PRINCIPAL: Final = "mcp_junction.principal"
-"""Where the Front leaves, in the scope of a request, whom it is from."""
+"""The key of the ASGI scope under which RestFront puts the principal of a request."""
 _NEEDS: Final = "needs"
 DENIAL_CODES: Final = ("UNAUTHENTICATED", "FORBIDDEN")
 """The codes of errors that the audit counts as denials."""
@@ -26,7 +26,7 @@ PUBLIC: Final = frozenset({"/api/v1/docs", "/api/v1/openapi.json"})
 
 
 def needs(right: Right) -> dict[str, Any]:
-    """Make the options of a route that is open to those with a right."""
+    """Make the options of a route that needs a right."""
     return {_NEEDS: right}
 
 

@@ -1,46 +1,166 @@
-"""What every route says about itself: whom it is from, and what may come of it."""
+"""Parts that all REST routes share: options, error responses, request bodies, ETags and paging."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+from litestar import Request
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, QueryParameter
 
 from mcp_junction.api.context import ApiContext
-from mcp_junction.api.errors import STATUS, ErrorBody
-from mcp_junction.api.requests import AnyRequest
-from mcp_junction.api.rights import PRINCIPAL
+from mcp_junction.api.errors import STATUS, ErrorBody, field_error, validation_error
+from mcp_junction.api.rights import PRINCIPAL, Right, needs
+from mcp_junction.config.registration import parse_body
+from mcp_junction.errors import CursorError
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import frames
 
-InRoom = NamedDependency[ApiContext]
-"""How a handler asks for the room."""
+T = TypeVar("T")
+AnyRequest = Request[Any, Any, Any]
+Context = NamedDependency[ApiContext]
+"""The type of a handler's parameter ``context``."""
+
+# -- declaring a route
+
 BODY: Final = "body"
-"""The option of a route that names the type of its body."""
+"""The route option that names the model of the request body."""
 _ALWAYS: Final = ("UNAUTHENTICATED", "FORBIDDEN", "VALIDATION_ERROR", "STORE_UNAVAILABLE")
-_BODIED: Final = ("PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE")
+_WITH_BODY: Final = ("PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE")
+
+
+def route_options(right: Right, body: type[Any]) -> dict[str, Any]:
+    """Make the options of a route: the right it needs, and the model of its body."""
+    return {**needs(right), BODY: body}
+
+
+def error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSpec]:
+    """Describe the error responses of a route, for its documentation."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*_ALWAYS, *(_WITH_BODY if has_body else ()), *codes):
+        by_status.setdefault(STATUS[code], []).append(code)
+    return {
+        status: ResponseSpec(ErrorBody, generate_examples=False, description=" or ".join(found))
+        for status, found in by_status.items()
+    }
+
+
+# -- reading a request
 
 
 def caller(request: AnyRequest) -> Principal:
-    """Whom a request is from; the Front has found out."""
+    """Return the principal of a request, which RestFront has authenticated."""
     principal: Principal = request.scope[PRINCIPAL]  # type: ignore[typeddict-item]
     return principal
 
 
-def outcomes(*codes: str, bodied: bool = False) -> dict[int, ResponseSpec]:
-    """The error answers of a route, for its documentation."""
-    by_status: dict[int, list[str]] = {}
-    for code in (*_ALWAYS, *(_BODIED if bodied else ()), *codes):
-        by_status.setdefault(STATUS[code], []).append(code)
-    return {status: _spec(found) for status, found in by_status.items()}
+async def read_body(request: AnyRequest, *, optional: bool = False) -> tuple[bytes, Any]:
+    """Read the body, as bytes and as a value; an ``optional`` one may be empty, which is ``{}``."""
+    body = await request.body()
+    if optional and not body:
+        return b"{}", {}
+    if frames.is_too_deep(body) or frames.has_long_number(body):
+        raise field_error("$", "is nested too deeply, or has a number that is too long")
+    value, problems = parse_body(body)
+    if problems:
+        raise validation_error(problems)
+    return body, value
 
 
-def _spec(codes: Sequence[str]) -> ResponseSpec:
-    words = " or ".join(codes)
-    return ResponseSpec(ErrorBody, generate_examples=False, description=words)
+async def read_model(request: AnyRequest, model: type[T], *, optional: bool = False) -> T:
+    """Read the body as a model."""
+    return to_model((await read_body(request, optional=optional))[1], model)
 
 
-def options(right: dict[str, Any], body: type[Any] | None = None) -> dict[str, Any]:
-    """What a route says about itself: the right it needs, and the type of its body."""
-    return right if body is None else {**right, BODY: body}
+def to_model(value: Any, model: type[T]) -> T:
+    """Convert a decoded body to its model, or raise the error that names the wrong field."""
+    try:
+        return msgspec.convert(value, model)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at `")
+        raise field_error(place.rstrip("`") or "$", f"is not right: {words}") from None
+
+
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        max_length=100,
+        description="The ETag that was read: the change is made only if it is still the one.",
+    ),
+]
+
+
+def etag(version: int) -> dict[str, str]:
+    """Make the ETag header for a version."""
+    return {"etag": f'"{version}"'}
+
+
+def parse_if_match(if_match: str | None) -> int | None:
+    """Read the version from an If-Match header; None when any version is accepted."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    bare = if_match.strip().removeprefix('"').removesuffix('"')
+    if not (bare.isascii() and bare.isdecimal() and len(bare) < 18):
+        raise field_error("If-Match", "must be one ETag of what is to be changed, or *")
+    return int(bare)
+
+
+# -- paging: a cursor names the last item of its page, so it survives changes of the list
+
+MAX_LIMIT: Final = 1_000
+DEFAULT_LIMIT: Final = 100
+
+Limit = Annotated[
+    int,
+    QueryParameter(
+        ge=1, le=MAX_LIMIT, description=f"At most so many items (default {DEFAULT_LIMIT})."
+    ),
+]
+Cursor = Annotated[
+    str | None,
+    QueryParameter(max_length=2_000, description="The `next_cursor` of the page before, as it is."),
+]
+Key = tuple[Any, ...]
+
+
+class Page(NamedTuple, Generic[T]):
+    """Part of a list, the length of the whole, and the cursor of the next part."""
+
+    items: Sequence[T]
+    total: int
+    next_cursor: str | None
+
+
+def page(items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | None) -> Page[T]:
+    """Cut the page after ``cursor`` out of ``items``, which are sorted by ``key``."""
+    begin = 0
+    if cursor:
+        after = read_cursor(cursor)
+        try:
+            begin = bisect_right(items, after, key=key)
+        except TypeError:
+            raise CursorError("is not a cursor of this list") from None
+    chosen = items[begin : begin + limit]
+    more = begin + len(chosen) < len(items)
+    return Page(chosen, len(items), write_cursor(key(chosen[-1])) if more and chosen else None)
+
+
+def write_cursor(key: Key) -> str:
+    """Encode an item's sort key as a cursor."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> Key:
+    """Decode the sort key in a cursor. Raises CursorError."""
+    try:
+        raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
+        return tuple(msgspec.json.decode(raw, type=list[str | int]))
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        raise CursorError("is not a cursor of ours") from None

@@ -1,7 +1,8 @@
-"""``/api/v1/aggregator/tools``: all tools by server; reviewing tools that changed."""
+"""Routes ``/api/v1/aggregator/tools``: list tools by server; review, approve and block changes."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -16,13 +17,23 @@ from mcp_junction.api.models import (
     Tool,
     ToolGroup,
     ToolGroupPage,
-    shown_tool,
-    source,
+    source_server,
+    tool_model,
 )
-from mcp_junction.api.paging import USUAL, Cursor, Limit, page
-from mcp_junction.api.requests import AnyRequest, DefinitionHash, read_body, shaped
+from mcp_junction.api.requests import DefinitionHash
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import InRoom, caller, options, outcomes
+from mcp_junction.api.routes import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    caller,
+    error_responses,
+    page,
+    read_model,
+    route_options,
+)
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.principal import has_right
@@ -42,24 +53,24 @@ _CALLABLE = (ServerState.CONNECTED, ServerState.DEGRADED, ServerState.CONNECTING
 
 @get(
     opt=needs(Right.READ_TOOLS),
-    responses=outcomes("SERVER_NOT_FOUND"),
+    responses=error_responses("SERVER_NOT_FOUND"),
     summary="List all tools, grouped by server",
-    description="Those that are disabled or quarantined only to who may read servers.",
+    description="Disabled and quarantined tools only for roles that may read servers.",
 )
 async def list_tools(
     request: AnyRequest,
-    room: InRoom,
+    context: Context,
     server: OfServer = None,
     include_unavailable: WithAll = False,
     include_schemas: WithSchemas = False,
-    limit: Limit = USUAL,
+    limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> ToolGroupPage:
-    registry = room.registry
+    registry = context.registry
     shows_all = has_right(caller(request), Right.READ_SERVERS)
     records = registry.all() if server is None else [registry.find(server)]
     sources = {
-        record.id: source(record)
+        record.id: source_server(record)
         for record in sorted(records, key=lambda one: (one.name, one.id))
         if include_unavailable or record.status in _CALLABLE
     }
@@ -74,28 +85,22 @@ async def list_tools(
         return (sources[tool.server_id].name, *by_position(tool))
 
     found = page(tools, place, limit, cursor)
-    groups = [
-        _group(sources[server_id], list(each), include_schemas)
-        for server_id, each in groupby(found.items, lambda tool: tool.server_id)
-    ]
+    groups = []
+    for server_id, each in groupby(found.items, lambda tool: tool.server_id):
+        owner = sources[server_id]
+        shown = [tool_model(tool, owner, with_schema=include_schemas) for tool in each]
+        groups.append(ToolGroup(owner, shown))
     return ToolGroupPage(found.total, found.next_cursor, groups)
 
 
 def is_offered(tool: ToolRecord) -> bool:
-    """Whether a tool may be called: to who only calls, any other does not exist."""
+    """Whether a tool may be called; agents do not see the others."""
     return tool.enabled and not tool.quarantined
 
 
 def by_position(tool: ToolRecord) -> tuple[Any, ...]:
-    """The order in which a server lists its tools."""
+    """Sort key: the order in which a server lists its tools."""
     return tool.position, tool.name
-
-
-def _group(server: SourceServer, tools: list[ToolRecord], with_schema: bool) -> ToolGroup:
-    return ToolGroup(server, [shown_tool(one, server, with_schema=with_schema) for one in tools])
-
-
-ROUTES = Router("/api/v1/aggregator/tools", route_handlers=[list_tools], tags=["tools"])
 
 
 ToolRef = Annotated[
@@ -167,14 +172,14 @@ class ToolReview(ReviewedTool):
 @get(
     "/changes",
     opt=needs(Right.READ_SERVERS),
-    responses=outcomes(),
+    responses=error_responses(),
     summary="List the tools that changed, are flagged or are quarantined",
 )
 async def list_changes(
-    room: InRoom, limit: Limit = USUAL, cursor: Cursor = None
+    context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> ReviewedToolPage:
-    servers = {record.id: record for record in room.registry.all()}
-    tools = [one for one in await room.registry.reviews.all() if one.server_id in servers]
+    servers = {record.id: record for record in context.registry.all()}
+    tools = [one for one in await context.registry.reviews.all() if one.server_id in servers]
 
     def place(tool: ToolRecord) -> tuple[Any, ...]:
         return servers[tool.server_id].name, tool.name, tool.id
@@ -187,61 +192,66 @@ async def list_changes(
 @get(
     "/{tool_id:str}/changes",
     opt=needs(Right.READ_SERVERS),
-    responses=outcomes("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS"),
+    responses=error_responses("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS"),
     summary="Show what changed in a tool since it was pinned",
     description="Field by field, old and new. `hash` is what to approve or to block.",
 )
-async def show_changes(room: InRoom, tool_id: ToolRef) -> ToolReview:
-    server, tool = await _find_tool(room, tool_id)
+async def show_changes(context: Context, tool_id: ToolRef) -> ToolReview:
+    server, tool = await _find_tool(context, tool_id)
     changes = [_field_change(change) for change in changes_of(tool)]
-    whole = shown_tool(tool, source(server), with_schema=True)
+    whole = tool_model(tool, source_server(server), with_schema=True)
     return ToolReview(**_review_fields(server, tool), changes=changes, tool=whole)
 
 
 @post(
     "/{tool_id:str}/approve",
     status_code=200,
-    opt=options(needs(Right.APPROVE_TOOLS), DefinitionHash),
-    responses=outcomes("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", bodied=True),
+    opt=route_options(Right.APPROVE_TOOLS, DefinitionHash),
+    responses=error_responses("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", has_body=True),
     summary="Approve a tool's definition",
     description="It is pinned, and the tool can be called. 409 if the tool has another by now.",
 )
-async def approve_tool(request: AnyRequest, room: InRoom, tool_id: ToolRef) -> Tool:
-    digest = shaped((await read_body(request))[1], DefinitionHash).hash
-    server, tool = await _find_tool(room, tool_id)
-    actor = caller(request)
-    record = await room.registry.reviews.approve(server.id, tool.name, digest, actor)
-    return shown_tool(record, source(server), with_schema=True)
+async def approve_tool(request: AnyRequest, context: Context, tool_id: ToolRef) -> Tool:
+    return await _decide(request, context, tool_id, context.registry.reviews.approve)
 
 
 @post(
     "/{tool_id:str}/block",
     status_code=200,
-    opt=options(needs(Right.APPROVE_TOOLS), DefinitionHash),
-    responses=outcomes("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", bodied=True),
+    opt=route_options(Right.APPROVE_TOOLS, DefinitionHash),
+    responses=error_responses("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", has_body=True),
     summary="Keep a tool out until it is approved",
     description="Whatever its definition is by then, also one that was approved before.",
 )
-async def block_tool(request: AnyRequest, room: InRoom, tool_id: ToolRef) -> Tool:
-    digest = shaped((await read_body(request))[1], DefinitionHash).hash
-    server, tool = await _find_tool(room, tool_id)
-    actor = caller(request)
-    record = await room.registry.reviews.block(server.id, tool.name, digest, actor)
-    return shown_tool(record, source(server), with_schema=True)
+async def block_tool(request: AnyRequest, context: Context, tool_id: ToolRef) -> Tool:
+    return await _decide(request, context, tool_id, context.registry.reviews.block)
 
 
-async def _find_tool(room: InRoom, ref: str) -> tuple[ServerRecord, ToolRecord]:
+async def _decide(
+    request: AnyRequest,
+    context: Context,
+    tool_id: str,
+    decide: Callable[..., Awaitable[ToolRecord]],
+) -> Tool:
+    """Store a person's decision about the definition whose hash the request has."""
+    digest = (await read_model(request, DefinitionHash)).hash
+    server, tool = await _find_tool(context, tool_id)
+    record = await decide(server.id, tool.name, digest, caller(request))
+    return tool_model(record, source_server(server), with_schema=True)
+
+
+async def _find_tool(context: Context, ref: str) -> tuple[ServerRecord, ToolRecord]:
     """Find the one tool with this id or name. Raises RequestError."""
     try:
-        found = await room.registry.reviews.find(ref)
+        found = await context.registry.reviews.find(ref)
     except NotFound:  # its server has been removed meanwhile
         found = []
     if not found:
         raise RequestError("TOOL_NOT_FOUND", "there is no such tool")
     if len(found) > 1:
         words = "several tools have this name; use the id of one of them"
-        told = [{"id": tool.id, "server": server.name} for server, tool in found]
-        raise RequestError("TOOL_AMBIGUOUS", words, {"candidates": told})
+        candidates = [{"id": tool.id, "server": server.name} for server, tool in found]
+        raise RequestError("TOOL_AMBIGUOUS", words, {"candidates": candidates})
     return found[0]
 
 
@@ -250,7 +260,7 @@ def _review_fields(server: ServerRecord, tool: ToolRecord) -> dict[str, Any]:
         "id": tool.id,
         "name": f"{server.name}.{tool.name}",
         "original_name": tool.name,
-        "source_server": source(server),
+        "source_server": source_server(server),
         "pin": server.pin,
         "hash": tool.hash,
         "pinned_hash": tool.pinned_hash,
@@ -268,8 +278,8 @@ def _field_change(change: DefinitionChange) -> FieldChange:
     return FieldChange(change.op, change.path, before, after, str(change))  # type: ignore[arg-type]
 
 
-REVIEW_ROUTES = Router(
+ROUTES = Router(
     "/api/v1/aggregator/tools",
-    route_handlers=[list_changes, show_changes, approve_tool, block_tool],
+    route_handlers=[list_tools, list_changes, show_changes, approve_tool, block_tool],
     tags=["tools"],
 )
