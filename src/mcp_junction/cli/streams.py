@@ -14,15 +14,18 @@ import sys
 from typing import TextIO
 
 _ESCAPED = "mcp_junction.escaped"
+_REPLACED: list[TextIO] = []
+"""Kept open to the end: a descriptor below 3 that is closed would be given to something else."""
 
 
 def settle() -> None:
     """To be called before anything is opened."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 # open to the end
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
+            _REPLACED.append(stream)
     codecs.register_error(_ESCAPED, _escape)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=_ESCAPED)
