@@ -24,7 +24,8 @@ from mcp_junction.config.load import Config, load, without_file
 from mcp_junction.config.registration import Registration, read_registration
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol.names import PLATFORM
-from mcp_junction.registry.registry import Registry
+from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.registry import Registry, RegistryParts
 from mcp_junction.store.records import AuditQuery, AuditRow, ServerRecord
 from mcp_junction.store.store import Store, default_url
 from mcp_junction.telemetry.bus import Bus
@@ -42,6 +43,17 @@ def registration(name: str, server: "Toolbox | None" = None, **fields: Any) -> R
     made, problems = read_registration(body)
     assert made is not None, problems
     return made
+
+
+def heard_by(parts: RegistryParts, calls: CallAudit) -> dict[str, Any]:
+    """What a Junction is given so that the registry and the audit hear of its servers and calls."""
+    return {
+        "clock": parts.context.clock,
+        "supervision": parts.context.supervision,
+        "call_sinks": (calls.record, parts.lifecycle.observe_call),
+        "server_sinks": parts.server_sinks,
+        "review": parts.tools,
+    }
 
 
 class Platform:
@@ -120,6 +132,7 @@ class Platforms:
         audit = await stack.enter_async_context(self._opener.new_log(store))
         bus = await stack.enter_async_context(Bus(store.events))
         calls = CallAudit(audit)
+        parts = RegistryParts(RegistryContext(config.settings, store, audit, bus))
         strict = config.settings.audit == "strict"
         junction = Junction(
             config,
@@ -128,10 +141,10 @@ class Platforms:
             starts=False,
             environ={} if environ is None else environ,
             stages=(calls.intend,) if strict else (),
-            call_sinks=(calls.record, lambda ended: registry.observe_call(ended)),
+            **heard_by(parts, calls),
         )
         await stack.enter_async_context(junction)
-        registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
+        registry = await stack.enter_async_context(Registry(junction, parts))
         registry.skills.classifying.use(InProcessModel())  # the process is tests/skills' subject
         return Platform(junction, store, audit, bus, registry)
 

@@ -20,6 +20,7 @@ import httpx
 import pytest
 from tests.http.peer_http import HttpPeer, SsePeer
 from tests.plugin_http import PEER, Said
+from tests.plugin_registry import heard_by
 
 from mcp_junction.api.context import ApiContext
 from mcp_junction.app import Junction
@@ -29,7 +30,8 @@ from mcp_junction.config.load import Config, without_file
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol.names import PLATFORM
-from mcp_junction.registry.registry import Registry
+from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.registry import Registry, RegistryParts
 from mcp_junction.service import Service
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.telemetry.bus import Bus
@@ -178,10 +180,16 @@ async def serve_api(
     store = await opener()
     audit = await opener.log(store)
     bus = await stack.enter_async_context(Bus(store.events))
-    sinks = CallAudit(audit).record, lambda ended: registry.observe_call(ended)
-    junction = Junction(config, canonical=PLATFORM, supervised=True, starts=False, call_sinks=sinks)
+    parts = RegistryParts(RegistryContext(config.settings, store, audit, bus))
+    junction = Junction(
+        config,
+        canonical=PLATFORM,
+        supervised=True,
+        starts=False,
+        **heard_by(parts, CallAudit(audit)),
+    )
     await stack.enter_async_context(junction)
-    registry = await stack.enter_async_context(Registry(junction, store, audit, bus))
+    registry = await stack.enter_async_context(Registry(junction, parts))
     if not has_worker:
         registry.skills.classifying.use(InProcessModel())
     ring = await KeyRing.open(store)
@@ -197,8 +205,8 @@ async def serve_api(
         logging.getLogger("mcp_junction.service").removeHandler(said)
     if not said.port.done():
         await task
-    parts = {"junction": junction, "registry": registry, "audit": audit, "bus": bus, "ring": ring}
-    served = Served(said.port.result(), keys, {**parts, "service": service, "context": context})
+    made = {"junction": junction, "registry": registry, "audit": audit, "bus": bus, "ring": ring}
+    served = Served(said.port.result(), keys, {**made, "service": service, "context": context})
 
     async def end() -> None:
         await served.close()

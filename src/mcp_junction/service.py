@@ -59,7 +59,11 @@ class Service:
         rest: ApiContext | None = None,
         *,
         owner_without_key: bool = False,
+        on_loaded: Callable[[], None] | None = None,
+        on_listening: Callable[[str], None] | None = None,
     ) -> None:
+        """``on_loaded`` is called when all that calls need is loaded, before any can come;
+        ``on_listening`` with the address, once there is one."""
         self._junction = junction
         self._rest = rest
         self._keys = keys
@@ -79,10 +83,8 @@ class Service:
         self._calls = TaskScope("requests")
         self._draining = False
         self._expelled_for = keys.generation
-        self.on_loaded: Callable[[], None] | None = None
-        """Called when all that calls need is loaded, before any can come."""
-        self.when_listening: Callable[[str], None] | None = None
-        """Told the address, once there is one."""
+        self._on_loaded = on_loaded
+        self._on_listening = on_listening
         self._registry = SessionRegistry(
             junction.clock,
             settings.session_idle_ms / 1000,
@@ -162,8 +164,8 @@ class Service:
         """
         if self._rest is not None:
             await self._prepare(self._rest, stop)
-        if self.on_loaded is not None:
-            self.on_loaded()
+        if self._on_loaded is not None:
+            self._on_loaded()
         protocol = protocol_for(
             self._calls,
             self._junction.settings.max_body_bytes,
@@ -185,8 +187,8 @@ class Service:
         log.warning("listening on http://%s:%d/mcp", shown, bound)
         if self._rest is not None:
             self._rest.open()
-        if self.when_listening is not None:
-            self.when_listening(f"http://{shown}:{bound}")
+        if self._on_listening is not None:
+            self._on_listening(f"http://{shown}:{bound}")
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
         has_lost_listener = serving.done() and not serving.cancelled()
@@ -285,7 +287,7 @@ class Service:
         others = self._stateless.calls
         if self._rest is not None:
             others += len(self._rest.calling)
-        return others + sum(len(session.calls) for session in self._junction.sessions)
+        return others + sum(len(session.calls) for session in self._junction.clients.sessions)
 
 
 class _Server(uvicorn.Server):

@@ -139,7 +139,8 @@ async def test_routing_is_what_comes_before_the_call_is_sent(gateway, monkeypatc
         return await paths.handle(call)
 
     monkeypatch.setattr(served.junction, "_paths", paths._replace(handle=thinking))
-    served.junction.live_catalog.renew()
+    server = served.junction.servers["one"]
+    served.junction.servers.redefine("one", server.definition)  # makes the next snapshot
     told = (await served.call("one.echo")).json()["metadata"]
     assert told["routing_time_ms"] >= 50
 

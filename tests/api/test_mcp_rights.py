@@ -161,7 +161,9 @@ async def test_from_a_foreign_host_or_origin_no_method_is_reached_in_any_role(ga
                     answer = await served.client(role).request(method, path, headers=headers)
                     assert answer.status_code == 403, (path, role, method, given)
     assert "tools/call" not in await _seen_by_peer(served, before=1)
-    assert len(served.junction.sessions) == 2 * len(ROLES), "none is new, and none has ended"
+    assert len(served.junction.clients.sessions) == 2 * len(ROLES), (
+        "none is new, and none has ended"
+    )
 
 
 @pytest.mark.req("S-04")

@@ -60,7 +60,7 @@ async def test_two_that_are_renamed_to_one_name_are_not_one(served):
 async def test_what_is_asked_of_a_server_that_is_being_removed_finds_none(served):
     """They wait for the turn of the one who removes it, and then there is nothing."""
     await served.register()
-    member = served.registry._context.roster.get("peer")
+    member = served.registry._context.members.get("peer")
     await member.lock.acquire()
     client = served.client()
     removing = asyncio.create_task(client.delete(PEER))
@@ -84,7 +84,7 @@ async def test_what_is_asked_of_a_server_that_is_being_removed_finds_none(served
 
 async def test_a_removal_is_of_the_version_that_was_read(served):
     await served.client().post(SERVERS, json=registration(auto_connect=False))
-    member = served.registry._context.roster.get("peer")
+    member = served.registry._context.members.get("peer")
     await member.lock.acquire()
     changing = asyncio.create_task(served.client().patch(PEER, json={"description": "new"}))
     await until(lambda: queued(member) == 1)

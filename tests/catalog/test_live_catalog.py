@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,11 +54,11 @@ class Server:
 class Shelf:
     """A Keeper, and what it told."""
 
-    def __init__(self, *order: str) -> None:
+    def __init__(self, *order: str, review: Any = None) -> None:
         self.told: list[set[str]] = []
         self.tasks = TaskScope("keeper")
         self.live_catalog = LiveCatalog(
-            Catalog(), list(order or "s"), self.tasks, 5.0, self.told.append
+            Catalog(), list(order or "s"), self.tasks, 5.0, self.told.append, review
         )
 
     def names(self) -> list[str]:
@@ -247,15 +248,16 @@ async def test_a_prepared_view_is_not_used_once_names_were_shown_that_it_does_no
 
 
 async def test_what_is_kept_back_while_views_are_prepared_is_not_shown(monkeypatch):
-    server, shelf = Server(), Shelf()
-    await shelf.live_catalog.discover(server.upstream)
-    shelf.live_catalog.catalog.view(STDIO)
     kept_back: set[str] = set()
 
-    async def review(offering):
-        tools = tuple(tool for tool in offering.tools if tool.name not in kept_back)
-        return msgspec.structs.replace(offering, tools=tools)
+    class Reviewer:
+        async def review(self, offering):
+            tools = tuple(tool for tool in offering.tools if tool.name not in kept_back)
+            return msgspec.structs.replace(offering, tools=tools)
 
+    server, shelf = Server(), Shelf(review=Reviewer())
+    await shelf.live_catalog.discover(server.upstream)
+    shelf.live_catalog.catalog.view(STDIO)
     real = Catalog.prepare
 
     def overtaken(catalog, wanted):
@@ -263,7 +265,6 @@ async def test_what_is_kept_back_while_views_are_prepared_is_not_shown(monkeypat
         kept_back.add("t7")
 
     monkeypatch.setattr(Catalog, "prepare", overtaken)
-    shelf.live_catalog.review = review
     server.lists["tools"] = MANY
     await shelf.live_catalog.discover(server.upstream)
     names = shelf.names()

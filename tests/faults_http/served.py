@@ -34,7 +34,7 @@ class Served:
     @property
     def running(self) -> int:
         """Calls that some session still knows."""
-        return sum(len(session.calls) for session in self.junction.sessions)
+        return sum(len(session.calls) for session in self.junction.clients.sessions)
 
     def flights(self, key: str = "led") -> int:
         """Calls that a server's link still knows."""

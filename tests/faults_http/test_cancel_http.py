@@ -143,7 +143,7 @@ async def test_a_session_that_is_deleted_ends_its_own_calls_and_no_others(
         assert await leaving.notify("ping") == 404
         await within.quiet()
         assert within.flights() == 0
-        assert len(within.junction.sessions) == 1
+        assert len(within.junction.clients.sessions) == 1
 
 
 @pytest.mark.req("F-10", "R-ANSWER")

@@ -141,12 +141,12 @@ async def test_sessions_and_refusals_leave_no_task_and_no_session(http_rig: Http
         within.clients += clients
         await again_and_again(come_and_go, clients, 20)
         await within.quiet()
-        tasks, sessions = len(asyncio.all_tasks()), len(within.junction.sessions)
+        tasks, sessions = len(asyncio.all_tasks()), len(within.junction.clients.sessions)
         for turn in [come_and_go, come_and_go_with_a_stream, *REFUSALS.values()]:
             await again_and_again(turn, clients, 50)
         await within.quiet()
         await until(lambda: len(asyncio.all_tasks()) <= tasks, "the tasks to end")
-        assert len(within.junction.sessions) == sessions == 0
+        assert len(within.junction.clients.sessions) == sessions == 0
         assert len(within.service._registry) == 0
 
 
@@ -163,6 +163,6 @@ async def test_at_the_limit_of_sessions_each_opening_ends_an_older_one(http_rig:
         assert [stream.status for stream in streams] == [200] * 5
         for _ in range(50):
             assert (await late.request("POST", OPENING)).status == 200
-            assert len(within.junction.sessions) == len(within.service._registry) == 5
+            assert len(within.junction.clients.sessions) == len(within.service._registry) == 5
         usage = within.junction.quotas.of(LOCAL_OWNER)
         await until(lambda: len(usage.streams) == 4, "the stream of the oldest to end")

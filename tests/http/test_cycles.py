@@ -23,7 +23,7 @@ def lead(
         one.junction._hello = asyncio.get_running_loop().create_future()
         one.junction._hello.set_result(msgspec.structs.replace(EVERYTHING_RELAYED, prefers=era))
     url = f"http://127.0.0.1:{to.port}{path}"
-    one.junction.fleet.add(ServerDefinition(name, "http", url=url))
+    one.junction.servers.add(ServerDefinition(name, "http", url=url))
     return one.junction.servers[name]
 
 
@@ -120,7 +120,7 @@ async def test_endpoints_that_do_not_lead_back_are_no_cycle(gateways):
     await until(lambda: is_serving(links[0]))
     links.append(lead(two, "one", one, "/mcp/own"))
     await until(lambda: all(map(is_serving, links)))
-    for link in links:
-        await link._observer.live_catalog.reread(link)
+    for gateway, link in zip((one, two), links, strict=True):
+        await gateway.junction.live_catalog.reread(link)
     assert all(map(is_serving, links))
     assert "two.echo" in await (await one.front()).names()

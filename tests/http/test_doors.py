@@ -314,7 +314,7 @@ async def test_a_refused_request_leaves_nothing_behind(gateway):
         assert (
             await post(gateway, b'{"jsonrpc":"2.0","id":1,"method":"initialize"}')
         ).status == 400
-    assert not gateway.junction.sessions
+    assert not gateway.junction.clients.sessions
 
 
 # -- health

@@ -256,7 +256,7 @@ async def test_a_question_for_no_call_waits_until_somebody_listens(gateway, peer
 
 
 async def gateway_asked(gateway) -> None:
-    (session,) = gateway.junction.sessions
+    (session,) = gateway.junction.clients.sessions
     async with asyncio.timeout(BOUND):
         while not session._questions:  # noqa: ASYNC110 - nothing tells when it was asked
             await asyncio.sleep(0)
@@ -323,7 +323,7 @@ async def test_a_reader_that_takes_nothing_is_hung_up_on(gateway, monkeypatch):
     wire.request("GET", "/mcp", accept="text/event-stream", **client.headers)
     await wire.response()
     wire.writer.transport.pause_reading()
-    (session,) = gateway.junction.sessions
+    (session,) = gateway.junction.clients.sessions
     questions = [
         asyncio.create_task(session.ask("sampling/createMessage", Raw(b'"%b"' % (b"x" * 500_000))))
         for _ in range(60)
@@ -353,7 +353,7 @@ async def test_a_deleted_session_ends_with_its_calls_and_streams(gateway, peer):
     assert error["data"]["delivery"] == "unknown"
     await peer.visited("notifications/cancelled")
     assert (await client.delete()).status == 404
-    assert not gateway.junction.sessions
+    assert not gateway.junction.clients.sessions
 
 
 # -- what a principal may have waiting

@@ -251,7 +251,7 @@ async def test_a_whole_gateway_ends_sessions_that_are_idle(serving):
     await clock.pass_by(50)
     assert await client.result("ping") == {}
     await clock.pass_by(80)
-    assert not gateway.junction.sessions
+    assert not gateway.junction.clients.sessions
     assert "no such session" in (await client.error_without_id("ping"))["message"]
 
 
@@ -264,7 +264,7 @@ async def test_a_whole_gateway_has_a_limit_on_sessions(serving):
     fourth = await gateway.front(listens=False)
     assert "no such session" in (await second.error_without_id("ping"))["message"]
     assert await third.result("ping") == await fourth.result("ping") == {}
-    assert len(gateway.junction.sessions) == 2
+    assert len(gateway.junction.clients.sessions) == 2
 
 
 async def deliver(desk: Desk, found, size: int, *, reads: bool = True) -> int:

@@ -12,6 +12,7 @@ async def test_a_row_that_no_store_takes_keeps_back_no_other(store, monkeypatch,
     known = await store.servers.add(server())
     tasks = TaskScope("test")
     chronicle = HistoryWriter(store, tasks)
+    chronicle.begin()
     real = store.history.add
 
     async def choosy(server_id, event, details):

@@ -8,12 +8,13 @@ from mcp_junction.errors import ServerError
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import (
-    DeafObserver,
+    DeafInbox,
     FakeLink,
     FakeUpstream,
     catalog_of,
     echo,
     greets,
+    listeners_to,
     silence,
 )
 from mcp_junction.upstream import outcome as outcomes
@@ -81,19 +82,12 @@ async def test_an_upstream_is_connected_and_offers_its_tools() -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) -> None:
-    class Watching(DeafObserver):
-        states: list[ServerState] = []  # noqa: RUF012 - one upstream, one list
-
-        def changed(self, upstream) -> None:
-            self.states.append(upstream.state)
-
-    observer = Watching()
-    observer.states = []
+    states: list[ServerState] = []
     upstream = FakeUpstream(
         "led",
         script=greets(["t"]),
         connected=False,
-        observer=observer,
+        listeners=listeners_to(lambda event: states.append(event.state)),
         terms=ConnectPolicy(start_timeout=1, restart=restart),
         clock=SystemClock(),
     )
@@ -103,7 +97,7 @@ async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) ->
         await upstream.settled.wait()
         assert upstream.greeting.name == "fake"
         upstream.wire.lose("cut", code=1)
-        while len(observer.states) < (5 if restart else 3):  # noqa: ASYNC110 - no one tells us
+        while len(states) < (5 if restart else 3):  # noqa: ASYNC110 - no one tells us
             await asyncio.sleep(0)
         upstream.stop()
         await life
@@ -114,8 +108,8 @@ async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) ->
     else:
         assert isinstance(upstream.error, ServerError)
         assert upstream.error.exit_code == 1
-        expected += observer.states[3:]
-    assert observer.states == expected
+        expected += states[3:]
+    assert states == expected
 
 
 async def test_a_script_may_refuse() -> None:
@@ -123,7 +117,6 @@ async def test_a_script_may_refuse() -> None:
     upstream = FakeUpstream("led", ["t"], refusing)
     assert (await upstream.request("tools/list", b"{}", 1)).kind is OutcomeKind.RESULT
     assert (await upstream.request("tools/call", b"{}", 1)).kind is OutcomeKind.ERROR
-    observer = DeafObserver()
-    await observer.connected(upstream)
-    observer.heard(upstream, None)
-    assert (await observer.asked(upstream, None)).kind is OutcomeKind.ERROR
+    inbox = DeafInbox()
+    inbox.receive(upstream, None)
+    assert (await inbox.ask(upstream, None)).kind is OutcomeKind.ERROR

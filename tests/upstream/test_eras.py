@@ -17,9 +17,10 @@ from mcp_junction.app import Junction
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
-from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.param_headers import name_line
 from mcp_junction.protocol.versions import Era
+from mcp_junction.testing.link import DeafInbox
+from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerListeners
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.link import add_own_envelope
@@ -188,15 +189,13 @@ async def test_a_server_of_one_era_is_there_in_that_one(fixture_behind, transpor
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 async def test_changes_are_heard_and_wishes_acknowledged(fixture_behind, transport):
     async with fixture_behind(transport, "new", Hello()) as upstream:
-        heard = Heard(upstream._observer)
-        upstream._observer = heard
+        heard = Heard()
+        upstream._listeners = ServerListeners(heard.note, (), heard)
         assert (await upstream.subscribe("test://watched-resource")).kind is OutcomeKind.RESULT
         called = {"name": "test_trigger_tool_change", "arguments": {}}
         await call(upstream, called)
         async with asyncio.timeout(BOUND):
-            frame = await heard.frames.get()
-        assert frame.method == "notifications/tools/list_changed"
-        assert b"subscriptionId" not in bytes(frame.params)
+            assert await heard.announced.get() == "notifications/tools/list_changed"
 
 
 async def call(upstream: Upstream, params: dict[str, Any]) -> Any:
@@ -211,13 +210,12 @@ async def call(upstream: Upstream, params: dict[str, Any]) -> Any:
     return json.loads(bytes(outcome.payload))
 
 
-class Heard:
-    """An Observer in front of another: keeps what is heard."""
+class Heard(DeafInbox):
+    """Keeps what is heard."""
 
-    def __init__(self, behind: Any) -> None:
-        self.frames: asyncio.Queue[Frame] = asyncio.Queue()
-        self.changed, self.connected = behind.changed, behind.connected
-        self.asked, self.renewed = behind.asked, behind.renewed
+    def __init__(self) -> None:
+        self.announced: asyncio.Queue[str] = asyncio.Queue()
 
-    def heard(self, upstream: Upstream, frame: Frame) -> None:
-        self.frames.put_nowait(frame)
+    def note(self, event: ServerChanged) -> None:
+        if event.change is ServerChange.LISTS:
+            self.announced.put_nowait(event.method)

@@ -13,9 +13,10 @@ from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import Era
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.testing.fakes import FakeClock
-from mcp_junction.testing.link import DeafObserver, FakeUpstream, greets, silence
+from mcp_junction.testing.link import DeafInbox, FakeUpstream, greets, listeners_to, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
+from mcp_junction.upstream.events import ServerChanged
 from mcp_junction.upstream.extra_links import IDLE_AFTER, MAX_POOLED
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
@@ -27,20 +28,20 @@ BOUND = 10.0
 OLD, NEW = Era.HANDSHAKE, Era.STATELESS
 
 
-class Asking(DeafObserver):
+class Asking(DeafInbox):
     """Answers what is asked of nobody in particular, and keeps whose news it is told."""
 
     def __init__(self) -> None:
         self.heard_from: list[Upstream] = []
         self.news = asyncio.Event()
 
-    def changed(self, upstream: Upstream) -> None:
+    def note(self, event: ServerChanged) -> None:
         self.news.set()
 
-    def heard(self, upstream: Upstream, frame: Frame) -> None:
+    def receive(self, upstream: Upstream, frame: Frame) -> None:
         self.heard_from.append(upstream)
 
-    async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
+    async def ask(self, upstream: Upstream, frame: Frame) -> Outcome:
         return outcomes.result(b'{"by":"someone"}')
 
 
@@ -51,11 +52,12 @@ async def living(
     clock: Clock | None = None,
     calls: Any = silence,
 ) -> AsyncIterator[FakeUpstream]:
+    asking = Asking()
     upstream = FakeUpstream(
         "s",
         script=greets(["a"], calls, eras),
         connected=False,
-        observer=Asking(),
+        listeners=listeners_to(asking.note, asking),
         clock=clock,
         hello=Hello(prefers=prefers),
         terms=ConnectPolicy(start_timeout=BOUND, restart=True),
@@ -87,7 +89,7 @@ async def connected(twin: Upstream | None) -> Upstream:
 
 async def until(upstream: FakeUpstream, found: Callable[[], bool]) -> None:
     """Wait for something that comes with a change of state."""
-    news = upstream._observer.news
+    news = upstream._listeners.inbox.news
     while not found():
         news.clear()
         await news.wait()
@@ -208,7 +210,7 @@ async def test_a_pooled_twin_asks_nobody_and_tells_nobody():
         assert (await upstream.asked(question)).kind is OutcomeKind.RESULT
         assert (await twin.asked(question)).kind is OutcomeKind.ERROR
         twin.heard(Frame("2.0", method="notifications/message"))
-        assert upstream._observer.heard_from == []
+        assert upstream._listeners.inbox.heard_from == []
 
 
 async def test_the_idle_one_that_was_used_least_recently_makes_room():

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Listing, Offer, discover, remark
@@ -18,13 +20,25 @@ from mcp_junction.catalog.kinds import ALL, TOOLS, OfferKind
 from mcp_junction.config.selection import ToolSelection
 from mcp_junction.errors import CircularError, ServerError
 from mcp_junction.tasks import TaskScope
+from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.state import SERVING, ServerState
 
 log = logging.getLogger("mcp_junction.catalog")
 
 Changed = Callable[[set[str]], None]
-Review = Callable[[Offering], Awaitable[Offering]]
-"""Looks at what a server offers before anybody sees it; what may be seen of it."""
+
+
+class Review(Protocol):
+    """Decides what of a server's lists may be shown."""
+
+    async def review(self, offering: Offering) -> Offering:
+        """Look at new lists before anybody sees them; what may be shown of them."""
+        ...
+
+    def shown(self, server: Upstream) -> Offering | None:
+        """What may be shown now of the lists that were last looked at."""
+        ...
 
 
 MANY_TOOLS: Final = 500
@@ -52,9 +66,10 @@ class LiveCatalog:
         tasks: TaskScope,
         timeout: float,
         changed: Changed,
+        review: Review | None = None,
     ) -> None:
         self.catalog = first
-        self.review: Review | None = None
+        self._review = review
         self._order = order
         self._tasks = tasks
         self._timeout = timeout
@@ -64,8 +79,33 @@ class LiveCatalog:
         self._said: dict[Upstream, set[str]] = {}
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def follow(self, event: ServerChanged) -> None:
+        """Update the catalog when a server has changed."""
+        server = event.server
+        match event.change:
+            case ServerChange.ADDED:
+                self._place(server.key)
+            case ServerChange.STARTING | ServerChange.REPLACED:
+                self._expect_again(server)
+            case ServerChange.STATE if _is_down(server):
+                self.remove(server)
+            case ServerChange.STOPPING:
+                self.remove(server)
+            case ServerChange.LISTS | ServerChange.RENEWED:
+                self.announce(server, event.method)
+            case ServerChange.REDEFINED:
+                self._swap(self.catalog.again(), set())
+            case ServerChange.RENAMED:
+                self._rename(event.previous, server.key)
+            case ServerChange.TOOLS:
+                self._show_again(server)
+            case ServerChange.REMOVED:
+                self._forget(server)
+
     async def discover(self, upstream: Upstream) -> None:
-        """Read everything a server offers and put it on the shelf. Raises ServerError."""
+        """Read everything a server offers and put it in the catalog. Raises ServerError."""
+        if upstream.primary is not None:
+            return  # an extra link: it offers what its server does
         read = {kind.name: await self._read(upstream, kind) for kind in ALL}
         offering = Offering(upstream, **{name: listing.offers for name, listing in read.items()})
         shortfalls = [listing.shortfall for listing in read.values() if listing.shortfall]
@@ -117,28 +157,33 @@ class LiveCatalog:
             before = self.catalog.offerings.get(offering.upstream.key)
             self._swap(self.catalog.with_absent(offering, self._order), _kinds(before, None))
 
-    def place(self, key: str) -> None:
-        """There is one more server, after the others."""
+    def _place(self, key: str) -> None:
         if key not in self._order:
             self._order.append(key)
 
-    def forget(self, upstream: Upstream) -> None:
-        """There is no such server any more."""
+    def _expect_again(self, server: Upstream) -> None:
+        """List what a server that is about to be connected to offered before."""
+        known = self.offering(server.key)
+        if known is not None:
+            self.expect(msgspec.structs.replace(known, upstream=server), listed=True)
+
+    def _show_again(self, server: Upstream) -> None:
+        """Show what may be shown of a server now."""
+        shown = None if self._review is None else self._review.shown(server)
+        if shown is not None:
+            self.expect(shown, listed=server.key in self.catalog.offerings)
+
+    def _forget(self, upstream: Upstream) -> None:
         before = self.catalog.offerings.get(upstream.key)
         self._said.pop(upstream, None)
         if upstream.key in self._order:
             self._order.remove(upstream.key)
         self._swap(self.catalog.forgetting(upstream.key, self._order), _kinds(before, None))
 
-    def rename(self, old: str, new: str) -> None:
-        """A server has another key, at the same place."""
+    def _rename(self, old: str, new: str) -> None:
         self._order[self._order.index(old)] = new
         offering = self.catalog.offerings.get(old)
         self._swap(self.catalog.renamed(old, new, self._order), _kinds(None, offering))
-
-    def renew(self) -> None:
-        """Something of a server is another that is not in its lists, like its timeout."""
-        self._swap(self.catalog.again(), set())
 
     def narrow(self, sets: Iterable[Endpoint]) -> None:
         """There are these named sets now, as the file has been read again."""
@@ -186,7 +231,7 @@ class LiveCatalog:
             del self._again[upstream], self._reading[upstream]
 
     async def _reviewed(self, offering: Offering) -> Offering:
-        return offering if self.review is None else await self.review(offering)
+        return offering if self._review is None else await self._review.review(offering)
 
     async def _prepare(self, offering: Offering) -> PreparedCatalog | None:
         """Make the catalog with this offering ahead, with the views that are in use; None if small.
@@ -224,6 +269,12 @@ class LiveCatalog:
         swapped, self._swapped = self._swapped, asyncio.get_running_loop().create_future()
         swapped.set_result(None)
         self._changed(changed)
+
+
+def _is_down(server: Upstream) -> bool:
+    """Whether nothing of it may be listed; before its first connection that may be."""
+    is_expected = server.state is ServerState.CONNECTING and not server.settled.is_set()
+    return server.state not in SERVING and not is_expected
 
 
 def _selected(

@@ -91,7 +91,8 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.cli.storage import opened
     from mcp_junction.identity.keys import KeyRing, sign_existing_keys, take_admin_key
     from mcp_junction.protocol.names import PLATFORM
-    from mcp_junction.registry.registry import Registry
+    from mcp_junction.registry.context import RegistryContext
+    from mcp_junction.registry.registry import Registry, RegistryParts
     from mcp_junction.service import Service
     from mcp_junction.telemetry.bus import Bus
 
@@ -105,6 +106,8 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         bus = await enter(Bus(storage.store.events, audit.writer))
         calls = CallAudit(audit)
         stages = (calls.intend,) if config.settings.audit == "strict" else ()
+        context = RegistryContext(config.settings, storage.store, audit, bus)
+        parts = RegistryParts(context)
         junction = await enter(
             Junction(
                 config,
@@ -114,23 +117,32 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
                 starts=False,
                 stages=stages,
                 state_key=storage.vault.derived(REQUEST_STATE)[0],
-                call_sinks=(calls.record, lambda ended: registry.observe_call(ended)),
+                clock=context.clock,
+                supervision=context.supervision,
+                call_sinks=(calls.record, parts.lifecycle.observe_call),
+                server_sinks=parts.server_sinks,
+                review=parts.tools,
             )
         )
         await sign_existing_keys(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
         await take_admin_key(keys, variables())
-        registry = Registry(junction, storage.store, audit, bus)
+        registry = Registry(junction, parts)
         room = ApiContext(junction, registry, bus, storage.store, keys)
         open_to_owner = given.owner_without_key
-        service = Service(junction, keys, given.host, room, owner_without_key=open_to_owner)
+        service = Service(
+            junction,
+            keys,
+            given.host,
+            room,
+            owner_without_key=open_to_owner,
+            on_loaded=tune_interpreter,
+            on_listening=_demo_words if given.demo else None,
+        )
         await enter(registry)
         await _first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)
         _forget(config.settings.audit_days, storage, audit, junction)
-        if given.demo:
-            service.when_listening = _demo_words
-        service.on_loaded = tune_interpreter
         await service.serve(given.host, given.port, stop, hurried)
     return 0
 

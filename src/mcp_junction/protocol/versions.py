@@ -62,6 +62,10 @@ LINK_LOST: Final = -32005
 RESOURCE_NOT_FOUND: Final = -32002
 
 LOG_MESSAGE: Final = "notifications/message"
+LIST_CHANGES: Final = frozenset(
+    f"notifications/{lists}/list_changed" for lists in ("tools", "prompts", "resources")
+)
+"""The notifications that announce other lists."""
 
 LOG_LEVELS: Final = (
     "debug",

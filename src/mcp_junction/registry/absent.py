@@ -43,7 +43,7 @@ class AbsentServers:
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
         """Remove one for good, pins and all. Raises NotFound, FileOwned, VersionConflict."""
         async with self.lock:
-            if (member := self._context.roster.find(ref)) is not None:
+            if (member := self._context.members.find(ref)) is not None:
                 raise FileOwned(member.name)  # it has come back while we waited
             record = await self.get(ref)
             check_version(record, if_match)
@@ -65,7 +65,7 @@ class AbsentServers:
         )
 
     def _is_absent(self, record: ServerRecord) -> bool:
-        return record.origin == FILE and self._context.roster.find(record.id) is None
+        return record.origin == FILE and self._context.members.find(record.id) is None
 
 
 def _without_status(record: ServerRecord) -> ServerRecord:

@@ -110,7 +110,7 @@ class BackgroundClassifier:
         """Do all there is to do; whether some tools are left that could not be classified."""
         store = self._context.store
         after, failed, breaks = ("", ""), False, Breaks()
-        roster = self._context.roster
+        roster = self._context.members
         while page := await store.classification.pending(after, PAGE):
             after = page[-1].tool.server_id, page[-1].tool.id
             present = [one for one in page if one.tool.server_id in roster]
@@ -168,7 +168,7 @@ class BackgroundClassifier:
         written = await self._context.store.classification.put(server_id, given)
         if len(written) < len(given):
             self._news.set()  # something has changed meanwhile
-        member = self._context.roster.find(server_id)
+        member = self._context.members.find(server_id)
         if member is not None and written:
             names = {one.tool.id: one.tool.name for one, _, _ in rows}
             told = [_told(names[one.tool_id], one) for one in given if one.tool_id in written]

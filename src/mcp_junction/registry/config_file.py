@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import Endpoint, named_sets
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
@@ -113,18 +114,20 @@ class FileServers:
     def __init__(
         self,
         context: RegistryContext,
+        junction: Junction,
         admit: Callable[..., Member],
         apply: Callable[[Member, ServerRecord, frozenset[str]], Awaitable[None]],
         drop: Callable[[Member], None],
     ) -> None:
         self._context = context
+        self._junction = junction
         self._admit = admit
         self._apply = apply
         self._drop = drop
 
     async def reload(self, config: Config) -> Reloaded:
         """Apply a new config file. Raises ConfigError: then nothing has changed."""
-        context, junction = self._context, self._context.junction
+        context, junction = self._context, self._junction
         plan = planned(context, config, junction.settings)
         done = plan.summary()
         async with context.audit.act(**audited(plan)):
@@ -177,7 +180,7 @@ def planned(context: RegistryContext, config: Config, running: Settings) -> Plan
     plan = Plan([], [], [], list(named_sets(config).values()), restart)
     problems: list[Problem] = []
     for definition in config.servers:
-        member = context.roster.named(definition.key)
+        member = context.members.named(definition.key)
         if member is None:
             plan.added.append(definition)
         elif member.record.origin != FILE:
@@ -187,7 +190,7 @@ def planned(context: RegistryContext, config: Config, running: Settings) -> Plan
         elif member.written != definition:
             plan.changed.append((member, definition))
     keys = {definition.key for definition in config.servers}
-    plan.removed = [m for m in context.roster if m.record.origin == FILE and m.name not in keys]
+    plan.removed = [m for m in context.members if m.record.origin == FILE and m.name not in keys]
     if problems:
         raise ConfigError(config.source, problems)
     return plan

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import NotFound
 from mcp_junction.policy.principal import Principal
 from mcp_junction.registry.member import Member
+from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.store.store import Store
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.telemetry.bus import Bus
 
 
@@ -63,16 +64,26 @@ class Members:
 class RegistryContext:
     """What every part of the registry needs."""
 
-    def __init__(self, junction: Junction, store: Store, audit: AuditLog, bus: Bus) -> None:
-        self.junction = junction
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        audit: AuditLog,
+        bus: Bus,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
         self.store = store
         self.audit = audit
         self.bus = bus
-        self.roster = Members()
-        self.supervision = junction.tasks.supervision
+        self.clock = clock or SystemClock()
+        self.members = Members()
+        self.supervision = Supervision()
         """Tells of all long-lived tasks of the service."""
         self.supervision.include(audit.supervision, bus.supervision)
         self.tasks = TaskScope("registry", self.supervision)
+        self.is_open = False
+        """Whether changes of servers are recorded: not those of the end of the service."""
 
     def act(
         self, actor: Principal, action: str, record: ServerRecord, **more: Any

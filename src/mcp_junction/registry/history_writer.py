@@ -29,7 +29,10 @@ class HistoryWriter:
         self._standing: dict[str, dict[str, Any]] = {}
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
-        tasks.supervise("history", self._run)
+        self._tasks = tasks
+
+    def begin(self) -> None:
+        self._tasks.supervise("history", self._run)
 
     def tell(self, server_id: str, event: HistoryEvent, details: Mapping[str, Any]) -> None:
         """Something has happened to a server's connection."""

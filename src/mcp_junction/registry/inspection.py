@@ -65,7 +65,7 @@ class Inspection:
         self._again = False
 
     async def review(self, offering: Offering) -> Offering:
-        """What may be shown of what a server offers. The Keeper asks before it puts it up."""
+        """What may be shown of what a server offers."""
         member = self._member_of(offering.upstream)
         if member is None:
             return offering

@@ -74,6 +74,12 @@ class Member:
         self.offering: Offering | None = None
         """All it offers, also what nobody is shown."""
 
+    def use(self, upstream: Upstream) -> None:
+        """Take another Upstream for it: it is reached another way."""
+        self.upstream = upstream
+        if self.offering is not None:
+            self.offering = msgspec.structs.replace(self.offering, upstream=upstream)
+
     @property
     def id(self) -> str:
         return self.record.id

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+from mcp_junction.app import Junction
 from mcp_junction.health.verdict import WINDOW, Facts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
@@ -24,16 +25,18 @@ _PREFIX: Final = "mcp_aggregator_"
 _CHECK: Final = f"{_PREFIX}health_check_"
 
 
-def metrics_of(context: RegistryContext, facts_of: Callable[[Member], Facts]) -> bytes:
+def metrics_of(
+    context: RegistryContext, junction: Junction, facts_of: Callable[[Member], Facts]
+) -> bytes:
     """All there is to export, at this moment."""
-    families = [*_fleet(context), *_health(context, facts_of), *_audit(context), *_tasks(context)]
-    return exposition([*families, _unattributed(context)])
+    families = [*_servers(context), _sessions(junction), *_health(context, facts_of)]
+    families += [*_audit(context), *_tasks(context), _unattributed(junction)]
+    return exposition(families)
 
 
-def _fleet(context: RegistryContext) -> list[Family]:
-    count = Counter(member.status for member in context.roster)
-    tools = sum(member.tool_count for member in context.roster)
-    sessions = len(context.junction.sessions)
+def _servers(context: RegistryContext) -> list[Family]:
+    count = Counter(member.status for member in context.members)
+    tools = sum(member.tool_count for member in context.members)
     return [
         Family(
             f"{_PREFIX}servers_total",
@@ -42,8 +45,12 @@ def _fleet(context: RegistryContext) -> list[Family]:
             "status",
         ),
         Family(f"{_PREFIX}tools_total", "Tools of all servers.", {"": tools}),
-        Family(f"{_PREFIX}sessions", "Sessions of clients that are open.", {"": sessions}),
     ]
+
+
+def _sessions(junction: Junction) -> Family:
+    count = len(junction.clients.sessions)
+    return Family(f"{_PREFIX}sessions", "Sessions of clients that are open.", {"": count})
 
 
 def _health(context: RegistryContext, facts_of: Callable[[Member], Facts]) -> list[Family]:
@@ -51,7 +58,7 @@ def _health(context: RegistryContext, facts_of: Callable[[Member], Facts]) -> li
     failed: dict[str, float] = {}
     healthy: dict[str, float] = {}
     reachable: dict[str, float] = {}
-    wanted = [one for one in context.roster if one.status is not ServerState.DISCONNECTED]
+    wanted = [one for one in context.members if one.status is not ServerState.DISCONNECTED]
     for member in islice(wanted, LABELLED):
         name, facts = member.name, facts_of(member)
         failed[name] = facts.error_rate
@@ -126,11 +133,11 @@ def _tasks(context: RegistryContext) -> list[Family]:
     ]
 
 
-def _unattributed(context: RegistryContext) -> Family:
+def _unattributed(junction: Junction) -> Family:
     return Family(
         f"{_PREFIX}unattributed_messages_total",
         "Messages of servers dropped (log) or refused (question): whose they are is unknown.",
-        context.junction.messages.unattributed,
+        junction.messages.unattributed,
         "kind",
         kind=MetricKind.COUNTER,
     )

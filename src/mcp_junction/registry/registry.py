@@ -17,8 +17,6 @@ from typing import Any, Final, Self
 import msgspec
 
 from mcp_junction.app import Junction
-from mcp_junction.audit.log import AuditLog
-from mcp_junction.calls.events import CallEnded
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
@@ -55,8 +53,7 @@ from mcp_junction.store.records import (
     ToolChanges,
     ToolRecord,
 )
-from mcp_junction.store.store import Store
-from mcp_junction.telemetry.bus import Bus
+from mcp_junction.upstream.events import ServerSink
 from mcp_junction.upstream.state import ServerState
 
 _AT_ONCE: Final = 4
@@ -65,44 +62,54 @@ DRAIN: Final = 30.0
 """How long calls under way are waited for when their server is disconnected."""
 
 
+class RegistryParts:
+    """The parts of the registry that hear of servers and calls. Made first, passed to Junction."""
+
+    def __init__(self, context: RegistryContext) -> None:
+        self.context = context
+        self.lifecycle = ServerLifecycle(context)
+        self.skills = SkillChanges(context)
+        self.tools = ToolDecisions(context, self.skills.classifying.look)
+
+    @property
+    def server_sinks(self) -> tuple[ServerSink, ...]:
+        return self.lifecycle.follow, self.tools.follow, self.skills.follow
+
+
 class Registry:
-    """Every server. Use as ``async with Registry(junction, store, audit, bus) as registry``.
+    """Every server. Use as ``async with Registry(junction, parts) as registry``.
 
     Junction is made with ``starts=False``: its servers are the registry's to start.
     """
 
-    def __init__(self, junction: Junction, store: Store, audit: AuditLog, bus: Bus) -> None:
-        self._context = RegistryContext(junction, store, audit, bus)
-        self.denials = audit.denials
-        self.audit = audit
+    def __init__(self, junction: Junction, parts: RegistryParts) -> None:
+        self._context = context = parts.context
+        self._life = parts.lifecycle
+        self.skills = parts.skills
+        self._desk = parts.tools
+        self.reviews = ToolReviews(context, self._desk, self._life.live)
+        self.audit = context.audit
+        self.denials = context.audit.denials
         self._junction = junction
-        self._fleet = junction.fleet
-        self._roster = self._context.roster
-        self.absent = AbsentServers(self._context)
-        self._file = FileServers(self._context, self._admit, self._apply, self._drop)
+        self._servers = junction.servers
+        self._members = context.members
+        self.absent = AbsentServers(context)
+        self._file = FileServers(context, junction, self._admit, self._apply, self._drop)
         self._began = time.time()
         self._entrance = asyncio.Semaphore(_AT_ONCE)
 
     # -- life
 
     async def __aenter__(self) -> Self:
-        self._life = ServerLifecycle(self._context)
-        self.skills = SkillChanges(self._context)
-        self._desk = ToolDecisions(self._context, self.skills.classifying.look)
-        self.reviews = ToolReviews(self._context, self._desk, self._life.live)
+        self._context.is_open = True
         self._life.begin()
-        self._junction.live_catalog.review = self._desk.review
         self._junction.greet()
         await self._load()
         return self
 
-    def observe_call(self, ended: CallEnded) -> None:
-        """Count a call for its server's health, and announce it on the bus: a sink of calls."""
-        self._life.observe_call(ended)
-
     async def wait_until_stored(self) -> None:
         """Wait until the current lists of all servers are in the store."""
-        for member in self._roster:
+        for member in self._members:
             await self._desk.wait_until_stored(member)
 
     async def __aexit__(
@@ -111,7 +118,7 @@ class Registry:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._junction.live_catalog.review = None
+        self._context.is_open = False
         await self._life.end()
         await self._context.tasks.close()
 
@@ -144,22 +151,18 @@ class Registry:
         definition = self._definition(record, written)
         decisions = {tool.name: decision_of(tool) for tool in tools or ()}
         lists = stored_offers(tools or (), offers or ()) if tools or offers else {}
-        upstream = self._fleet.add(definition, start=False)
+        upstream = self._servers.add(definition, start=False)
         member = Member(record, upstream)
         member.written = written
         member.decisions = decisions
-        self._roster.add(member)
+        self._members.add(member)
         if lists:
             member.offering = Offering(upstream, **lists)
             member.tool_count = len(member.offering.tools)
             self._junction.live_catalog.expect(shown(member, member.offering), listed=False)
         if wanted:
-            self._start(member)
+            self._servers.start(member.name)
         return member
-
-    def _start(self, member: Member) -> None:
-        self._life.starting(member)
-        self._fleet.start(member.name)
 
     def _definition(
         self, record: ServerRecord, written: ServerDefinition | None
@@ -172,17 +175,17 @@ class Registry:
 
     def find(self, ref: str) -> ServerRecord:
         """A server by id or name, as it stands now. Raises NotFound."""
-        return self._life.live(self._roster.get(ref))
+        return self._life.live(self._members.get(ref))
 
     def all(self, status: str | None = None) -> list[ServerRecord]:
         """Every server, or those of one status, by name."""
-        found = [self._life.live(member) for member in self._roster]
+        found = [self._life.live(member) for member in self._members]
         found.sort(key=lambda record: record.name)
         return [record for record in found if status is None or record.status == status]
 
     def metrics(self) -> bytes:
         """How everything stands, as Prometheus reads it."""
-        return metrics_of(self._context, self._life.facts)
+        return metrics_of(self._context, self._junction, self._life.facts)
 
     def state(self) -> State:
         """All servers in one look."""
@@ -193,27 +196,27 @@ class Registry:
             self.skills.classifying.classified,
             self._junction.live_catalog.catalog.tokens,
         )
-        return state_of(self._roster, self._desk.synced_at, interval, uptime, *done)
+        return state_of(self._members, self._desk.synced_at, interval, uptime, *done)
 
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None
     ) -> list[HistoryRecord]:
         """What happened to a server's connection, newest first. Raises NotFound."""
-        member = self._roster.get(ref)
+        member = self._members.get(ref)
         await self._life.written()
         return await self._context.store.history.of(member.id, limit=limit, before=before)
 
     async def history_count(self, ref: str) -> int:
         """How many rows of history a server has. Raises NotFound."""
-        return await self._context.store.history.count(self._roster.get(ref).id)
+        return await self._context.store.history.count(self._members.get(ref).id)
 
     async def tools(self, ref: str | None = None) -> list[ToolRecord]:
         """The tools of a server, or of all, also of those that are not connected."""
-        return await self._desk.all(self._roster.get(ref) if ref is not None else None)
+        return await self._desk.all(self._members.get(ref) if ref is not None else None)
 
     async def tool(self, ref: str, name: str) -> ToolRecord:
         """One tool by its own name. Raises NotFound."""
-        return await self._desk.get(self._roster.get(ref), name)
+        return await self._desk.get(self._members.get(ref), name)
 
     async def tools_named(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
         """These tools of servers; those that are not there are left out."""
@@ -223,13 +226,14 @@ class Registry:
 
     async def refresh(self, ref: str, actor: Principal) -> ToolChanges:
         """Read a server's lists again. Raises NotFound; ServerError when it is not connected."""
-        return await self._desk.refresh(self._roster.get(ref), actor)
+        reread = self._junction.live_catalog.reread
+        return await self._desk.refresh(self._members.get(ref), actor, reread)
 
     async def change_tool(
         self, ref: str, name: str, changes: Mapping[str, Any], actor: Principal
     ) -> ToolRecord:
         """Change what was decided about a tool (``store.records.DECIDED``). Raises NotFound."""
-        return await self._desk.change(self._roster.get(ref), name, changes, actor)
+        return await self._desk.change(self._members.get(ref), name, changes, actor)
 
     # -- changing servers
 
@@ -240,7 +244,7 @@ class Registry:
 
         Raises AlreadyExists, and InvalidChange for an address or a program that is not allowed.
         """
-        if self._roster.named(made.name) is not None:
+        if self._members.named(made.name) is not None:
             raise AlreadyExists(f"there is a server {made.name!r} already")
         check_new(made, self._junction.environ, self._junction.settings)
         wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
@@ -286,15 +290,15 @@ class Registry:
 
     async def connect(self, ref: str, actor: Principal) -> tuple[str, str]:
         """Connect a server, and wait for how that ends: its status, and words. Raises NotFound."""
-        async with self._held(self._roster.get(ref)) as member:
+        async with self._held(self._members.get(ref)) as member:
             if member.upstream.link is not None:
                 return member.status.value, "it is connected already"
             if not member.record.enabled:
                 return member.status.value, "it is disabled; enable it first"
             async with self._context.act(actor, "server.connect", member.record):
-                if not self._fleet.is_running(member.name):
+                if not self._servers.is_running(member.name):
                     self._redefine(member)
-                    self._start(member)
+                    self._servers.start(member.name)
                     await self._life.written()
                 else:
                     member.upstream.retry_now()
@@ -307,14 +311,15 @@ class Registry:
 
         Its status, and how many calls were under way when it was told. Raises NotFound.
         """
-        found = self._roster.get(ref)
+        found = self._members.get(ref)
         detail = {"force": force}
         async with self._context.act(actor, "server.disconnect", found.record, detail=detail):
             pending = found.upstream.calls
             if force:
                 found.upstream.stop()  # who waits for its calls to end need not any more
             async with self._held(found) as member:
-                pending = max(pending, await self._stop(member, 0.0 if force else DRAIN))
+                drain = 0.0 if force else DRAIN
+                pending = max(pending, await self._servers.stop(member.name, drain))
                 await self._life.written()  # it stays so, whatever happens to us
                 return member.status.value, pending
 
@@ -323,7 +328,7 @@ class Registry:
 
         Raises NotFound, FileOwned, VersionConflict.
         """
-        if self._roster.find(ref) is None:
+        if self._members.find(ref) is None:
             await self.absent.remove(ref, actor, if_match)
             return
         async with self._held(self._owned(ref)) as member:
@@ -344,12 +349,12 @@ class Registry:
     async def _held(self, member: Member) -> AsyncIterator[Member]:
         """A member that nobody else changes. Raises NotFound: it may go while we wait our turn."""
         async with member.lock:
-            if self._roster.find(member.id) is not member:
+            if self._members.find(member.id) is not member:
                 raise NotFound(f"there is no server {member.name!r} any more")
             yield member
 
     def _owned(self, ref: str) -> Member:
-        member = self._roster.get(ref)
+        member = self._members.get(ref)
         if member.record.origin == FILE:
             raise FileOwned(member.name)
         return member
@@ -357,18 +362,19 @@ class Registry:
     async def _apply(self, member: Member, record: ServerRecord, changes: frozenset[str]) -> None:
         """Make a stored change hold: names first, then the link, as little of it as can be."""
         old, was_strict = member.name, member.record.pin == STRICT
-        self._roster.replace(member, record)
+        self._members.replace(member, record)
         if record.name != old:
-            self._fleet.rename(old, record.name)
-            self._desk.inspection.look()
+            renamed = member.upstream.definition._replace(key=record.name)
+            self._servers.redefine(old, renamed)
         if not record.enabled:
-            await self._stop(member, DRAIN)
+            await self._servers.stop(member.name, DRAIN)
             self._redefine(member)
         elif "enabled" in changes:
             self._redefine(member)
-            self._start(member)
+            self._servers.start(member.name)
         elif changes & CONNECTING and not member.upstream.is_shut:
-            self._replace(member)
+            definition = self._definition(record, member.written)
+            self._servers.replace(definition, DRAIN)
         else:
             self._redefine(member)
         if "health_check_url" in changes:
@@ -382,28 +388,9 @@ class Registry:
         after = self._definition(member.record, member.written)
         if after == before:
             return
-        KNOWN.learn(after)
-        member.upstream.redefine(after)
-        self._junction.live_catalog.renew()
+        self._servers.redefine(member.name, after)
         if after.tools != before.tools and member.upstream.link is not None:
             self._junction.live_catalog.announce(member.upstream)
 
-    def _replace(self, member: Member) -> None:
-        """Reach a server another way."""
-        definition = self._definition(member.record, member.written)
-        member.upstream = self._fleet.replace(definition, DRAIN)
-        if member.offering is not None:
-            member.offering = msgspec.structs.replace(member.offering, upstream=member.upstream)
-        self._life.replaced(member)
-
-    async def _stop(self, member: Member, drain: float) -> int:
-        pending = await self._fleet.stop(member.name, drain)
-        self._life.changed(member.upstream)
-        return pending
-
     def _drop(self, member: Member) -> None:
-        self._roster.remove(member)
-        self._life.forget(member)
-        self._fleet.remove(member.name, DRAIN)
-        self._desk.inspection.look()
-        self.skills.classifying.look()
+        self._servers.remove(member.name, DRAIN)

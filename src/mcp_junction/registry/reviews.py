@@ -31,7 +31,7 @@ class ToolReviews:
         """Tools that are quarantined, flagged, or not in their pinned form."""
         await self._desk.inspection.settled(_PATIENCE)
         found = await self._context.store.tools.reviewable()
-        return [tool for tool in found if tool.server_id in self._context.roster]
+        return [tool for tool in found if tool.server_id in self._context.members]
 
     async def find(self, ref: str) -> list[tuple[ServerRecord, ToolRecord]]:
         """Find the tools with an id or a namespaced name, each with its server.
@@ -39,7 +39,7 @@ class ToolReviews:
         More than one where names run together: `a` has `b.c`, and `a.b` has `c`.
         """
         await self._desk.inspection.settled(_PATIENCE)
-        store, roster = self._context.store.tools, self._context.roster
+        store, roster = self._context.store.tools, self._context.members
         found = await store.by_id(ref) if ref.isprintable() else None
         if found is not None and found.server_id in roster:
             return [(self._live(roster.get(found.server_id)), found)]
@@ -55,8 +55,8 @@ class ToolReviews:
 
         Raises NotFound, and DefinitionChanged when it has changed since it was looked at.
         """
-        return await self._desk.approve(self._context.roster.get(server), name, digest, actor)
+        return await self._desk.approve(self._context.members.get(server), name, digest, actor)
 
     async def block(self, server: str, name: str, digest: str, actor: Principal) -> ToolRecord:
         """Keep a tool out until it is approved. Raises as ``approve`` does."""
-        return await self._desk.block(self._context.roster.get(server), name, digest, actor)
+        return await self._desk.block(self._context.members.get(server), name, digest, actor)

@@ -13,7 +13,7 @@ from mcp_junction.registry.health_watch import HealthWatch
 from mcp_junction.registry.history_writer import HistoryWriter
 from mcp_junction.registry.member import Member
 from mcp_junction.store.records import HistoryEvent, ServerRecord
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.state import ServerState
 
 _NOTE_EVERY: Final = 5.0
@@ -35,42 +35,29 @@ class ServerLifecycle:
 
     def __init__(self, context: RegistryContext) -> None:
         self._context = context
-        junction = context.junction
-        settings = junction.settings
+        settings = context.settings
         pace = Pace(settings.health_interval_ms / 1000, settings.health_timeout_ms / 1000)
-        self._watch = HealthWatch(
-            junction.clock, pace, context.roster.find, context.tasks.supervision
-        )
+        self._watch = HealthWatch(context.clock, pace, context.members.find, context.supervision)
         self._chronicle = HistoryWriter(context.store, context.tasks)
         self._noted: dict[str, dict[str, Any]] = {}
-        self._is_observing = False
 
     def begin(self) -> None:
-        junction = self._context.junction
-        junction.on_changed = self.changed
-        self._is_observing = True
+        self._chronicle.begin()
         self._context.tasks.supervise("server states", self._note_all)
 
     async def end(self) -> None:
-        """Hear no more: what now ends does so because we do, and is no news."""
-        junction = self._context.junction
-        junction.on_changed = None
-        self._is_observing = False
+        """End the checks, and store what is known of every server."""
         await self._watch.close()
-        for member in self._context.roster:
+        for member in self._context.members:
             self._note(member)
         await self._chronicle.flush()
 
     def live(self, member: Member) -> ServerRecord:
         """A member's record with how it stands now."""
-        return member.live(self._watch.facts(member), self._context.junction.clock.now())
+        return member.live(self._watch.facts(member), self._context.clock.now())
 
     def facts(self, member: Member) -> Facts:
         return self._watch.facts(member)
-
-    def forget(self, member: Member) -> None:
-        self._watch.forget(member)
-        self._noted.pop(member.id, None)
 
     def rewatch(self, member: Member) -> None:
         """How it is to be checked is another."""
@@ -83,21 +70,30 @@ class ServerLifecycle:
 
     # -- what happens
 
-    def starting(self, member: Member) -> None:
-        """It is about to be connected to."""
+    def follow(self, event: ServerChanged) -> None:
+        """Record a change of a server, and announce it."""
+        member = self._context.members.find(event.server.definition.id)
+        if member is None or not self._context.is_open:
+            return
+        match event.change:
+            case ServerChange.STARTING:
+                self._starting(member)
+            case ServerChange.REPLACED:
+                member.use(event.server)
+                self._watch.down(member, reachable=True)
+                self._starting(member)
+            case ServerChange.STATE | ServerChange.STOPPED:
+                self._changed(member)
+            case ServerChange.REMOVED:
+                self._context.members.remove(member)
+                self._watch.forget(member)
+                self._noted.pop(member.id, None)
+
+    def _starting(self, member: Member) -> None:
         before, member.status = member.status, ServerState.CONNECTING
         self._announce(member, before)
 
-    def replaced(self, member: Member) -> None:
-        """It is reached another way from now on."""
-        self._watch.down(member, reachable=True)
-        self.starting(member)
-
-    def changed(self, upstream: Upstream) -> None:
-        """The link of a server has another state."""
-        member = self._context.roster.find(upstream.definition.id)
-        if member is None or member.upstream is not upstream:
-            return
+    def _changed(self, member: Member) -> None:
         before, after = member.status, member.outward()
         if before is after:
             return
@@ -152,7 +148,7 @@ class ServerLifecycle:
 
     def observe_call(self, ended: CallEnded) -> None:
         """Count a call for the health of its server, and announce it to those who read the bus."""
-        if self._is_observing:
+        if self._context.is_open:
             self._watch.observe_call(ended)
             if self._context.bus.is_read:
                 self._announce_call(ended)
@@ -184,8 +180,8 @@ class ServerLifecycle:
     async def _note_all(self) -> None:
         """What checks and calls have shown since, for those who only have the store."""
         while True:
-            await self._context.junction.clock.sleep(_NOTE_EVERY)
-            for member in self._context.roster:
+            await self._context.clock.sleep(_NOTE_EVERY)
+            for member in self._context.members:
                 self._note(member)
 
 

@@ -15,6 +15,7 @@ from mcp_junction.registry.context import RegistryContext
 from mcp_junction.skills.classifier import taxonomy
 from mcp_junction.store.records import SkillRecord
 from mcp_junction.store.skills import TAXONOMY
+from mcp_junction.upstream.events import ServerChange, ServerChanged
 
 _APART: Final = re.compile(r"[^a-z0-9]+")
 _ID: Final = 60
@@ -27,6 +28,11 @@ class SkillChanges:
         self._context = context
         self._skills = context.store.skills
         self.classifying = BackgroundClassifier(context)
+
+    def follow(self, event: ServerChanged) -> None:
+        """Update vectors when a server has taken its tools with it."""
+        if event.change is ServerChange.REMOVED:
+            self.classifying.look()
 
     async def load(self) -> None:
         """Put in the skills to begin with, at the first start."""
@@ -85,7 +91,7 @@ class SkillChanges:
 
     async def classify(self, server: str, actor: Principal) -> int:
         """Have all tools of a server classified again, soon; how many. Raises NotFound."""
-        member = self._context.roster.get(server)
+        member = self._context.members.get(server)
         async with self._context.act(actor, "tools.classify", member.record):
             count = await self._context.store.classification.forget(member.id)
         self.classifying.look()

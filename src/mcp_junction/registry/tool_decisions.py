@@ -17,6 +17,8 @@ from mcp_junction.registry.inspection import Flags, Inspection, differences, sho
 from mcp_junction.registry.member import Decision, Member
 from mcp_junction.registry.tool_storage import ToolStorage
 from mcp_junction.store.records import ToolChanges, ToolRecord
+from mcp_junction.upstream.events import ServerChange, ServerChanged
+from mcp_junction.upstream.server import Upstream
 
 _NAMES: Final = 200
 _DIFFS: Final = 20
@@ -37,8 +39,8 @@ class ToolDecisions:
             context.store,
             self._shelving,
             context.tasks,
-            lambda upstream: context.roster.find(upstream.definition.id),
-            lambda: context.roster,
+            lambda upstream: context.members.find(upstream.definition.id),
+            lambda: context.members,
             self._flagged,
         )
         self._last: dict[str, ToolChanges] = {}
@@ -46,9 +48,23 @@ class ToolDecisions:
 
     async def review(self, offering: Offering) -> Offering:
         """What may be shown of what a server offers now."""
+        if not self._context.is_open:
+            return offering
         found = await self.inspection.review(offering)
         self.synced_at = time.time()
         return found
+
+    def shown(self, server: Upstream) -> Offering | None:
+        """What may be shown of what a server offered when it was last read."""
+        member = self._context.members.find(server.definition.id)
+        if member is None or member.offering is None:
+            return None
+        return shown(member, member.offering)
+
+    def follow(self, event: ServerChanged) -> None:
+        """Compare all tools again when a server is renamed or gone."""
+        if event.change in (ServerChange.RENAMED, ServerChange.REMOVED):
+            self.inspection.look()
 
     # -- reading
 
@@ -57,12 +73,12 @@ class ToolDecisions:
         if member is not None:
             await self.wait_until_stored(member)  # what was just found is among them
             return await self._context.store.tools.all(member.id)
-        roster = self._context.roster
+        roster = self._context.members
         return [tool for tool in await self._context.store.tools.all() if tool.server_id in roster]
 
     async def some(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
         """These tools by their server's name and their own, as far as they are stored."""
-        known = [(self._context.roster.named(server), name) for server, name in pairs]
+        known = [(self._context.members.named(server), name) for server, name in pairs]
         members = {member.id: member for member, _ in known if member is not None}
         ids = [(member.id, name) for member, name in known if member is not None]
         found = await self._context.store.tools.some(ids)
@@ -86,7 +102,9 @@ class ToolDecisions:
 
     # -- changing
 
-    async def refresh(self, member: Member, actor: Principal) -> ToolChanges:
+    async def refresh(
+        self, member: Member, actor: Principal, reread: Callable[[Upstream], Awaitable[None]]
+    ) -> ToolChanges:
         """Read a server's lists again. Raises ServerError when it is not connected."""
         upstream = member.upstream
         if upstream.link is None:
@@ -95,7 +113,7 @@ class ToolDecisions:
             unchanged = len(member.offering.tools) if member.offering is not None else 0
             self._last[member.id] = ToolChanges(unchanged=unchanged)
             try:
-                await self._context.junction.live_catalog.reread(upstream)
+                await reread(upstream)
                 await self._shelving.settled(member)
             finally:
                 changes = self._last.pop(member.id)
@@ -172,11 +190,8 @@ class ToolDecisions:
         self.show(member)
 
     def show(self, member: Member) -> None:
-        """Put up what clients may see of a member's offers now."""
-        if member.offering is not None:
-            live_catalog = self._context.junction.live_catalog
-            listed = member.name in live_catalog.catalog.offerings
-            live_catalog.expect(shown(member, member.offering), listed=listed)
+        """Show clients what they may see of a member's tools now."""
+        member.upstream.emit(ServerChange.TOOLS)
 
     # -- what is told
 

@@ -4,11 +4,12 @@ A log message or a question that names no call reaches sessions of one principal
 alone has used the link it came on. Among several sessions of that principal a log message is told
 to each that can see the server; a question is put to the only one, and refused when there are more:
 the server would take the answer of the wrong window for its user's. What belongs to a call under
-way was handed to that call before it comes here. Changed lists are not handled here.
+way was handed to that call before it comes here. Changed lists are the catalog's matter.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from msgspec import Raw
@@ -17,23 +18,28 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND
+from mcp_junction.sessions.clients import ConnectedClients
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen, is_told_by
-from mcp_junction.sessions.subscriptions import Subscriptions
+from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
 
 LOG: Final = "log"
 QUESTION: Final = "question"
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
 
 class ServerMessages:
-    """Routes messages that belong to no call from servers to sessions."""
+    """Routes messages that belong to no call from servers to clients, and keeps servers informed
+    of what clients want to hear."""
 
-    def __init__(self, sessions: set[Session], subscriptions: Subscriptions) -> None:
-        self._sessions = sessions
-        self._subscriptions = subscriptions
+    def __init__(self, clients: ConnectedClients, tasks: TaskScope) -> None:
+        self._clients = clients
+        self._subscriptions = clients.subscriptions
+        self._tasks = tasks
         self.unattributed = {LOG: 0, QUESTION: 0}
         """How many were dropped or refused because nobody could know whose they are."""
 
@@ -41,7 +47,14 @@ class ServerMessages:
         """Count a message that was dropped or refused, because its session is unknown."""
         self.unattributed[LOG if method == LOG_MESSAGE else QUESTION] += 1
 
-    def log(self, upstream: Upstream, frame: Frame) -> None:
+    def receive(self, upstream: Upstream, frame: Frame) -> None:
+        """Hand on a notification of a server."""
+        if frame.method == LOG_MESSAGE:
+            self._log(upstream, frame)
+        elif frame.method == RESOURCE_UPDATED:
+            self._tell_updated(upstream, frame)
+
+    def _log(self, upstream: Upstream, frame: Frame) -> None:
         """Tell a log message to the sessions of the only principal that has used the link."""
         rank = levels.level_rank(frame.params)
         message = encode.notification(frame.method, frame.params)
@@ -56,7 +69,7 @@ class ServerMessages:
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
         return await sessions[0].ask(frame.method, frame.params)
 
-    def tell_updated(self, upstream: Upstream, frame: Frame) -> None:
+    def _tell_updated(self, upstream: Upstream, frame: Frame) -> None:
         """Tell subscribers of a resource that it changed, by the address they know it by.
 
         Where several principals use the link they are told nothing but that address.
@@ -75,6 +88,45 @@ class ServerMessages:
             else:
                 subscriber.notify(frame.method, frame.params)
 
+    # -- what servers are told
+
+    def follow(self, event: ServerChanged) -> None:
+        """Keep subscriptions under the server's key, and tell them to a server that lost them."""
+        if event.change is ServerChange.RENAMED:
+            self._subscriptions.rename(event.previous, event.server.key)
+        elif event.change is ServerChange.REMOVED:
+            self._subscriptions.forget(event.server.key)
+        elif event.change is ServerChange.RENEWED and event.source is not None:
+            self._tasks.spawn(self.remind(event.source))
+
+    async def remind(self, upstream: Upstream) -> None:
+        """Tell a server its log level and subscriptions: it forgets them with each connection."""
+        if upstream.is_pooled:
+            return  # what its callers want, each of their calls says
+        if any(session.log_level for session in self._clients.sessions):
+            await self._clients.set_log_level(upstream)
+        if upstream.session is None and upstream.primary is not None:
+            return  # nobody subscribes there
+        wanted = self._subscribed(upstream)
+        if upstream.is_stateless:  # all together are one request
+            await asyncio.gather(*map(upstream.subscribe, wanted))
+            return
+        for uri in wanted:
+            await upstream.subscribe(uri)
+
+    def _subscribed(self, upstream: Upstream) -> list[str]:
+        """The addresses of which this link tells a subscriber; each is noted as its user."""
+        wanted: list[str] = []
+        for uri in self._subscriptions.of(upstream.key, upstream.session):
+            names = self._subscriptions.names(upstream.key, uri)
+            subscribers = [one for one in names if is_told_by(upstream, one)]
+            wanted += [uri] if subscribers else []
+            for one in subscribers:
+                assert isinstance(one, Session | Listen)
+                if upstream.current is not None:
+                    upstream.current.users.note(one.principal)
+        return wanted
+
     def _sessions_of(self, upstream: Upstream) -> list[Session]:
         """The open sessions of the principal behind a link that can see its server."""
         if upstream.session is not None:
@@ -86,7 +138,7 @@ class ServerMessages:
             return []
         return [
             session
-            for session in self._sessions
+            for session in self._clients.sessions
             if session.is_open
             and session.principal.is_same(user)
             and session.endpoint.admits_server(upstream.key)

@@ -11,7 +11,7 @@ from typing import Final
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.model import LocalModel
-from mcp_junction.telemetry.events import ServerChanged
+from mcp_junction.upstream.events import ServerChanged
 
 _TURNS: Final = 10
 """Turns of the event loop that those who were woken get before time goes on."""

@@ -31,10 +31,10 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
+from mcp_junction.upstream.events import Inbox, ServerListeners, ServerSink
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.link import LinkEnd, LinkUsers
-from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
@@ -192,7 +192,7 @@ class FakeUpstream(Upstream):
         *,
         connected: bool = True,
         timeout_ms: int = 0,
-        observer: Observer | None = None,
+        listeners: ServerListeners | None = None,
         terms: ConnectPolicy | None = None,
         clock: Clock | None = None,
         era: Era = Era.HANDSHAKE,
@@ -209,7 +209,7 @@ class FakeUpstream(Upstream):
             ServerDefinition(key, transport, command="fake", timeout_ms=timeout_ms),
             opener=self._opened,
             hello=told,
-            observer=observer or DeafObserver(),
+            listeners=listeners or listeners_to(),
             terms=terms or ConnectPolicy(start_timeout=1.0),
             clock=clock or SystemClock(),
         )
@@ -252,26 +252,22 @@ def catalog_of(*upstreams: FakeUpstream) -> Catalog:
     return catalog
 
 
-class DeafObserver:
-    """An Observer that lets everything pass."""
+class DeafInbox:
+    """An Inbox that drops everything."""
 
-    def changed(self, upstream: Upstream) -> None:
+    def receive(self, upstream: Upstream, frame: Frame) -> None:
         return None
 
-    async def connected(self, upstream: Upstream) -> None:
-        return None
-
-    def renewed(self, upstream: Upstream) -> None:
-        return None
-
-    def heard(self, upstream: Upstream, frame: Frame) -> None:
-        return None
-
-    async def asked(self, upstream: Upstream, frame: Frame) -> Outcome:
+    async def ask(self, upstream: Upstream, frame: Frame) -> Outcome:
         return outcomes.failed(METHOD_NOT_FOUND, "nobody to ask")
 
-    def unattributed(self, upstream: Upstream, method: str) -> None:
+    def count_unattributed(self, method: str) -> None:
         return None
+
+
+def listeners_to(sink: ServerSink = lambda _: None, inbox: Inbox | None = None) -> ServerListeners:
+    """Listeners for a server outside of a Junction: no step has to be taken to connect it."""
+    return ServerListeners(sink, (), inbox or DeafInbox())
 
 
 def crossing(clock: Clock, seconds: float = 600.0) -> Crossing:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mcp_junction.errors import EraError, Phase, ServerError, circular_error
 from mcp_junction.protocol.versions import Era
 from mcp_junction.tasks import wait_unless
+from mcp_junction.upstream.events import ConnectStep
 from mcp_junction.upstream.failure_causes import add_cause
 from mcp_junction.upstream.hello import Greeting, Hello
 from mcp_junction.upstream.link import OwnedLink
 from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks
-from mcp_junction.upstream.observer import Observer
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.server import Upstream
@@ -38,7 +38,7 @@ class Connector:
         opener: Opener,
         hello: asyncio.Future[Hello],
         stop: asyncio.Event,
-        observer: Observer,
+        steps: Sequence[ConnectStep],
         quirks: ServerQuirks,
         listening: ServerListen,
     ) -> None:
@@ -46,7 +46,7 @@ class Connector:
         self._open = opener
         self._hello = hello
         self._stop = stop
-        self._observer = observer
+        self._steps = steps
         self._quirks = quirks
         self._listening = listening
 
@@ -92,7 +92,8 @@ class Connector:
         try:
             if link.era is Era.STATELESS:
                 await self._listening.begin(link, greeting)
-            await self._observer.connected(of)
+            for step in self._steps:
+                await step(of)
         except ServerError as error:
             if link.closed.done():
                 when = "before it had told what it offers"

@@ -4,7 +4,7 @@
 for the end, says what it was, and, when supervised, begins again. Nobody else enters or leaves the
 link. How a connection is made is in ``attempt``, what is kept open to hear of changes in
 ``listening``, further links to the same server in ``twins``, where calls wait in ``gate``. What to
-do with a server's tools is not decided here: an Observer is told.
+do with a server's tools is not decided here: its ServerListeners hear of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcp_junction.errors import EraError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.log_levels import covers_level
-from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND, Era
+from mcp_junction.protocol.versions import LIST_CHANGES, LOG_MESSAGE, METHOD_NOT_FOUND, Era
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
@@ -30,13 +30,13 @@ from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.connecting import Connector, Opener, as_server_error
+from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerListeners
 from mcp_junction.upstream.extra_links import ExtraLinks
 from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, own_meta
 from mcp_junction.upstream.link import OwnedLink, send_own_request
 from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks
-from mcp_junction.upstream.observer import Observer
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import SERVING, Condition, ServerState, can_follow
 
@@ -52,7 +52,7 @@ class Upstream:
         *,
         opener: Opener,
         hello: asyncio.Future[Hello],
-        observer: Observer,
+        listeners: ServerListeners,
         terms: ConnectPolicy,
         clock: Clock,
         session: object = None,
@@ -82,7 +82,9 @@ class Upstream:
         self.refused_eras: set[Era] = set()  # the eras it is not called in, in this life
         self.settled = asyncio.Event()
         self._open = opener
-        self._observer = observer
+        self._listeners = listeners
+        self.is_removed = False
+        """Whether it is no longer served: what it still says is dropped."""
         self._stop = asyncio.Event()
         self._hurried = asyncio.Event()
         self._given_up = asyncio.Event()
@@ -98,7 +100,7 @@ class Upstream:
             definition.key, self._meta, clock, self.renewed, terms, lists=primary is None
         )
         self._attempts = Connector(
-            self, opener, hello, self._stop, observer, self.quirks, self._listening
+            self, opener, hello, self._stop, listeners.steps, self.quirks, self._listening
         )
         self._extra_links = ExtraLinks(self, self._twin)
 
@@ -147,7 +149,7 @@ class Upstream:
         return Upstream(
             self.definition,
             opener=self._open,
-            observer=self._observer,
+            listeners=self._listeners,
             terms=msgspec.structs.replace(self.terms, attempts=None),  # a call waits for it
             clock=self.clock,
             **how,
@@ -365,22 +367,26 @@ class Upstream:
                 self.unattributed(frame.method)
             return
         heard = self._listening.sort(frame) if self.is_stateless else frame
-        if heard is not None:
-            self._observer.heard(self, heard)
+        if heard is None or self._root.is_removed:
+            return
+        if heard.method in LIST_CHANGES:
+            self.emit(ServerChange.LISTS, method=heard.method)
+        else:
+            self._listeners.inbox.receive(self, heard)
 
     async def asked(self, frame: Frame) -> Outcome:
         if self.is_pooled:
             self.unattributed(frame.method)
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
-        return await self._observer.asked(self, frame)
+        return await self._listeners.inbox.ask(self, frame)
 
     def unattributed(self, method: str) -> None:
-        self._observer.unattributed(self, method)
+        self._listeners.inbox.count_unattributed(method)
 
     def renewed(self) -> None:
         self.level = None
         if not self.is_pooled:
-            self._observer.renewed(self)
+            self.emit(ServerChange.RENEWED)
 
     # -- what went wrong
 
@@ -397,4 +403,14 @@ class Upstream:
             return
         assert can_follow(self.state, state), f"{self.state} -> {state}"
         self.state = state
-        self._observer.changed(self)
+        detail = self.error.message if self.error else self.condition.shortfall
+        self.emit(ServerChange.STATE, detail=detail)
+
+    def emit(self, change: ServerChange, **more: Any) -> None:
+        """Tell its sink of a change."""
+        self._listeners.sink(ServerChanged(self, change, self.state, **more))
+
+    @property
+    def _root(self) -> Upstream:
+        """The server that this is an extra link of, or itself."""
+        return self if self.primary is None else self.primary._root

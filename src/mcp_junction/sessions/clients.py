@@ -1,0 +1,114 @@
+"""ConnectedClients: the clients that are there now, and what they want to hear of changes.
+
+ClientRelay: passes on to servers what clients say to all of them, and what ends with a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from msgspec import Raw
+
+from mcp_junction.protocol.versions import LIST_CHANGES, LOG_LEVELS
+from mcp_junction.sessions.session import Session
+from mcp_junction.sessions.stateless import Listen, is_told_by
+from mcp_junction.sessions.subscriptions import Coalescer, Subscriptions
+from mcp_junction.tasks import TaskScope
+from mcp_junction.upstream.server import Upstream
+
+
+class ConnectedClients:
+    """Every session, every listening stream, and their subscriptions."""
+
+    def __init__(self) -> None:
+        self.sessions: set[Session] = set()
+        self.listens: set[Listen] = set()
+        self.subscriptions = Subscriptions()
+        self._announcers = {
+            method: Coalescer(partial(self._announce, method)) for method in LIST_CHANGES
+        }
+        self._changed_at: dict[str, int] = {}
+
+    def announce(self, methods: Iterable[str], generation: int) -> None:
+        """Tell clients, a moment later, that lists changed in this generation of the catalog."""
+        for method in methods:
+            self._changed_at[method] = generation
+            self._announcers[method].changed()
+
+    def _announce(self, method: str) -> None:
+        for session in self.sessions:
+            seen = session.listed.get(method) if session.listed else None
+            if seen is not None and seen < self._changed_at[method]:
+                session.notify(method)
+        for listen in self.listens:
+            if method in listen.announcements:
+                listen.notify(method)
+
+    async def set_log_level(self, upstream: Upstream) -> None:
+        """Tell a server the lowest log level that a client of it wants."""
+        sessions = self.sessions if upstream.session is None else {_session_of(upstream)}
+        wanted = [one.log_level or 0 for one in sessions if one.is_open and one.may_call]
+        if wanted:
+            await upstream.set_log_level(LOG_LEVELS[min(wanted)], exactly=True)
+
+    def close(self, reason: str) -> None:
+        """Announce nothing more, and end every session."""
+        for announcer in self._announcers.values():
+            announcer.close()
+        for session in self.sessions:
+            session.close(reason)
+
+
+class ClientRelay:
+    """From clients to servers."""
+
+    def __init__(
+        self, servers: Mapping[str, Upstream], clients: ConnectedClients, tasks: TaskScope
+    ) -> None:
+        self._servers = servers
+        self._clients = clients
+        self._tasks = tasks
+
+    def notify_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
+        """Pass a client's notification on to every server."""
+        for upstream in self._links():
+            whose = session if upstream.is_isolated else None
+            if upstream.link is not None and upstream.session is whose:
+                upstream.link.notify(method, params)
+
+    async def update_log_levels(self) -> None:
+        """Tell every server the log level that is wanted of it now."""
+        await asyncio.gather(*map(self._clients.set_log_level, self._links()))
+
+    def end_session(self, session: Session) -> None:
+        """End what servers hold for a session that is over."""
+        self._clients.sessions.discard(session)
+        for upstream in self._servers.values():
+            upstream.end_session(session)
+        self._unsubscribe(session)
+
+    def end_listen(self, listen: Listen) -> None:
+        """End what servers hold for a listening stream that is over."""
+        self._clients.listens.discard(listen)
+        self._unsubscribe(listen)
+
+    def _links(self) -> list[Upstream]:
+        return [u for server in self._servers.values() for u in (server, *server.extra_links)]
+
+    def _unsubscribe(self, subscriber: object) -> None:
+        """Unsubscribe from what nobody else wants to hear of."""
+        for server, uri in self._clients.subscriptions.drop(subscriber):
+            upstream = self._servers.get(server)
+            if upstream is not None and is_told_by(upstream, subscriber):
+                self._tasks.spawn(self._unsubscribe_from(upstream, uri))
+
+    async def _unsubscribe_from(self, upstream: Upstream, uri: str) -> None:
+        if not self._clients.subscriptions.names(upstream.key, uri):  # else one came meanwhile
+            await upstream.unsubscribe(uri)
+
+
+def _session_of(upstream: Upstream) -> Session:
+    assert isinstance(upstream.session, Session)
+    return upstream.session
