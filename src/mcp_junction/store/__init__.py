@@ -1,7 +1,7 @@
-"""What must survive a restart: one schema, written once, on SQLite or PostgreSQL.
+"""Everything that survives a restart: one schema, written once, on SQLite or PostgreSQL.
 
-Nouns: *Store* (all shelves of one database), *shelf* (one noun's records: servers, tools, offers,
-history, keys, settings, events, audit), *Database* (the protocol that the two backends fulfil),
-*Script* (one transaction, as a dialogue of statements and rows). Not a cache, and never on the path
-of a call: what calls read is the Snapshot.
+Nouns: *Store* (all tables of one database), *Servers*, *Tools*, *Skills*, *KeyTable*, *Events*,
+*AuditTrail* (its tables), *Table* (converts records to rows), *Database* (the protocol of the two
+backends), *Script* (one transaction, as a generator of statements). Not a cache, and never on the
+path of a call: calls read the Snapshot.
 """

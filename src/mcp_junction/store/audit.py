@@ -1,7 +1,7 @@
-"""Audit: the shelf of its pages and of who writes them. What a chain is, is ``audit/``'s business.
+"""AuditTrail: the tables of audit pages, their writers and open intents. ``audit/`` makes pages.
 
-Pages are only ever appended, and removed from the old end of a chain. Rows are looked for in the
-pages of their time, newest first: a page whose bytes do not hold what is asked for is not read.
+Pages are only appended, and removed from the old end of a chain. A query reads the pages of its
+time, newest first, and only those whose bytes contain what it looks for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import msgspec
 from mcp_junction.store.database import (
     Batch,
     Compute,
-    Database,
     Dialect,
     Query,
     Row,
     Rows,
     Script,
+    StoreTable,
     insert,
+    placeholders,
+    transaction,
 )
 from mcp_junction.store.records import (
     AuditHead,
@@ -34,62 +36,82 @@ from mcp_junction.store.table import UNREADABLE, Table
 
 WRITERS = Table("audit_writers", AuditWriter)
 PAGES = Table("audit_pages", AuditPage)
-_SELECT: Final = f"SELECT {PAGES.selected} FROM audit_pages"
 _ADD: Final = (
     f"{insert('audit_pages', PAGES.columns)} ON CONFLICT (writer, last_seq) DO NOTHING RETURNING 1"
 )
 _HEAD: Final = "audit_pages.writer, audit_pages.last_seq, audit_pages.mac"
 _AT_ONCE: Final = 20
-"""Pages that are looked through at a time."""
+"""Pages that are read at a time."""
 _EQUAL: Final = ("kind", "actor", "action", "server_id", "target", "correlation_id", "outcome")
 _HOLDS: Final = {Dialect.SQLITE: "instr(body, ?) > 0", Dialect.POSTGRES: "position(? IN body) > 0"}
 _encode = msgspec.json.Encoder().encode
 
 _Place: TypeAlias = tuple[float, str, int]
-"""When a row or a page is from, and where it is."""
+"""The time of a row or page, its writer and its number."""
 
 
-class AuditTrail:
+class AuditTrail(StoreTable):
     """All chains of the audit."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # -- writing
 
     async def append(self, seal: Callable[[], SealedPage], *, durable: bool) -> None:
-        """Store the page that ``seal`` gives; it is called off the event loop.
+        """Store the page that ``seal`` makes; it is called off the event loop.
 
-        The same page may be given again when nobody knows whether the first time succeeded.
+        The same page may be given again when it is not known whether the first time succeeded.
         """
         await self._database.write(_append(seal), durable=durable)
 
-    async def enter(self, writer: AuditWriter) -> AuditHead | None:
-        """Make a writer known; where the chain of the writer that opened last before it ends."""
-        return await self._database.write(_enter(writer))
+    @transaction()
+    def enter(self, writer: AuditWriter) -> Script[AuditHead | None]:
+        """Register a writer; return the end of the chain that was opened last before it."""
+        before = yield Query(
+            f"SELECT {_HEAD} FROM audit_pages JOIN audit_writers w ON w.writer = audit_pages.writer"
+            " ORDER BY w.opened_at DESC, audit_pages.last_seq DESC LIMIT 1"
+        )
+        yield Query(insert("audit_writers", WRITERS.columns), WRITERS.values(writer))
+        return _head(before[0]) if before else None
 
-    async def leave(self, writers: Sequence[str], now: float) -> None:
-        """Note that writers have ended."""
-        await self._database.write(_leave(writers, now))
+    @transaction()
+    def leave(self, writers: Sequence[str], now: float) -> Script[None]:
+        """Record that writers have ended."""
+        for writer in sorted(writers):
+            yield Query("UPDATE audit_writers SET closed_at = ? WHERE writer = ?", (now, writer))
 
-    async def seen(self, writer: str, now: float) -> None:
-        await self._database.write(_seen(writer, now), durable=False)
+    @transaction(durable=False)
+    def seen(self, writer: str, now: float) -> Script[None]:
+        """Record that a writer is alive."""
+        yield Query("UPDATE audit_writers SET seen_at = ? WHERE writer = ?", (now, writer))
 
-    async def retire(self, old: AuditHead) -> int:
-        """Remove the old end of a chain; how many rows that were."""
-        return await self._database.write(_retire(old.writer, old.seq))
+    @transaction()
+    def retire(self, old: AuditHead) -> Script[int]:
+        """Remove the old end of a chain, and return how many rows that were."""
+        through = (old.writer, old.seq)
+        (counted,) = yield Query(
+            "SELECT sum(last_seq - first_seq + 1) FROM audit_pages"
+            " WHERE writer = ? AND last_seq <= ?",
+            through,
+        )
+        yield Query("DELETE FROM audit_pages WHERE writer = ? AND last_seq <= ?", through)
+        yield Query("DELETE FROM audit_open WHERE writer = ? AND seq <= ?", through)
+        yield Query(
+            "DELETE FROM audit_writers WHERE writer = ? AND closed_at IS NOT NULL AND NOT EXISTS"
+            " (SELECT 1 FROM audit_pages WHERE audit_pages.writer = audit_writers.writer)",
+            (old.writer,),
+        )
+        return int(counted[0] or 0)
 
     # -- reading
 
     async def rows(self, asked: AuditQuery) -> list[AuditRow]:
-        """Newest first."""
+        """Read the rows that a query asks for, newest first."""
         found: list[AuditRow] = []
         after: _Place | None = None
         while asked.limit > 0:
             query = self._pages_for(asked, after)
-            after, rows = await self._database.read(query, lambda got: _look_through(got, asked))
+            after, rows = await self._database.read(query, lambda got: _search_pages(got, asked))
             found = sorted([*found, *rows], key=_when, reverse=True)[: asked.limit]
-            # What is in pages still unread is not younger than the end of the last one read.
+            # No row of an unread page is younger than the end of the last page read.
             if after is None or (len(found) == asked.limit and found[-1].at > after[0]):
                 break
         return found
@@ -111,31 +133,30 @@ class AuditTrail:
                 tests.append(_HOLDS[self._database.dialect])
                 args.append(_encode(value.encode("utf-8", "replace").decode()))
         order = "ORDER BY last_at DESC, writer DESC, last_seq DESC LIMIT ?"
-        return Query(f"{_SELECT} WHERE {' AND '.join(tests)} {order}", (*args, _AT_ONCE))
+        return PAGES.select(f"WHERE {' AND '.join(tests)} {order}", (*args, _AT_ONCE))
 
     async def pages(self, writer: str, after: int = 0, limit: int = _AT_ONCE) -> list[AuditPage]:
-        """One chain's pages that end after a row, oldest first."""
-        query = Query(
-            f"{_SELECT} WHERE writer = ? AND last_seq > ? ORDER BY last_seq LIMIT ?",
-            (writer, after, limit),
+        """Read the pages of one chain that end after a row, oldest first."""
+        query = PAGES.select(
+            "WHERE writer = ? AND last_seq > ? ORDER BY last_seq LIMIT ?", (writer, after, limit)
         )
         return await self._database.read(query, _pages)
 
     async def writers(self) -> list[AuditWriter]:
-        """By the time they opened."""
-        query = Query(f"SELECT {WRITERS.selected} FROM audit_writers ORDER BY opened_at, writer")
+        """Read all writers, by the time they opened."""
+        query = WRITERS.select("ORDER BY opened_at, writer")
         return await self._database.read(query, WRITERS.records)
 
     async def chains(self) -> list[str]:
-        """Whose pages there are, entered or not."""
+        """Return the writers of all stored pages, registered or not."""
         query = Query("SELECT DISTINCT writer FROM audit_pages ORDER BY writer")
         return await self._database.read(query, lambda rows: [row[0] for row in rows])
 
     async def open_intents(self, writers: Sequence[str], limit: int = 10_000) -> list[AuditRow]:
-        """Intents of these writers that no outcome has closed."""
+        """Read the intents of these writers that no outcome has closed."""
         if not writers:
             return []
-        whose = f"IN ({', '.join('?' * len(writers))})"
+        whose = f"IN ({placeholders(writers)})"
         query = Query(
             f"SELECT writer, seq FROM audit_open WHERE writer {whose} ORDER BY writer, seq LIMIT ?",
             (*writers, limit),
@@ -143,8 +164,8 @@ class AuditTrail:
         wanted = await self._database.read(query, lambda rows: {(r[0], int(r[1])) for r in rows})
         if not wanted:
             return []
-        query = Query(
-            f"{_SELECT} WHERE writer {whose} AND EXISTS (SELECT 1 FROM audit_open o"
+        query = PAGES.select(
+            f"WHERE writer {whose} AND EXISTS (SELECT 1 FROM audit_open o"
             " WHERE o.writer = audit_pages.writer AND o.seq >= audit_pages.first_seq"
             " AND o.seq <= audit_pages.last_seq) ORDER BY writer, last_seq",
             writers,
@@ -152,7 +173,7 @@ class AuditTrail:
         return await self._database.read(query, lambda rows: _those(rows, wanted))
 
     async def oldest_ends(self, before: float) -> list[AuditHead]:
-        """Of each chain, the end of the part that is older than a time."""
+        """Find, in each chain, the end of the part that is older than a time."""
         query = Query(
             f"SELECT {_HEAD} FROM audit_pages JOIN (SELECT writer, max(last_seq) AS seq"
             " FROM audit_pages WHERE last_at < ? GROUP BY writer) old"
@@ -176,41 +197,8 @@ def _append(seal: Callable[[], SealedPage]) -> Script[None]:
         yield Batch("DELETE FROM audit_open WHERE writer = ? AND seq = ?", sealed.closes)
 
 
-def _enter(writer: AuditWriter) -> Script[AuditHead | None]:
-    before = yield Query(
-        f"SELECT {_HEAD} FROM audit_pages JOIN audit_writers w ON w.writer = audit_pages.writer"
-        " ORDER BY w.opened_at DESC, audit_pages.last_seq DESC LIMIT 1"
-    )
-    yield Query(insert("audit_writers", WRITERS.columns), WRITERS.values(writer))
-    return _head(before[0]) if before else None
-
-
-def _leave(writers: Sequence[str], now: float) -> Script[None]:
-    for writer in sorted(writers):
-        yield Query("UPDATE audit_writers SET closed_at = ? WHERE writer = ?", (now, writer))
-
-
-def _seen(writer: str, now: float) -> Script[None]:
-    yield Query("UPDATE audit_writers SET seen_at = ? WHERE writer = ?", (now, writer))
-
-
-def _retire(writer: str, through: int) -> Script[int]:
-    (counted,) = yield Query(
-        "SELECT sum(last_seq - first_seq + 1) FROM audit_pages WHERE writer = ? AND last_seq <= ?",
-        (writer, through),
-    )
-    yield Query("DELETE FROM audit_pages WHERE writer = ? AND last_seq <= ?", (writer, through))
-    yield Query("DELETE FROM audit_open WHERE writer = ? AND seq <= ?", (writer, through))
-    yield Query(
-        "DELETE FROM audit_writers WHERE writer = ? AND closed_at IS NOT NULL AND NOT EXISTS"
-        " (SELECT 1 FROM audit_pages WHERE audit_pages.writer = audit_writers.writer)",
-        (writer,),
-    )
-    return int(counted[0] or 0)
-
-
 def _pages(rows: Rows) -> list[AuditPage]:
-    """Those that can be read: verification finds that the others are missing."""
+    """Decode the pages that can be read; verification reports the others as missing."""
     found = []
     for row in rows:
         try:
@@ -230,16 +218,16 @@ def _head(row: Row) -> AuditHead:
     return AuditHead(row[0], int(row[1]), bytes(row[2]))
 
 
-def _look_through(rows: Rows, asked: AuditQuery) -> tuple[_Place | None, list[AuditRow]]:
-    """What is asked for, in some pages; and, if there may be more pages, where these ended."""
-    found = [row for page in _pages(rows) for row in page.rows() if _is_asked(row, asked)]
+def _search_pages(rows: Rows, asked: AuditQuery) -> tuple[_Place | None, list[AuditRow]]:
+    """Find the rows asked for in some pages; return where these ended if there may be more."""
+    found = [row for page in _pages(rows) for row in page.rows() if _matches(row, asked)]
     if len(rows) < _AT_ONCE:
         return None, found
     last = dict(zip(PAGES.columns, rows[-1], strict=True))
     return (last["last_at"], last["writer"], last["last_seq"]), found
 
 
-def _is_asked(row: AuditRow, asked: AuditQuery) -> bool:
+def _matches(row: AuditRow, asked: AuditQuery) -> bool:
     for column in _EQUAL:
         value = getattr(asked, column)
         if value is not None and getattr(row, column) != value:

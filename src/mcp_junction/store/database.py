@@ -1,4 +1,4 @@
-"""Database: what a backend is; Script: a transaction that knows no backend; and migrations.
+"""Database: the protocol of both backends; Script: a transaction for either; and migrations.
 
 Migrations are numbered SQL files, applied in order, each once, by one process at a time.
 """
@@ -6,18 +6,20 @@ Migrations are numbered SQL files, applied in order, each once, by one process a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from enum import StrEnum
+from functools import wraps
 from importlib import resources
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from mcp_junction.errors import UsageError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 PATIENCE: Final = 4.0
-"""Seconds without progress after which a database is down: callers know within five."""
+"""Seconds without progress after which a database counts as down."""
 Row: TypeAlias = Sequence[Any]
 Rows: TypeAlias = Sequence[Row]
 
@@ -28,7 +30,7 @@ class Dialect(StrEnum):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One statement; answered with its rows. After the ``only`` one of a script comes none."""
+    """One statement; the script is sent its rows. ``only``: the script has no other statement."""
 
     sql: str
     args: Sequence[Any] = ()
@@ -36,14 +38,14 @@ class Query(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One statement, once for each row of arguments; answered with nothing."""
+    """One statement, run once for each row of arguments."""
 
     sql: str
     rows: Rows
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Rows that are certain to be new, the fastest way in; answered with nothing."""
+    """New rows of a table, inserted the fastest way."""
 
     table: str
     columns: Sequence[str]
@@ -51,7 +53,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Compute(msgspec.Struct, frozen=True):
-    """Work that must not be done on the event loop; answered with what it gives, as one row."""
+    """Work to do off the event loop; the script is sent its result, as one row."""
 
     work: Callable[[], Any]
 
@@ -61,32 +63,67 @@ Script: TypeAlias = Generator[Statement, Rows, T]
 
 
 class Database(Protocol):
-    """One opened database. Every method may raise StoreUnavailable."""
+    """An open database. Every method may raise StoreUnavailable."""
 
     dialect: Dialect
 
     async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
-        """What ``make`` makes of the rows; it is called off the loop where that is possible."""
+        """Return ``make(rows)``; ``make`` is called off the event loop where that is possible."""
         ...
 
     async def write(self, script: Script[T], *, durable: bool = True) -> T:
-        """Run a script in one transaction; what it returns, once that is committed.
+        """Run a script in one transaction, and return its result once that is committed.
 
-        ``durable`` means that not even a power failure takes it back. Raises AlreadyExists when a
-        unique name is taken; whatever the script raises undoes it.
+        ``durable``: it survives a power failure. Raises AlreadyExists when a unique name is taken.
+        Whatever the script raises rolls the transaction back.
         """
         ...
 
     async def close(self) -> None: ...
 
 
+class StoreTable:
+    """Base of the store's tables: holds the database for the methods marked ``transaction``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
+S = TypeVar("S", bound=StoreTable)
+
+
+def transaction(
+    *, durable: bool = True
+) -> Callable[
+    [Callable[Concatenate[S, P], Script[T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+]:
+    """Decorate a method that is a Script: calling it runs the script in one transaction."""
+
+    def decorate(
+        script: Callable[Concatenate[S, P], Script[T]],
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        @wraps(script)
+        async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await self._database.write(script(self, *args, **kwargs), durable=durable)
+
+        return run
+
+    return decorate
+
+
+def placeholders(values: Sequence[object]) -> str:
+    """Make the placeholders of an IN list; NULL, which matches nothing, for an empty one."""
+    return ", ".join("?" * len(values)) or "NULL"
+
+
 def insert(table: str, columns: Sequence[str]) -> str:
+    """Make an INSERT statement with a placeholder for each column."""
     marks = ", ".join("?" * len(columns))
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
 
 
 def bump(topic: str, by: int = 1) -> Query:
-    """Count a topic up, and hold it until the transaction ends: nobody else's number is between."""
+    """Increment a topic's counter, and lock it until the transaction ends."""
     return Query(
         "INSERT INTO counters (topic, value) VALUES (?, ?) ON CONFLICT (topic)"
         " DO UPDATE SET value = counters.value + excluded.value RETURNING value",
@@ -94,12 +131,7 @@ def bump(topic: str, by: int = 1) -> Query:
     )
 
 
-def statements(sql: str) -> list[str]:
-    """The single statements of a file."""
-    return [part.strip() for part in sql.split(";\n") if part.strip()]
-
-
-# PostgreSQL: any number that is only ours. SQLite needs none: its write lock is the guard.
+# PostgreSQL: an advisory lock that nobody else uses. SQLite needs none: it has one write lock.
 _LOCK: Final = 0x6A756E63
 
 
@@ -110,7 +142,7 @@ class Migration(NamedTuple):
 
 
 def migrations() -> list[Migration]:
-    """All that this program knows, in order."""
+    """Read the migrations that this program has, in order."""
     found = []
     for file in resources.files("mcp_junction.store").joinpath("migrations").iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
@@ -120,7 +152,7 @@ def migrations() -> list[Migration]:
 
 
 def in_dialect(sql: str, dialect: Dialect) -> str:
-    """The lines of a migration that are meant for one dialect."""
+    """Select the lines of a migration that are for one dialect."""
     kept = []
     for line in sql.splitlines():
         text, marked, only = line.partition("-- only ")
@@ -132,7 +164,7 @@ def in_dialect(sql: str, dialect: Dialect) -> str:
 
 
 def migrate(dialect: Dialect) -> Script[int]:
-    """Bring the schema up to date; the number it then has."""
+    """Bring the schema up to date, and return its number."""
     if dialect is Dialect.POSTGRES:
         yield Query("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
     yield Query(
@@ -150,8 +182,9 @@ def migrate(dialect: Dialect) -> Script[int]:
         )
     for migration in known:
         if migration.number not in applied:
-            for sql in statements(in_dialect(migration.sql, dialect)):
-                yield Query(sql)
+            for sql in in_dialect(migration.sql, dialect).split(";\n"):
+                if sql.strip():
+                    yield Query(sql.strip())
             yield Query(
                 "INSERT INTO migrations (number, name, applied_at) VALUES (?, ?, ?)",
                 (migration.number, migration.name, time.time()),

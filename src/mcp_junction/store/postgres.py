@@ -1,12 +1,12 @@
 """PostgresDatabase: a pool of asyncpg connections. Imported only when a store's URL asks for it.
 
-Every write is durable here: the server may crash while we live, and rows that it forgot would look
-like rows that somebody took out. Reads are tried once more when their connection turns out to be
-dead; writes never are, because nobody knows.
+Every write is durable: rows that a crashed server forgot would look as if somebody had removed
+them. A read is retried once when its connection turns out to be dead; a write never is, because it
+may have been executed.
 
-Every error of PostgreSQL, asyncpg or the network becomes StoreUnavailable here, but for two that
-callers can do something about: a name that is taken, and a value that no database takes. A
-connection whose statement was not answered in time is ended at once: there is nothing to wait for.
+Errors of PostgreSQL, asyncpg or the network become StoreUnavailable, except two that callers can
+act on: a name that is taken (AlreadyExists), and a value that PostgreSQL does not store
+(StoreError). A connection whose statement is not answered in time is terminated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ACQUIRE: Final = 2.0
 _CONNECT: Final = 2.0
 _CLOSE: Final = 5.0
 _FEW: Final = 200
-"""Rows that are made into records on the event loop; more are made in a thread."""
+"""At most so many rows are converted on the event loop; more are converted in a thread."""
 _MIGRATION: Final = 60.0
 """Seconds for each statement of a migration: another process may be migrating, too."""
 _FAILED: Final = (
@@ -75,7 +75,7 @@ class PostgresDatabase:
         connection_class: type[Any] = asyncpg.Connection,
         patience: float = PATIENCE,
     ) -> PostgresDatabase:
-        """Connect, and bring the schema up to date."""
+        """Connect, and migrate the schema."""
         try:
             pool = await asyncpg.create_pool(
                 url,
@@ -94,7 +94,7 @@ class PostgresDatabase:
         database = cls(pool, patience)
         try:
             await database._write(migration, _MIGRATION)
-        except BaseException:
+        except BaseException:  # also when cancelled: nobody else would close the pool
             pool.terminate()
             raise
         return database
@@ -157,7 +157,7 @@ class _Progress:
 
 @contextmanager
 def _as_store_errors() -> Iterator[None]:
-    """Turn every error of the driver into one of the store's."""
+    """Turn errors of the driver into errors of the store."""
     try:
         yield
     except asyncpg.IntegrityConstraintViolationError as error:
@@ -171,7 +171,7 @@ def _as_store_errors() -> Iterator[None]:
 
 @contextmanager
 def _terminate_on_timeout(connection: Any) -> Iterator[None]:
-    """Terminate a connection when the wait for its statement ends early.
+    """Terminate a connection when waiting for its statement is given up.
 
     The pool would first ask the server to cancel the statement, and wait for its answer.
     """
@@ -188,8 +188,8 @@ async def _transact(connection: Any, script: Script[T], progress: _Progress) -> 
     try:
         result = await _drive(connection, script, progress)
     except (TimeoutError, asyncio.CancelledError):
-        raise  # the connection is ended, and the transaction with it
-    except BaseException:
+        raise  # the connection is terminated, and the transaction with it
+    except Exception:  # whatever a script raises undoes it
         if not connection.is_closed():
             await transaction.rollback()
         raise
@@ -198,7 +198,7 @@ async def _transact(connection: Any, script: Script[T], progress: _Progress) -> 
 
 
 async def _drive(connection: Any, script: Script[T], progress: _Progress) -> T:
-    """Play the database's part in a script."""
+    """Run the statements of a script."""
     try:
         statement = next(script)
         while True:
@@ -227,7 +227,7 @@ async def _run(connection: Any, statement: Statement, progress: _Progress) -> Ro
 
 @lru_cache(maxsize=512)
 def _numbered(sql: str) -> str:
-    """Our placeholders as PostgreSQL's. No statement of ours holds a question mark otherwise."""
+    """Replace ``?`` by PostgreSQL's placeholders. No statement has a question mark otherwise."""
     parts = sql.split("?")
     return parts[0] + "".join(f"${number}{part}" for number, part in enumerate(parts[1:], 1))
 

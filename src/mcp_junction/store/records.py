@@ -1,7 +1,7 @@
-"""Records: what the store keeps, as it is handed out. Frozen; a change makes another one.
+"""Records: the frozen structs that the store's tables read and write.
 
-Times are seconds since 1970. A record's fields, in their order, are its table's columns. What comes
-in thousands is out of the collector's sight (``gc=False``): no record refers back to itself.
+Times are seconds since 1970. A record's fields, in their order, are its table's columns. Records
+that come in thousands are not tracked by the garbage collector (``gc=False``).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ STANDING = frozenset(
 
 
 class ToolDefinitionRow(msgspec.Struct, frozen=True, gc=False):
-    """One tool, prompt, resource or template as a server tells of it. The hash is for tools."""
+    """One tool, prompt, resource or template as its server defines it. Only tools have a hash."""
 
     name: str
     definition: bytes
@@ -96,7 +96,7 @@ class ToolDefinitionRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolRecord(msgspec.Struct, frozen=True, gc=False):
-    """A tool: what its server says, and what the operator has decided about it."""
+    """A tool: its server's definition, and what operators decided about it."""
 
     id: str
     server_id: str
@@ -142,11 +142,11 @@ DECIDED = frozenset(
         "is_classified",
     }
 )
-"""What may be changed in a tool; the rest is its server's word, or the pin."""
+"""Fields of a tool that operators may change; the rest comes from its server, or is the pin."""
 
 
 class ToolChanges(msgspec.Struct, frozen=True):
-    """What a new list of a server's tools has changed. Changed ones as (before, after)."""
+    """What a server's new list of tools changed; ``changed`` has pairs (before, after)."""
 
     added: list[ToolRecord] = []
     changed: list[tuple[ToolRecord, ToolRecord]] = []
@@ -158,7 +158,7 @@ class ToolChanges(msgspec.Struct, frozen=True):
 
 
 class ToolCount(msgspec.Struct, frozen=True):
-    """How many tools there are, and how many of them are what."""
+    """How many tools a server has, and how many are classified, quarantined or disabled."""
 
     total: int
     classified: int
@@ -167,9 +167,9 @@ class ToolCount(msgspec.Struct, frozen=True):
 
 
 class SkillRecord(msgspec.Struct, frozen=True):
-    """A skill: what it is called and means, and the vector of what has it.
+    """A skill: its name and description, and the mean vector of the tools that have it.
 
-    ``marked`` counts what should change the vector, ``computed`` how far it has followed.
+    ``marked`` counts the reasons to compute the vector again, ``computed`` those it has followed.
     """
 
     id: str
@@ -185,14 +185,14 @@ class SkillRecord(msgspec.Struct, frozen=True):
 
 
 class PendingTool(msgspec.Struct, frozen=True, gc=False):
-    """A tool that nobody has classified as it is now, with its vector if that is known."""
+    """A tool whose current definition is not classified, with its vector if that is stored."""
 
     tool: ToolRecord
     embedding: bytes | None
 
 
 class Classified(msgspec.Struct, frozen=True, gc=False):
-    """What a classification says of a tool that had this hash: skills, the likeliest first.
+    """The classification of a tool that had this hash: its skills, the likeliest first.
 
     The vector is None where it is stored already.
     """
@@ -205,7 +205,7 @@ class Classified(msgspec.Struct, frozen=True, gc=False):
 
 
 class OfferRecord(msgspec.Struct, frozen=True, gc=False):
-    """A prompt, resource or template, as its server tells of it."""
+    """A prompt, resource or template, as its server defines it."""
 
     server_id: str
     kind: str
@@ -232,7 +232,7 @@ class HistoryRecord(msgspec.Struct, frozen=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """What is kept of a key: a hash of its secret, never the key."""
+    """A bearer key as it is stored: a hash of its secret, never the key."""
 
     id: str
     role: str
@@ -257,7 +257,7 @@ class SettingRecord(msgspec.Struct, frozen=True):
 
 
 class NewEvent(msgspec.Struct, frozen=True):
-    """Something that happened, before it has a number."""
+    """An event that has no number yet."""
 
     type: str
     data: dict[str, Any]
@@ -267,7 +267,7 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened. Numbers have no gaps and are never used twice."""
+    """A stored event. Numbers have no gaps and are never used twice."""
 
     seq: int
     at: float
@@ -306,7 +306,7 @@ _decode_row = msgspec.json.Decoder(AuditRow).decode
 
 
 class AuditPage(msgspec.Struct, frozen=True, gc=False):
-    """Rows of one writer that were stored together, and the mac that chains them to those before.
+    """Audit rows that were stored together, with the MAC that chains them to the page before.
 
     ``body`` has a row a line, ``tags`` sixteen bytes for each.
     """
@@ -325,7 +325,7 @@ class AuditPage(msgspec.Struct, frozen=True, gc=False):
         return self.body.split(b"\n")
 
     def rows(self) -> Iterator[AuditRow]:
-        """Those that can be read: to say what is wrong with the others is verification's part."""
+        """Decode the rows that can be read; verification reports the others."""
         for line in self.lines:
             try:
                 yield _decode_row(line)
@@ -334,7 +334,7 @@ class AuditPage(msgspec.Struct, frozen=True, gc=False):
 
 
 class SealedPage(msgspec.Struct, frozen=True, gc=False):
-    """A new page, and what it means for intents: which are open after it, which it closes."""
+    """A new page, with the intents that it opens and those that it closes."""
 
     page: AuditPage
     opens: Sequence[int]
@@ -342,7 +342,7 @@ class SealedPage(msgspec.Struct, frozen=True, gc=False):
 
 
 class AuditHead(msgspec.Struct, frozen=True):
-    """A place in a chain: all rows up to ``seq`` are there if it ends in this mac."""
+    """A place in a chain: the number of a page's last row, and the page's MAC."""
 
     writer: str
     seq: int
@@ -350,7 +350,7 @@ class AuditHead(msgspec.Struct, frozen=True):
 
 
 class AuditWriter(msgspec.Struct, frozen=True):
-    """Who writes one chain of the audit."""
+    """A process that writes one chain of the audit."""
 
     writer: str
     key_id: str
@@ -362,7 +362,7 @@ class AuditWriter(msgspec.Struct, frozen=True):
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of the audit are asked for; newest first."""
+    """A query for rows of the audit, newest first."""
 
     kind: str | None = None
     actor: str | None = None
@@ -375,4 +375,4 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     limit: int = 100
     before: tuple[float, str, int] | None = None
-    """(at, writer, seq) of the last row that was seen."""
+    """(at, writer, seq) of the last row of the page before."""

@@ -19,8 +19,8 @@ from mcp_junction.errors import (
 )
 from mcp_junction.store.database import Batch, Database, Query, Row, Rows, Script, bump, insert
 from mcp_junction.store.records import DEFINING, STANDING, HistoryEvent, HistoryRecord, ServerRecord
-from mcp_junction.store.skills import held, marked
 from mcp_junction.store.table import UNREADABLE, Table
+from mcp_junction.store.tools import lock_skills, mark_skills
 
 SERVERS_TABLE = Table(
     "servers",
@@ -174,9 +174,9 @@ class Servers:
 
     def _remove(self, server_id: str, version: int | None) -> Script[ServerRecord]:
         server = yield from self._locked(server_id, version)
-        yield held()
+        yield lock_skills()
         rows = yield Query(_SKILLS_OF, (server_id,))
-        yield marked(row[0] for row in rows)
+        yield mark_skills(row[0] for row in rows)
         yield Query("DELETE FROM servers WHERE id = ?", (server_id,))
         yield bump(SERVERS_TOPIC)
         yield bump("tools")

@@ -1,8 +1,8 @@
-"""ServingLock: at most one serving process for a SQLite file. Commands do not ask for it.
+"""ServingLock: lets at most one process serve from a SQLite file. Commands do not take it.
 
-The lock is a file beside the database, locked with flock: the operating system lets it go when the
-process ends, however it ends. What is written in the file only tells who has it. PostgreSQL needs
-no lock: its replicas learn of each other's changes.
+The lock is a file beside the database, locked with flock: the operating system releases it when the
+process ends, however it ends. The content of the file only names the holder. PostgreSQL needs no
+lock: its replicas learn of each other's changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ServingProcess(msgspec.Struct, frozen=True):
 
     pid: int
     since: str
-    """When it began, as a person reads it."""
+    """When it took the lock, for a message."""
 
 
 class ServingLock:
@@ -34,7 +34,7 @@ class ServingLock:
 
     def __init__(self, database: Path) -> None:
         self._database = database
-        real = database.resolve()  # by whichever name it is reached
+        real = database.resolve()  # links to one file share its lock
         self._path = real.with_name(real.name + SUFFIX)
         self._descriptor: int | None = None
 
@@ -67,13 +67,13 @@ class ServingLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.ftruncate(descriptor, 0)
-            os.close(descriptor)  # the file stays: who removes it could remove another's lock
+            os.close(descriptor)  # the file stays: removing it could remove another process's lock
 
     def _refusal(self, descriptor: int) -> UsageError:
         try:
             holder = msgspec.json.decode(os.pread(descriptor, 1_000, 0), type=ServingProcess)
             who = f"the process {holder.pid}, since {holder.since}"
-        except msgspec.MsgspecError:  # it has the lock, and has not written who it is yet
+        except msgspec.MsgspecError:  # the holder has not written its name yet
             who = "another process"
         return UsageError(
             f"{self._database} is being served already, by {who};"

@@ -1,74 +1,78 @@
-"""Skills: the shelf of what tools can be good for. Which tools are is ``classification.py``.
+"""Skills: the tables of skills, of the tools that have each, and of the tools' vectors.
 
-Whatever should change a skill's vector counts up its ``marked`` in the same transaction, and who
-has computed it says for which count: so nothing is forgotten, whoever dies in between. Everyone who
-marks, or makes tools members, holds the topic first: that is one order for all.
+Whatever should change a skill's vector increments its ``marked`` in the same transaction; whoever
+computes the vector stores for which count that was done. So nothing is forgotten when a process
+dies. Everyone who marks skills locks the topic first (``lock_skills``): one order for all.
+
+A classification holds for the definition it was made of: it is not stored when the tool, or its
+server, has changed or left meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
-from mcp_junction.store.database import Batch, Database, Query, Rows, Script, bump, insert
-from mcp_junction.store.records import SkillRecord
+from mcp_junction.errors import AlreadyExists, NotFound, UnreadableRow, VersionConflict
+from mcp_junction.store.database import (
+    Batch,
+    Query,
+    Rows,
+    Script,
+    StoreTable,
+    bump,
+    insert,
+    placeholders,
+    transaction,
+)
+from mcp_junction.store.records import Classified, PendingTool, SkillRecord
 from mcp_junction.store.table import Table
+from mcp_junction.store.tools import (
+    SKILLS_TOPIC,
+    TOOLS_TABLE,
+    TOOLS_TOPIC,
+    lock_server,
+    lock_skills,
+    mark_skills,
+)
 
 SKILLS_TABLE = Table("skills", SkillRecord)
-SKILLS_TOPIC: Final = "skills"
 TAXONOMY: Final = "taxonomy"
 """Counted once, when the first skills are put in: those that are removed do not come back."""
-_SELECT: Final = f"SELECT {SKILLS_TABLE.selected} FROM skills"
+_SET_SKILLS: Final = (
+    "UPDATE tools SET skill_ids = ?, skill_confidences = ?, primary_skill_id = ?,"
+    " is_classified = ? WHERE id = ?"
+)
 
 
-def held() -> Query:
-    """Keep everybody else from marking until the transaction ends."""
-    return bump(SKILLS_TOPIC)
-
-
-def marked(ids: Iterable[str]) -> Query:
-    """The vectors of these skills are to be made anew."""
-    given = sorted(set(ids))
-    return Query(f"UPDATE skills SET marked = marked + 1 WHERE id IN ({places(given)})", given)
-
-
-def places(values: Sequence[object]) -> str:
-    """The placeholders of a list; NULL, which is in no list, for an empty one."""
-    return ", ".join("?" * len(values)) or "NULL"
-
-
-class Skills:
+class Skills(StoreTable):
     """All skills."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # -- reading
 
     async def all(self) -> list[SkillRecord]:
-        """By name."""
-        query = Query(f"{_SELECT} ORDER BY name, id")
+        """Read all skills, by name."""
+        query = SKILLS_TABLE.select("ORDER BY name, id")
         return await self._database.read(query, SKILLS_TABLE.records)
 
     async def get(self, id_or_name: str) -> SkillRecord:
-        """Raises NotFound."""
-        query = Query(f"{_SELECT} WHERE id = ? OR name = ?", (id_or_name, id_or_name))
+        """Read one skill. Raises NotFound."""
+        query = SKILLS_TABLE.select("WHERE id = ? OR name = ?", (id_or_name, id_or_name))
         found = await self._database.read(query, SKILLS_TABLE.records)
         if not found:
             raise NotFound(f"there is no skill {id_or_name!r}")
         return next((one for one in found if one.id == id_or_name), found[0])
 
     async def behind(self) -> list[SkillRecord]:
-        """Those whose vectors have not followed everything yet."""
-        query = Query(f"{_SELECT} WHERE marked <> computed ORDER BY id")
+        """Read the skills whose vectors are to be computed again."""
+        query = SKILLS_TABLE.select("WHERE marked <> computed ORDER BY id")
         return await self._database.read(query, SKILLS_TABLE.records)
 
     async def vectors(self, skill_id: str) -> list[bytes]:
-        """The vectors of the tools that have a skill and are listed by their servers."""
+        """Read the vectors of the listed tools that have a skill."""
         query = Query(
             "SELECT tool_vectors.embedding FROM skill_members"
             " JOIN tools ON tools.id = skill_members.tool_id"
@@ -80,64 +84,157 @@ class Skills:
 
     # -- changing
 
-    async def seed(self, skills: Sequence[SkillRecord]) -> bool:
-        """Put in the first skills, if that was never done; whether it was done now."""
-        return await self._database.write(_seed(skills))
+    @transaction()
+    def seed(self, skills: Sequence[SkillRecord]) -> Script[bool]:
+        """Store the first skills, unless that was ever done; return whether it was done now."""
+        first = yield Query(
+            "INSERT INTO counters (topic, value) VALUES (?, 1)"
+            " ON CONFLICT DO NOTHING RETURNING value",
+            (TAXONOMY,),
+        )
+        if first:
+            rows = [SKILLS_TABLE.values(_new(skill)) for skill in skills]
+            yield Batch(insert("skills", SKILLS_TABLE.columns), rows)
+            yield bump(SKILLS_TOPIC)
+        return bool(first)
 
-    async def add(self, skill: SkillRecord) -> SkillRecord:
-        """Raises AlreadyExists when its id or its name is taken."""
-        return await self._database.write(_add(_dated(skill)))
+    @transaction()
+    def add(self, skill: SkillRecord) -> Script[SkillRecord]:
+        """Store a new skill. Raises AlreadyExists when its id or its name is taken."""
+        yield lock_skills()
+        skill = msgspec.structs.replace(_new(skill), marked=1)
+        sql = insert("skills", SKILLS_TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
+        if not (yield Query(sql, SKILLS_TABLE.values(skill))):
+            raise AlreadyExists(f"there is a skill {skill.name!r} already")
+        return skill
 
-    async def change(
+    @transaction()
+    def change(
         self, skill_id: str, changes: Mapping[str, str], *, version: int | None = None
-    ) -> SkillRecord:
-        """Another name or description. Raises NotFound, AlreadyExists, VersionConflict."""
+    ) -> Script[SkillRecord]:
+        """Change the name or description. Raises NotFound, AlreadyExists, VersionConflict."""
         if not changes or not changes.keys() <= {"name", "description"}:
             raise ValueError(f"not to be changed: {sorted(changes)}")
-        return await self._database.write(_change(skill_id, changes, version))
+        before = yield from _lock(skill_id, version)
+        stored = {
+            **changes,
+            "version": before.version + 1,
+            "marked": before.marked + 1,
+            "updated_at": time.time(),
+        }
+        after: SkillRecord = msgspec.structs.replace(before, **stored)
+        sql = "SELECT id FROM skills WHERE name = ? AND id <> ?"
+        if (yield Query(sql, (after.name, skill_id))):
+            raise AlreadyExists(f"there is a skill {after.name!r} already")
+        clause, args = SKILLS_TABLE.assignments(stored)
+        yield Query(f"UPDATE skills SET {clause} WHERE id = ?", (*args, skill_id))
+        return after
 
-    async def remove(self, skill_id: str, *, version: int | None = None) -> int:
-        """Take it from all tools, which are to be classified again; how many these are.
+    @transaction()
+    def remove(self, skill_id: str, *, version: int | None = None) -> Script[int]:
+        """Remove a skill, and return how many tools had it; these are to be classified again.
 
         Raises NotFound, VersionConflict.
         """
-        return await self._database.write(_remove(skill_id, version))
+        yield from _lock(skill_id, version)
+        rows: Rows = yield Query(
+            "SELECT id, skill_ids, skill_confidences, primary_skill_id FROM tools WHERE id IN"
+            " (SELECT tool_id FROM skill_members WHERE skill_id = ?) ORDER BY server_id, name",
+            (skill_id,),
+        )
+        changed = [[*_without(skill_id, *row[1:]), False, row[0]] for row in rows]
+        yield Batch(_SET_SKILLS, changed)
+        yield Query("DELETE FROM skills WHERE id = ?", (skill_id,))
+        yield bump(TOOLS_TOPIC)
+        return len(rows)
 
-    async def embed(self, skill: SkillRecord, embedding: bytes, tool_count: int) -> None:
-        """Its vector, as of when this record was read."""
-        await self._database.write(_embed(skill, embedding, tool_count), durable=False)
+    @transaction(durable=False)
+    def embed(self, skill: SkillRecord, embedding: bytes, tool_count: int) -> Script[None]:
+        """Store the vector that was computed for a skill as ``skill`` has it."""
+        yield lock_skills()
+        yield Query(
+            "UPDATE skills SET embedding = ?, tool_count = ?, computed = ?"
+            " WHERE id = ? AND computed <= ?",
+            (embedding, tool_count, skill.marked, skill.id, skill.marked),
+        )
 
 
-def _dated(skill: SkillRecord) -> SkillRecord:
+class Classification(StoreTable):
+    """Which tools have which skills."""
+
+    async def pending(self, after: tuple[str, str], limit: int) -> list[PendingTool]:
+        """Read unclassified tools, by server; ``after`` is (server, tool) of the last one read."""
+        query = Query(
+            f"SELECT {TOOLS_TABLE.selected}, tool_vectors.embedding FROM tools"
+            " LEFT JOIN tool_vectors"
+            " ON tool_vectors.tool_id = tools.id AND tool_vectors.hash = tools.hash"
+            " WHERE NOT is_classified AND gone_at IS NULL AND (server_id, id) > (?, ?)"
+            " ORDER BY server_id, id LIMIT ?",
+            (*after, limit),
+        )
+        return await self._database.read(query, _pending)
+
+    async def holding(self, skill_ids: Sequence[str]) -> set[tuple[str, str]]:
+        """Return the tools that have any of these skills, each as (server's id, tool's name)."""
+        query = Query(
+            "SELECT server_id, name FROM tools WHERE gone_at IS NULL AND id IN (SELECT tool_id"
+            f" FROM skill_members WHERE skill_id IN ({placeholders(skill_ids)}))",
+            skill_ids,
+        )
+        return await self._database.read(query, lambda rows: {(row[0], row[1]) for row in rows})
+
+    @transaction(durable=False)
+    def put(self, server_id: str, given: Sequence[Classified]) -> Script[set[str]]:
+        """Store classifications of a server's tools; return the ids of the tools they hold for."""
+        if not (yield lock_server(server_id)):
+            return set()
+        yield lock_skills()
+        ids = [one.tool_id for one in given]
+        rows = yield Query(
+            "SELECT id, hash, name FROM tools"
+            f" WHERE gone_at IS NULL AND id IN ({placeholders(ids)})",
+            ids,
+        )
+        names = {(row[0], row[1]): row[2] for row in rows}
+        skills = {row[0] for row in (yield Query("SELECT id FROM skills"))}
+        valid = [
+            one
+            for one in given
+            if (one.tool_id, one.hash) in names and one.confidences.keys() <= skills
+        ]
+        valid.sort(key=lambda one: names[one.tool_id, one.hash])  # one order for all lockers
+        yield from _replace_memberships(valid)
+        changed = [
+            [*_json(list(one.confidences), one.confidences), one.primary, True, one.tool_id]
+            for one in valid
+        ]
+        yield Batch(_SET_SKILLS, changed)
+        yield bump(TOOLS_TOPIC)
+        return {one.tool_id for one in valid}
+
+    @transaction()
+    def forget(self, server_id: str) -> Script[int]:
+        """Have all tools of a server classified again, and return how many."""
+        yield lock_server(server_id)
+        yield lock_skills()
+        rows = yield Query(
+            "UPDATE tools SET is_classified = ?"
+            " WHERE server_id = ? AND gone_at IS NULL RETURNING id",
+            (False, server_id),
+        )
+        yield bump(TOOLS_TOPIC)
+        return len(rows)
+
+
+def _new(skill: SkillRecord) -> SkillRecord:
     now = time.time()
     return msgspec.structs.replace(skill, version=1, created_at=now, updated_at=now)
 
 
-def _seed(skills: Sequence[SkillRecord]) -> Script[bool]:
-    first = yield Query(
-        "INSERT INTO counters (topic, value) VALUES (?, 1) ON CONFLICT DO NOTHING RETURNING value",
-        (TAXONOMY,),
-    )
-    if not first:
-        return False
-    rows = [SKILLS_TABLE.values(_dated(skill)) for skill in skills]
-    yield Batch(insert("skills", SKILLS_TABLE.columns), rows)
-    yield bump(SKILLS_TOPIC)
-    return True
-
-
-def _add(skill: SkillRecord) -> Script[SkillRecord]:
-    yield held()
-    sql = insert("skills", SKILLS_TABLE.columns) + " ON CONFLICT DO NOTHING RETURNING id"
-    skill = msgspec.structs.replace(skill, marked=1)
-    if not (yield Query(sql, SKILLS_TABLE.values(skill))):
-        raise AlreadyExists(f"there is a skill {skill.name!r} already")
-    return skill
-
-
-def _locked(skill_id: str, version: int | None) -> Script[SkillRecord]:
-    yield held()
-    skill = SKILLS_TABLE.first((yield Query(f"{_SELECT} WHERE id = ?", (skill_id,))))
+def _lock(skill_id: str, version: int | None) -> Script[SkillRecord]:
+    """Lock the skills, and read one to be changed."""
+    yield lock_skills()
+    skill = SKILLS_TABLE.first((yield SKILLS_TABLE.select("WHERE id = ?", (skill_id,))))
     if skill is None:
         raise NotFound(f"there is no skill with the id {skill_id!r}")
     if version is not None and skill.version != version:
@@ -145,54 +242,39 @@ def _locked(skill_id: str, version: int | None) -> Script[SkillRecord]:
     return skill
 
 
-def _change(skill_id: str, changes: Mapping[str, str], version: int | None) -> Script[SkillRecord]:
-    before = yield from _locked(skill_id, version)
-    after = msgspec.structs.replace(
-        before,
-        **changes,
-        version=before.version + 1,
-        marked=before.marked + 1,
-        updated_at=time.time(),
-    )
-    taken = yield Query("SELECT id FROM skills WHERE name = ? AND id <> ?", (after.name, skill_id))
-    if taken:
-        raise AlreadyExists(f"there is a skill {after.name!r} already")
-    stored = {**changes, "version": after.version, "marked": after.marked}
-    clause, args = SKILLS_TABLE.assignments({**stored, "updated_at": after.updated_at})
-    yield Query(f"UPDATE skills SET {clause} WHERE id = ?", (*args, skill_id))
-    return after
-
-
-def _remove(skill_id: str, version: int | None) -> Script[int]:
-    yield from _locked(skill_id, version)
-    rows: Rows = yield Query(
-        "SELECT id, skill_ids, skill_confidences, primary_skill_id FROM tools WHERE id IN"
-        " (SELECT tool_id FROM skill_members WHERE skill_id = ?) ORDER BY server_id, name",
-        (skill_id,),
-    )
-    yield Batch(
-        "UPDATE tools SET skill_ids = ?, skill_confidences = ?, primary_skill_id = ?,"
-        " is_classified = ? WHERE id = ?",
-        [[*_without(skill_id, *row[1:]), False, row[0]] for row in rows],
-    )
-    yield Query("DELETE FROM skills WHERE id = ?", (skill_id,))
-    yield bump("tools")
-    return len(rows)
-
-
-def _without(
-    skill_id: str, ids: str, confidences: str, primary: str | None
-) -> tuple[str, str, str | None]:
+def _without(skill_id: str, ids: str, confidences: str, primary: str | None) -> list[str | None]:
+    """Take a skill out of the three columns of a tool that name skills."""
     kept = [one for one in msgspec.json.decode(ids) if one != skill_id]
     left = {k: v for k, v in msgspec.json.decode(confidences).items() if k != skill_id}
-    texts = msgspec.json.encode(kept).decode(), msgspec.json.encode(left).decode()
-    return *texts, primary if primary != skill_id else None
+    return [*_json(kept, left), primary if primary != skill_id else None]
 
 
-def _embed(skill: SkillRecord, embedding: bytes, tool_count: int) -> Script[None]:
-    yield held()
-    yield Query(
-        "UPDATE skills SET embedding = ?, tool_count = ?, computed = ?"
-        " WHERE id = ? AND computed <= ?",
-        (embedding, tool_count, skill.marked, skill.id, skill.marked),
+def _json(*values: object) -> list[str]:
+    return [msgspec.json.encode(value).decode() for value in values]
+
+
+def _pending(rows: Rows) -> list[PendingTool]:
+    found = []
+    for row in map(tuple, rows):
+        try:
+            found.append(PendingTool(TOOLS_TABLE.record(row[:-1]), row[-1]))
+        except UnreadableRow:
+            pass  # it is logged
+    return found
+
+
+def _replace_memberships(given: Sequence[Classified]) -> Script[None]:
+    """Make tools members of the skills they have now, and store their new vectors."""
+    ids = [one.tool_id for one in given]
+    of_tools = f"WHERE tool_id IN ({placeholders(ids)})"
+    rows = yield Query(f"SELECT DISTINCT skill_id FROM skill_members {of_tools}", ids)
+    members = [(skill, one.tool_id) for one in given for skill in one.confidences]
+    yield mark_skills([*(row[0] for row in rows), *(skill for skill, _ in members)])
+    yield Query(f"DELETE FROM skill_members {of_tools}", ids)
+    yield Batch(insert("skill_members", ("skill_id", "tool_id")), members)
+    yield Batch(
+        insert("tool_vectors", ("tool_id", "hash", "embedding"))
+        + " ON CONFLICT (tool_id) DO UPDATE SET hash = excluded.hash,"
+        " embedding = excluded.embedding",
+        [(one.tool_id, one.hash, one.embedding) for one in given if one.embedding],
     )

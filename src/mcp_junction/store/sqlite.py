@@ -1,12 +1,11 @@
 """SqliteDatabase: one writer thread with group commit, a few reader threads, one file (WAL).
 
-Everybody who is waiting to write shares the next transaction: each script has a savepoint of its
-own, so that one that fails takes nobody with it, and one commit serves them all; one that is alone
-needs none. A batch in which
-somebody asked for durability is synced to the disk, the others only to the operating system.
+All waiting scripts share the next transaction and its commit. Each has its own savepoint, so that
+one that fails is undone alone; a single script needs none. A batch with a durable script is synced
+to the disk, others only to the operating system.
 
-Every error of SQLite becomes StoreUnavailable here, but for the two that callers can do something
-about: a name that is taken, and a value that no database takes.
+Errors of SQLite become StoreUnavailable, except two that callers can act on: a name that is taken
+(AlreadyExists), and a value that SQLite does not store (StoreError).
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ _MIGRATION_MS: Final = 30_000
 _MOST: Final = 512
 _READERS: Final = 2
 _PAGE: Final = 8_192
-"""Bytes. Each is written three times on its way: the audit's pages are long, an intent is short."""
+"""Bytes. A compromise: pages of the audit are long, an intent is short."""
 
 
 class _Job(ThreadJob):
-    """A script that waits for its turn, and who waits for it."""
+    """A script that waits to be run."""
 
     __slots__ = ("durable", "given_at", "script")
 
@@ -84,7 +83,7 @@ class SqliteDatabase:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._readers = SqliteReaders(self._connect, _READERS, patience)
         self._moved_at = 0.0
-        """When the writer has finished a statement last."""
+        """When the writer last finished a statement."""
         self._syncing: bool | None = None
         self._writer = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._closed = False
@@ -97,7 +96,7 @@ class SqliteDatabase:
         connection_class: type[sqlite3.Connection] = sqlite3.Connection,
         patience: float = PATIENCE,
     ) -> SqliteDatabase:
-        """Open or make the file, and bring its schema up to date."""
+        """Open or create the file, and migrate its schema."""
         database = cls(path, connection_class, patience)
         await asyncio.to_thread(database._prepare, migration)
         database._readers.start()
@@ -120,7 +119,7 @@ class SqliteDatabase:
         return result
 
     async def close(self) -> None:
-        """Finish what is waiting, then close the file. What hangs is not waited for."""
+        """Run the waiting scripts, then close the file; do not wait for one that hangs."""
         if not self._closed:
             self._closed = True
             self._jobs.put(None)
@@ -174,13 +173,12 @@ class SqliteDatabase:
                     connection = self._connect()
                     self._syncing = None
                 self._commit(connection, batch)
-            except sqlite3.Error as error:
-                _refuse(batch, StoreUnavailable(f"the store cannot be written: {error}"))
-                close_quietly(connection)
-                connection = None
-            except BaseException as error:  # the writer outlives whatever it meets
-                log.exception("the writer failed")
-                _refuse(batch, StoreUnavailable(f"the store failed: {type(error).__name__}"))
+            except Exception as error:  # the thread must survive: every later write needs it
+                words = f"the store cannot be written: {error}"
+                if not isinstance(error, sqlite3.Error):
+                    log.exception("the writer failed")
+                    words = f"the store failed: {type(error).__name__}"
+                _refuse(batch, StoreUnavailable(words))
                 close_quietly(connection)
                 connection = None
             settle_all(batch)
@@ -200,7 +198,7 @@ class SqliteDatabase:
         return batch, False
 
     def _commit(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
-        """Each statement lets the event loop in, and waits for its turn again: be sparing."""
+        """Run a batch in one transaction. Few statements: each gives up the interpreter's lock."""
         self._moved_at = time.monotonic()
         durable = any(job.durable for job in batch)
         if durable is not self._syncing:
@@ -222,7 +220,7 @@ class SqliteDatabase:
         connection.execute("COMMIT")
 
     def _try(self, connection: sqlite3.Connection, job: _Job) -> None:
-        """Run a script, unless nobody waits for it any more; keep its error for its caller."""
+        """Run a script, unless it is abandoned; keep its error for its caller."""
         if job.is_abandoned:
             return
         try:
@@ -235,7 +233,7 @@ class SqliteDatabase:
             if not _is_of_statement(error):
                 raise  # the disk, the lock or the file: nobody in this batch can be served
             job.failure = StoreUnavailable(f"the store cannot be written: {error}")
-        except Exception as error:  # noqa: BLE001 - it belongs to the one who asked
+        except Exception as error:  # noqa: BLE001 - whatever a script raises is its caller's
             job.failure = error
 
     def _drive(self, connection: sqlite3.Connection, script: Script[T]) -> T:
@@ -270,7 +268,7 @@ def _run(connection: sqlite3.Connection, statement: Statement) -> Rows:
 
 
 def _is_wanted(job: _Job) -> bool:
-    """Whether what a job has written is to be kept: it succeeded, and somebody waits for it."""
+    """Whether to keep what a job wrote: it succeeded, and its caller still waits."""
     return job.failure is None and not job.is_abandoned
 
 
@@ -281,12 +279,12 @@ def _is_of_statement(error: sqlite3.Error) -> bool:
 
 
 def _is_whole(statement: Statement) -> bool:
-    """Whether a statement needs no transaction around it: it touches nothing, or is all."""
+    """Whether a statement needs no transaction: it computes, or is the only one."""
     return isinstance(statement, Compute) or (isinstance(statement, Query) and statement.only)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """Two that open a new file at once may both try: the loser is told "locked" at once."""
+    """Switch to WAL; retry, since another process that opens the new file may hold the lock."""
     for attempt in range(50):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -304,5 +302,5 @@ def _refuse(batch: list[_Job], failure: StoreUnavailable) -> None:
 
 
 def _constraint(error: sqlite3.IntegrityError) -> str:
-    """What is taken, without its value: "UNIQUE constraint failed: servers.name"."""
+    """Name what is taken, without its value, from "UNIQUE constraint failed: servers.name"."""
     return f"{str(error).rpartition(': ')[2]} is taken or refers to nothing"

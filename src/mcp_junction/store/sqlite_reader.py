@@ -1,6 +1,6 @@
-"""SqliteReaders: a few threads that run queries on one SQLite file. They never write.
+"""SqliteReaders: threads that run queries on one SQLite file, and never write.
 
-ThreadJob is work for such a thread, and the coroutine that waits for its result.
+ThreadJob is a job for a database thread, with the future that waits for its result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcp_junction.store.database import Query, Rows
 
 
 class ThreadJob:
-    """Work that a thread does, and the future that waits for it."""
+    """A job for a thread, and the future that waits for it."""
 
     __slots__ = ("_future", "_loop", "failure", "result")
 
@@ -31,14 +31,14 @@ class ThreadJob:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether its caller was cancelled or has given up."""
         return self._future.cancelled()
 
     async def wait(self, moved_at: Callable[[], float], patience: float) -> Any:
         """Wait for the result for as long as there is progress.
 
-        ``moved_at`` says when there was some last, by the monotonic clock. Raises what the job
-        failed with, or StoreUnavailable.
+        ``moved_at`` returns the monotonic time of the last progress. Raises the job's failure, or
+        StoreUnavailable.
         """
         future = self._future
         try:
@@ -49,16 +49,12 @@ class ThreadJob:
                 await asyncio.wait({future}, timeout=min(left, patience))
         finally:
             if not future.cancel() and not future.cancelled():
-                future.exception()  # if we are cancelled at this moment, nobody wants it
+                future.exception()  # cancelled at this moment: mark it as retrieved
         return future.result()
-
-    def settle_soon(self) -> None:
-        """Wake up who waits; called in the thread."""
-        settle_all([self])
 
     def _settle(self) -> None:
         if self._future.done():
-            return  # they have gone
+            return  # its caller has given up
         if self.failure is not None:
             self._future.set_exception(self.failure)
         else:
@@ -66,14 +62,14 @@ class ThreadJob:
 
 
 def settle_all(jobs: Iterable[ThreadJob]) -> None:
-    """Wake up all who wait, each event loop once; called in a thread."""
+    """Pass results and failures to the waiting futures, waking each event loop once."""
     loops: dict[asyncio.AbstractEventLoop, list[ThreadJob]] = {}
     for job in jobs:
         loops.setdefault(job._loop, []).append(job)
     for loop, those in loops.items():
         try:
             loop.call_soon_threadsafe(_settle_each, those)
-        except RuntimeError:  # it has ended
+        except RuntimeError:  # the loop is closed
             pass
 
 
@@ -88,7 +84,7 @@ _CLOSE: Final = 2.0
 
 
 class _Reading(ThreadJob):
-    """A query, and what makes a result of its rows."""
+    """A query, and the function that makes a result of its rows."""
 
     __slots__ = ("is_begun", "make", "moved_at", "query")
 
@@ -101,7 +97,7 @@ class _Reading(ThreadJob):
 
 
 class SqliteReaders:
-    """Reads in threads, each with a connection of its own."""
+    """Runs queries in threads, each with its own connection."""
 
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], threads: int, patience: float
@@ -120,7 +116,7 @@ class SqliteReaders:
             thread.start()
 
     async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
-        """Raises StoreUnavailable."""
+        """Run a query in one of the threads. Raises StoreUnavailable."""
         job = _Reading(query, make)
         self._jobs.put(job)
         result: T = await job.wait(lambda: self._moved_at(job), self._patience)
@@ -135,7 +131,7 @@ class SqliteReaders:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _moved_at(self, job: _Reading) -> float:
-        """When there was progress last: with the job itself, or with those before it."""
+        """When there was progress last: of the job itself, or of those before it."""
         return job.moved_at if job.is_begun else max(job.moved_at, self._taken_at)
 
     # -- in a thread
@@ -153,9 +149,9 @@ class SqliteReaders:
                 job.failure = StoreUnavailable(f"the store cannot be read: {error}")
                 close_quietly(connection)
                 connection = None
-            except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
+            except Exception as error:  # noqa: BLE001 - whatever ``make`` raises is the caller's
                 job.failure = error
-            job.settle_soon()
+            settle_all([job])
         close_quietly(connection)
 
     def _open(self) -> sqlite3.Connection:
@@ -173,11 +169,10 @@ class SqliteReaders:
 
 
 def fetch(connection: sqlite3.Connection, sql: str, args: Sequence[Any]) -> Rows:
-    """The rows that a statement answers with.
+    """Run a statement and return its rows.
 
-    A text that is no UTF-8 would keep all rows from being read; it is handed out as bytes instead,
-    so that only its own row is unreadable. To look at each text costs time: that begins with the
-    first such text. Only a SELECT can be run again.
+    A text that is not UTF-8 is returned as bytes, so that only its own row is unreadable. Checking
+    each text costs time, so it begins with the first such text. Only a SELECT can be run again.
     """
     try:
         return connection.execute(sql, args).fetchall()
@@ -197,7 +192,7 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 def close_quietly(connection: sqlite3.Connection | None) -> None:
-    """Close a connection, and ignore errors of that."""
+    """Close a connection, ignoring errors."""
     if connection is not None:
         try:
             connection.close()

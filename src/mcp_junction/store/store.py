@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.audit import AuditTrail
-from mcp_junction.store.classification import Classification
 from mcp_junction.store.database import (
     PATIENCE,
     Database,
@@ -18,14 +17,16 @@ from mcp_junction.store.database import (
     Query,
     Rows,
     Script,
+    StoreTable,
     bump,
     migrate,
+    transaction,
 )
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.keys import KeyTable, Signer
 from mcp_junction.store.records import SettingRecord
 from mcp_junction.store.servers import History, Sealer, Servers
-from mcp_junction.store.skills import Skills
+from mcp_junction.store.skills import Classification, Skills
 from mcp_junction.store.table import UNREADABLE, Table
 from mcp_junction.store.tools import Offers, Tools
 
@@ -33,42 +34,36 @@ TABLE = Table("settings", SettingRecord, json={"value"})
 TOPIC = "settings"
 
 
-class RuntimeSettings:
+class RuntimeSettings(StoreTable):
     """Settings by name, each a JSON value with a version."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
     async def all(self) -> dict[str, SettingRecord]:
-        query = Query(f"SELECT {TABLE.selected} FROM settings ORDER BY name")
-        found = await self._database.read(query, TABLE.records)
+        """Read all settings, by name."""
+        found = await self._database.read(TABLE.select("ORDER BY name"), TABLE.records)
         return {setting.name: setting for setting in found}
 
     async def find(self, name: str) -> SettingRecord | None:
-        query = Query(f"SELECT {TABLE.selected} FROM settings WHERE name = ?", (name,))
-        return await self._database.read(query, TABLE.first)
+        """Read one setting, if it is set."""
+        return await self._database.read(TABLE.select("WHERE name = ?", (name,)), TABLE.first)
 
-    async def put(
+    @transaction()
+    def put(
         self, name: str, value: Any, by: str, *, version: int | None = None
-    ) -> SettingRecord:
+    ) -> Script[SettingRecord]:
         """Set it; ``version`` is the one it was read with, 0 for none. Raises VersionConflict."""
-        return await self._database.write(_put(name, value, by, version))
-
-
-def _put(name: str, value: Any, by: str, version: int | None) -> Script[SettingRecord]:
-    rows = yield Query(
-        "INSERT INTO settings (name, value, version, updated_at, updated_by)"
-        " VALUES (?, ?, 1, ?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value,"
-        " version = settings.version + 1, updated_at = excluded.updated_at,"
-        " updated_by = excluded.updated_by"
-        f" RETURNING {', '.join(TABLE.columns)}",
-        (name, TABLE.value("value", value), time.time(), by),
-    )
-    setting = TABLE.record(rows[0])
-    if version is not None and setting.version != version + 1:
-        raise VersionConflict(f"the setting {name!r}", setting.version - 1)
-    yield bump(TOPIC)
-    return setting
+        rows = yield Query(
+            "INSERT INTO settings (name, value, version, updated_at, updated_by)"
+            " VALUES (?, ?, 1, ?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value,"
+            " version = settings.version + 1, updated_at = excluded.updated_at,"
+            " updated_by = excluded.updated_by"
+            f" RETURNING {', '.join(TABLE.columns)}",
+            (name, TABLE.value("value", value), time.time(), by),
+        )
+        setting = TABLE.record(rows[0])
+        if version is not None and setting.version != version + 1:
+            raise VersionConflict(f"the setting {name!r}", setting.version - 1)
+        yield bump(TOPIC)
+        return setting
 
 
 FILE: Final = "junction.db"
@@ -80,7 +75,7 @@ class StoreVault(Sealer, Signer, Protocol):
 
 
 class Store:
-    """Everything that is kept. Every method of a shelf may raise StoreUnavailable."""
+    """All tables of one database. Every method of a table may raise StoreUnavailable."""
 
     def __init__(self, database: Database, vault: StoreVault, kept_events: int = KEPT) -> None:
         self._database = database
@@ -100,7 +95,7 @@ class Store:
         return self._database.dialect
 
     async def generations(self) -> dict[str, int]:
-        """A number for each topic (servers, tools, offers, keys, settings …) that grows with it.
+        """Read the counter of each topic (servers, tools, offers, keys …); each change adds to it.
 
         Cheap: this is how a process learns that another one has changed something.
         """
@@ -109,7 +104,7 @@ class Store:
 
     @property
     def unreadable(self) -> int:
-        """How many rows could not be read when they were last asked for."""
+        """How many damaged rows were met so far."""
         return len(UNREADABLE)
 
     async def close(self) -> None:
@@ -140,7 +135,7 @@ def _generations(rows: Rows) -> dict[str, int]:
 
 
 def default_url(data_dir: Path) -> str:
-    """The store that needs no setting up."""
+    """Make the URL of the default store: a SQLite file in the data directory."""
     return f"sqlite:///{data_dir.absolute() / FILE}"
 
 
@@ -152,35 +147,35 @@ async def open_store(
     connection_class: type[Any] | None = None,
     patience: float = PATIENCE,
 ) -> Store:
-    """``sqlite:///path`` or ``postgresql://…``. Raises UsageError, StoreUnavailable.
+    """Open the store ``sqlite:///path`` or ``postgresql://…``. Raises UsageError, StoreUnavailable.
 
-    ``connection_class`` is what connections are made of, where it is not the driver's own.
+    ``connection_class`` replaces the driver's own class of connections.
     """
-    how: dict[str, Any] = {"patience": patience}
+    options: dict[str, Any] = {"patience": patience}
     if connection_class is not None:
-        how["connection_class"] = connection_class
+        options["connection_class"] = connection_class
     scheme = urlsplit(url).scheme
+    database: Database
     if scheme == "sqlite":
         from mcp_junction.store.sqlite import SqliteDatabase
 
-        path = _path(url)
-        file = await SqliteDatabase.open(path, migrate(Dialect.SQLITE), **how)
-        return Store(file, vault, kept_events)
-    if scheme in _POSTGRES:
+        database = await SqliteDatabase.open(_path(url), migrate(Dialect.SQLITE), **options)
+    elif scheme in _POSTGRES:
         from mcp_junction.store.postgres import PostgresDatabase
 
-        served = await PostgresDatabase.open(url, migrate(Dialect.POSTGRES), **how)
-        return Store(served, vault, kept_events)
-    raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+        database = await PostgresDatabase.open(url, migrate(Dialect.POSTGRES), **options)
+    else:
+        raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
+    return Store(database, vault, kept_events)
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite store; None for another kind. Raises UsageError."""
+    """Return the file of a SQLite store; None for another kind. Raises UsageError."""
     return _path(url) if urlsplit(url).scheme == "sqlite" else None
 
 
 def _path(url: str) -> Path:
-    """``sqlite:///relative`` and ``sqlite:////absolute``; the third slash ends the empty host."""
+    """Read the path of ``sqlite:///relative`` or ``sqlite:////absolute``."""
     rest = unquote(url.removeprefix("sqlite:"))
     if not rest.startswith("///") or len(rest) == 3:
         raise UsageError("a SQLite store is written sqlite:///PATH")

@@ -1,4 +1,4 @@
-"""Table: how records of one type are stored in rows; UnreadableRows: rows that cannot be read."""
+"""Table: converts records to rows of a table and back; UnreadableRows: rows that are damaged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from mcp_junction.errors import UnreadableRow
-from mcp_junction.store.database import Row, Rows
+from mcp_junction.store.database import Query, Row, Rows
 
 log = logging.getLogger("mcp_junction.store")
 
@@ -19,7 +19,7 @@ _WIDEST: Final = 64
 
 
 class UnreadableRows:
-    """The rows that could not be read when they were last asked for."""
+    """The damaged rows that were met so far."""
 
     def __init__(self) -> None:
         self._rows: set[tuple[str, str]] = set()
@@ -32,24 +32,24 @@ class UnreadableRows:
         self._rows.clear()
 
     def note(self, table: str, row: Row, error: Exception) -> None:
-        """Report a row, if that was not done before."""
-        found = (table, row_id(row))
-        if found not in self._rows and len(self._rows) < _MOST:
-            self._rows.add(found)
+        """Log a damaged row, once."""
+        key = (table, row_id(row))
+        if key not in self._rows and len(self._rows) < _MOST:
+            self._rows.add(key)
             words = (
                 "a row of the table %s cannot be read and is left out: id %s (%s);"
                 " restore the store from a backup, or remove the row"
             )
-            log.error(words, table, found[1], type(error).__name__)
+            log.error(words, table, key[1], type(error).__name__)
 
     def forget(self, table: str, row: Row) -> None:
-        """A row could be read: if it is known as unreadable, it has been mended."""
+        """Forget a row that could be read now."""
         if self._rows:
             self._rows.discard((table, row_id(row)))
 
 
 def row_id(row: Row) -> str:
-    """What a row is called in a report: its first column, which never holds a secret."""
+    """Name a row in a message: by its first column, which never holds a secret."""
     return ascii(row[0])[:_WIDEST]
 
 
@@ -63,7 +63,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Table(Generic[R]):
-    """One table and its record type. JSON columns are text, flags may come back as 0 and 1."""
+    """A table and its record type. ``json`` columns hold text; ``flags`` may be read as 0 and 1."""
 
     def __init__(
         self,
@@ -73,8 +73,7 @@ class Table(Generic[R]):
         flags: Collection[str] = (),
         salvage: Callable[[Row], R] | None = None,
     ) -> None:
-        """``salvage`` makes a record of the readable part of a damaged row, or raises
-        UnreadableRow."""
+        """``salvage`` makes a record of what is left of a damaged row, or raises UnreadableRow."""
         self.name = name
         self.columns: Sequence[str] = record.__struct_fields__
         self.selected = ", ".join(f"{name}.{column}" for column in self.columns)
@@ -82,19 +81,23 @@ class Table(Generic[R]):
         self._json = frozenset(json)
         self._salvage = salvage
         self._encoded = [i for i, column in enumerate(self.columns) if column in self._json]
-        self._mended = [
+        self._decoders = [
             (index, _decode if column in self._json else bool)
             for index, column in enumerate(self.columns)
             if column in self._json or column in flags
         ]
 
+    def select(self, rest: str = "", args: Sequence[Any] = ()) -> Query:
+        """Make a query for whole rows; ``rest`` is what follows the table's name."""
+        return Query(f"SELECT {self.selected} FROM {self.name} {rest}", args)
+
     def record(self, row: Row) -> R:
-        """Raises UnreadableRow."""
+        """Make the record of a row. Raises UnreadableRow."""
         values = list(row)
         try:
-            for index, mend in self._mended:
+            for index, decode in self._decoders:
                 if values[index] is not None:
-                    values[index] = mend(values[index])
+                    values[index] = decode(values[index])
             found = msgspec.convert(dict(zip(self.columns, values, strict=True)), self._record)
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             UNREADABLE.note(self.name, row, error)
@@ -104,7 +107,7 @@ class Table(Generic[R]):
         return found
 
     def records(self, rows: Rows) -> list[R]:
-        """Those that can be read."""
+        """Make the records of all rows that can be read."""
         found = []
         for row in rows:
             try:
@@ -116,19 +119,21 @@ class Table(Generic[R]):
         return found
 
     def first(self, rows: Rows) -> R | None:
+        """Make the record of the first row, if there is one. Raises UnreadableRow."""
         return self.record(rows[0]) if rows else None
 
     def values(self, record: R) -> list[Any]:
-        """A record as the arguments of an insert."""
+        """Convert a record to the arguments of an INSERT."""
         values = list(msgspec.structs.astuple(record))
         for index in self._encoded:
             values[index] = _encode(values[index]).decode()
         return values
 
     def value(self, column: str, value: Any) -> Any:
+        """Convert one value to what its column holds."""
         return _encode(value).decode() if column in self._json else value
 
     def assignments(self, changes: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        """The SET clause of an update, and its arguments."""
+        """Make the SET clause of an UPDATE, and its arguments."""
         clause = ", ".join(f"{column} = ?" for column in changes)
         return clause, [self.value(column, value) for column, value in changes.items()]
