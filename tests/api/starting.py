@@ -50,9 +50,9 @@ async def classified(served: Served) -> float:
     await served.registry.connect("peer", ADMIN)
     async with asyncio.timeout(BOUND):
         while True:
-            tools = await served.registry.tools("peer")
+            tools = await served.registry.tools.all("peer")
             if tools and all(one.is_classified for one in tools):
-                pid = served.registry.skills.classifying.model.pid
+                pid = served.registry.skills.classifier.model.pid
                 return time.process_time() - worked + time.clock_gettime(~pid << 3 | CPU_CLOCK)
             await asyncio.sleep(0.01)
 
@@ -80,7 +80,7 @@ async def main(folder: Path) -> None:
             ("POST", CALL, {"name": "peer.echo"}),
         ]
         statuses = [await asked(served.port, key, *request) for request in requests]
-        await served.registry.skills.classifying.settled()
+        await served.registry.skills.classifier.wait_until_done()
         report = {"statuses": statuses, "before": before, "loaded": loaded, "models": models()}
         report |= {"cold": await classified(served)}
         search = {"query": "say it again", "limit": 3}

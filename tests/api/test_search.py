@@ -110,10 +110,10 @@ async def test_a_filter_by_name_or_id_limits_what_is_found(served, add):
 async def test_what_was_quarantined_or_disabled_is_not_found(served, add):
     await add(served, "github", ISSUES)
     async with asyncio.timeout(20):
-        while not await served.registry.tools("github"):
+        while not await served.registry.tools.all("github"):
             pass  # it is connected, and what it has is being stored
     actor = served.ring.principal(f"Bearer {served.keys['admin']}".encode())
-    await served.registry.change_tool("github", "create_issue", {"enabled": False}, actor)
+    await served.registry.tools.change("github", "create_issue", {"enabled": False}, actor)
     assert await names(served) == ["github.list_issues"]
 
 

@@ -47,7 +47,7 @@ async def skills(served):
     """All skills by id, with their vectors, once these have followed."""
     async with asyncio.timeout(20):
         while True:
-            await served.registry.skills.classifying.settled()
+            await served.registry.skills.classifier.wait_until_done()
             found = (await served.client().get(SKILLS, params={"include_embeddings": True})).json()
             if all(one["embedding"] for one in found["items"]):
                 return {one["id"]: one for one in found["items"]}
@@ -96,7 +96,7 @@ async def test_tools_show_their_skills_wherever_they_are_shown(served, add):
         assert list(one["skill_confidences"]) == one["skill_ids"]
         first = one["skill_confidences"][one["skill_ids"][0]]
         assert one["primary_skill_id"] == (one["skill_ids"][0] if first >= 0.5 else None)
-    await served.registry.skills.classifying.settled()
+    await served.registry.skills.classifier.wait_until_done()
     state = (await served.client().get("/api/v1/aggregator/state")).json()
     assert (state["classified_tools"], state["unclassified_tools"]) == (3, 0)
 
@@ -254,6 +254,6 @@ async def test_what_is_switched_off_classifies_nothing(gateway, toolbox):
     await served.until("mail", "CONNECTED")
     asked = await served.client().post(f"{SERVERS}/mail/tools/classify")
     assert asked.status_code == 202
-    await served.registry.skills.classifying.settled()
+    await served.registry.skills.classifier.wait_until_done()
     items = (await served.client().get(f"{SERVERS}/mail/tools")).json()["items"]
     assert [one["is_classified"] for one in items] == [False, False]

@@ -45,7 +45,7 @@ def break_events(served: Served, patch) -> None:
 
 
 def break_history(served: Served, patch) -> None:
-    history = served.registry._life._chronicle
+    history = served.registry._lifecycle._chronicle
     patch.setattr(history, "_write", broken)
     history.note("nobody", {"status": "ERROR"})
 
@@ -105,7 +105,7 @@ async def test_a_check_of_one_server_that_fails_is_counted_and_keeps_the_service
 ):
     served = await gateway(health_interval_ms=30)
     await served.register()
-    monkeypatch.setattr(served.registry._life._watch._probes, "observe_probe", broken_at_once)
+    monkeypatch.setattr(served.registry._lifecycle._watch._probes, "observe_probe", broken_at_once)
     supervision = served.junction.tasks.supervision
     await until(lambda: supervision.failures["health checks"] >= 1)
     await until_ready(served)

@@ -51,7 +51,7 @@ async def test_a_tool_that_changed_while_its_server_was_not_in_the_file_is_no_ne
     called = server.calls
     assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert server.calls == called, "no call passes"
-    assert (await run.registry.tool("box", "echo")).quarantined
+    assert (await run.registry.tools.get("box", "echo")).quarantined
 
 
 @pytest.mark.req("J-ABSENT")
@@ -60,14 +60,14 @@ async def test_what_was_decided_and_found_out_about_its_tools_is_there_again(pla
     run = await platform({"box": {"url": server.url}})
     await run.until("box", "CONNECTED")
     await run.registry.refresh("box", ADMIN)
-    await run.registry.change_tool("box", "rm", {"enabled": False, "risk": "high"}, ADMIN)
-    before = await run.registry.tools("box")
+    await run.registry.tools.change("box", "rm", {"enabled": False, "risk": "high"}, ADMIN)
+    before = await run.registry.tools.all("box")
     await platform(None)
     run = await platform({"box": {"url": server.url}})
     assert run.listed() in ([], ["box.echo"])
     await run.until("box", "CONNECTED")
     assert run.listed() == ["box.echo"]
-    assert [(t.id, t.enabled, t.risk) for t in await run.registry.tools("box")] == [
+    assert [(t.id, t.enabled, t.risk) for t in await run.registry.tools.all("box")] == [
         (t.id, t.enabled, t.risk) for t in before
     ]
 
@@ -82,7 +82,7 @@ async def test_an_absent_server_is_in_no_list_and_no_count(platform, toolbox):
     state = run.registry.state()
     assert (state.total_servers, state.total_tools, state.classified_tools) == (0, 0, 0)
     assert run.registry.all() == []
-    assert await run.registry.tools() == []
+    assert await run.registry.tools.all() == []
     assert run.listed() == []
     assert b'status="CONNECTED"} 0' in run.registry.metrics()
     assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
@@ -180,4 +180,4 @@ async def test_a_server_that_comes_back_while_it_is_removed_is_either_there_or_n
     await until(lambda: len(run.registry.all()) == 1)
     await run.until("box", "CONNECTED")
     await run.registry.refresh("box", ADMIN)
-    assert [t.name for t in await run.registry.tools("box")] == ["echo"]
+    assert [t.name for t in await run.registry.tools.all("box")] == ["echo"]

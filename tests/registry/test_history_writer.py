@@ -3,7 +3,7 @@
 from tests.store.records import server
 
 from mcp_junction.errors import StoreError
-from mcp_junction.registry.history_writer import HistoryWriter
+from mcp_junction.registry.server_lifecycle import HistoryWriter
 from mcp_junction.store.records import HistoryEvent
 from mcp_junction.tasks import TaskScope
 

@@ -53,7 +53,7 @@ async def test_administrative_acts_have_the_same_names(single, toolbox):
     run = await single()
     await run.add("box", await toolbox())
     with pytest.raises(ValueError, match="not to be changed"):
-        await run.registry.change_tool("box", "echo", {"id": "x"}, ADMIN)
+        await run.registry.tools.change("box", "echo", {"id": "x"}, ADMIN)
     rows = [row for row in await run.rows(actor="ann") if row.kind == "outcome"]
     assert [(row.action, row.outcome) for row in rows] == [
         ("server.register", "ok"),

@@ -9,7 +9,7 @@ from mcp_junction.upstream.outcome import OutcomeKind
 
 
 async def looked(run) -> None:
-    await run.registry._desk.inspection.settled()
+    await run.registry.tools.inspection.wait_until_done()
 
 
 @pytest.mark.req("S-08")
@@ -34,12 +34,12 @@ async def test_a_rug_pull_is_quarantined_within_one_refresh_until_it_is_approved
     called = server.calls
     assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert server.calls == called, "no call passes"
-    record = await run.registry.tool("box", "echo")
+    record = await run.registry.tools.get("box", "echo")
     assert record.quarantined
     assert record.pinned_hash != record.hash
     with pytest.raises(VersionConflict):
-        await run.registry.reviews.approve("box", "echo", record.pinned_hash, ADMIN)
-    await run.registry.reviews.approve("box", "echo", record.hash, ADMIN)
+        await run.registry.tools.approve("box", "echo", record.pinned_hash, ADMIN)
+    await run.registry.tools.approve("box", "echo", record.hash, ADMIN)
     assert run.listed() == ["box.echo", "box.quiet"]
     assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
 
@@ -55,7 +55,7 @@ async def test_a_quarantine_outlives_a_restart(platform, toolbox):
     assert run.listed() == []
     await run.until("box", "CONNECTED")
     assert run.listed() == []
-    assert (await run.registry.tool("box", "echo")).quarantined
+    assert (await run.registry.tools.get("box", "echo")).quarantined
 
 
 @pytest.mark.req("S-08")
@@ -73,7 +73,7 @@ async def test_a_change_is_recorded_with_its_difference(platform, toolbox):
     (row,) = await run.rows(kind="pin")
     assert row.target == "box.echo"
     assert "sells it" in (row.detail or "")
-    record = await run.registry.tool("box", "echo")
+    record = await run.registry.tools.get("box", "echo")
     assert record.flags == ["definition_changed"]
     assert not record.quarantined
 
@@ -88,11 +88,11 @@ async def test_hidden_characters_and_imitations_are_flagged(platform, toolbox):
     await run.add("mail", first)
     await run.add("evil", second)
     await looked(run)
-    flags = {found.name: found.flags for found in await run.registry.tools("evil")}
+    flags = {found.name: found.flags for found in await run.registry.tools.all("evil")}
     assert flags["send_mail"] == ["same_name: mail.send_mail"]
     assert flags["safe"][0].startswith("hidden_characters")
     assert flags["aid"] == ["refers_to: mail.send_mail"]
-    assert [found.flags for found in await run.registry.tools("mail")] == [[]]
+    assert [found.flags for found in await run.registry.tools.all("mail")] == [[]]
     assert (await run.events("tools.flagged"))[-1].data["name"] == "evil"
 
 
@@ -105,9 +105,9 @@ async def test_under_strict_what_imitates_or_hides_is_never_shown(single, toolbo
     assert run.listed() == ["mail.send_mail", "evil.plain"]
     await looked(run)
     assert run.listed() == ["mail.send_mail", "evil.plain"]
-    record = await run.registry.tool("evil", "safe")
+    record = await run.registry.tools.get("evil", "safe")
     assert record.quarantined
-    await run.registry.reviews.approve("evil", "safe", record.hash, ADMIN)
+    await run.registry.tools.approve("evil", "safe", record.hash, ADMIN)
     await looked(run)
     assert run.listed() == ["mail.send_mail", "evil.safe", "evil.plain"]
 
@@ -126,7 +126,7 @@ async def test_a_disabled_tool_is_neither_listed_nor_called(platform, toolbox):
     server = await toolbox([tool("echo"), tool("other")])
     await run.add("box", server)
     await run.registry.refresh("box", ADMIN)
-    await run.registry.change_tool("box", "echo", {"enabled": False}, ADMIN)
+    await run.registry.tools.change("box", "echo", {"enabled": False}, ADMIN)
     assert run.listed() == ["box.other"]
     assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert server.calls == 0
@@ -143,10 +143,12 @@ async def test_flags_follow_when_the_other_server_is_renamed_or_removed(single, 
     await looked(run)
     await run.registry.change("mail", {"name": "post"}, ADMIN)
     await looked(run)
-    assert (await run.registry.tool("evil", "send_mail")).flags == ["same_name: post.send_mail"]
+    assert (await run.registry.tools.get("evil", "send_mail")).flags == [
+        "same_name: post.send_mail"
+    ]
     await run.registry.remove("post", ADMIN)
     await looked(run)
-    assert (await run.registry.tool("evil", "send_mail")).flags == []
+    assert (await run.registry.tools.get("evil", "send_mail")).flags == []
 
 
 @pytest.mark.req("S-08")
@@ -163,7 +165,7 @@ async def test_a_tool_that_returns_to_its_approved_form_is_offered_again(platfor
     assert run.listed() == ["box.echo"]
     assert (await run.call("box.echo")).kind is OutcomeKind.RESULT
     await looked(run)
-    record = await run.registry.tool("box", "echo")
+    record = await run.registry.tools.get("box", "echo")
     assert (record.quarantined, record.flags) == (False, [])
     assert run.listed() == ["box.echo"]
     assert (await run.events("tools.changed"))[-1].data["released"] == ["echo"]
@@ -181,9 +183,9 @@ async def test_a_suspect_form_that_nobody_approved_is_not_let_out_by_returning(p
         await run.registry.refresh("box", ADMIN)
         await looked(run)
         assert run.listed() == []
-        assert (await run.registry.tool("box", "safe")).quarantined
-    approved = await run.registry.tool("box", "safe")
-    await run.registry.reviews.approve("box", "safe", approved.hash, ADMIN)
+        assert (await run.registry.tools.get("box", "safe")).quarantined
+    approved = await run.registry.tools.get("box", "safe")
+    await run.registry.tools.approve("box", "safe", approved.hash, ADMIN)
     for tools, listed in (([tool("safe", "other")], []), (sly, ["box.safe"])):
         server.tools = tools
         await run.registry.refresh("box", ADMIN)
@@ -199,7 +201,7 @@ async def test_an_approval_of_what_is_stored_opens_nothing_newer(single, toolbox
     await run.registry.refresh("box", ADMIN)
     server.tools = [tool("echo", "second")]
     await run.registry.refresh("box", ADMIN)
-    seen = (await run.registry.tool("box", "echo")).hash
+    seen = (await run.registry.tools.get("box", "echo")).hash
     approve = run.store.tools.approve
 
     async def overtaken(*given):
@@ -209,6 +211,6 @@ async def test_an_approval_of_what_is_stored_opens_nothing_newer(single, toolbox
         return record
 
     monkeypatch.setattr(run.store.tools, "approve", overtaken)
-    await run.registry.reviews.approve("box", "echo", seen, ADMIN)
+    await run.registry.tools.approve("box", "echo", seen, ADMIN)
     assert run.listed() == [], "the third was never looked at"
     assert (await run.call("box.echo")).kind is OutcomeKind.ERROR

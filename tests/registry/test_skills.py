@@ -25,7 +25,7 @@ POST = [tool("post_message", "Send a message to a chat channel, with email notif
 
 
 def classifying(running) -> BackgroundClassifier:
-    return running.registry.skills.classifying
+    return running.registry.skills.classifier
 
 
 async def classified(running):
@@ -34,7 +34,7 @@ async def classified(running):
     work.begin()
     async with asyncio.timeout(20):
         while True:
-            await work.settled()
+            await work.wait_until_done()
             tools = await running.store.tools.all()
             if all(one.is_classified for one in tools) and not await running.store.skills.behind():
                 return tools
@@ -84,7 +84,7 @@ async def test_a_removal_recomputes_the_skills_concerned_and_no_others(platform,
     assert before["communication"].tool_count == 3
     for skill in before.values():
         assert near(skill.embedding, await as_it_should_be(running, skill))
-    concerned = {s for one in await running.registry.tools("chat") for s in one.skill_ids}
+    concerned = {s for one in await running.registry.tools.all("chat") for s in one.skill_ids}
     await running.registry.remove("chat", ADMIN)
     await classified(running)
     after = {skill.id: skill for skill in await running.registry.skills.all()}
@@ -172,7 +172,7 @@ async def test_what_fails_stays_unclassified_and_findable_and_is_tried_again(
     await running.add("mail", await toolbox(MAIL))
     work.begin()
     await until(lambda: moody.asked >= 3)
-    by_name = {one.name: one for one in await running.registry.tools("mail")}
+    by_name = {one.name: one for one in await running.registry.tools.all("mail")}
     assert not by_name["read_email"].is_classified
     assert by_name["send_email"].is_classified is (fails == "one")
     hits = await running.junction.finding("read the inbox", 5, lambda pair: True)
@@ -226,7 +226,7 @@ async def test_what_was_left_undone_is_done_by_the_next_start_and_no_more(platfo
 
     work.use(Never())
     work.begin()
-    await work.settled()
+    await work.wait_until_done()
     assert work.classified == 2
     assert await running.store.tools.all() == done
 
@@ -286,7 +286,7 @@ async def test_without_any_skill_tools_wait_for_one(single, toolbox):
         await desk.remove(skill.id, ADMIN)
     await running.add("mail", await toolbox(MAIL))
     classifying(running).begin()
-    await classifying(running).settled()
+    await classifying(running).wait_until_done()
     assert not any(one.is_classified for one in await running.store.tools.all())
     post = await desk.add("Letters & post", "Send and read email messages", ADMIN)
     assert post.id == "letters-post"

@@ -14,7 +14,7 @@ from mcp_junction.audit.verify import verify
 from mcp_junction.errors import MissingKey, StoreError, StoreUnavailable, UnreadableRow
 from mcp_junction.identity.keys import BLIND_AFTER, KeyRing
 from mcp_junction.policy.principal import Role
-from mcp_junction.registry.history_writer import HistoryWriter
+from mcp_junction.registry.server_lifecycle import HistoryWriter
 from mcp_junction.store.database import PATIENCE
 from mcp_junction.store.records import AuditQuery, Classified, HistoryEvent, NewEvent, SkillRecord
 from mcp_junction.store.store import Store, open_store

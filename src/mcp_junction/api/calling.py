@@ -267,7 +267,7 @@ class RestCalls:
 
     async def _has(self, record: ServerRecord, name: str) -> bool:
         try:
-            found = await self._registry.tool(record.id, name)
+            found = await self._registry.tools.get(record.id, name)
         except NotFound:
             return False
         return found.gone_at is None and found.enabled and not found.quarantined

@@ -26,7 +26,7 @@ class ApiContext:
     ) -> None:
         self.junction = junction
         self.registry = registry
-        self.denials = registry.denials
+        self.denials = registry.audit.denials
         self.searching = RestSearch(junction, registry)
         self._finding = junction.finding
         self._classifies = junction.settings.classifier != OFF
@@ -55,7 +55,7 @@ class ApiContext:
     def open(self) -> None:
         """Begin to classify what is found."""
         if self._classifies:
-            self.registry.skills.classifying.begin()
+            self.registry.skills.classifier.begin()
 
     def drain(self) -> None:
         """Take no more requests; streams end, calls go on."""

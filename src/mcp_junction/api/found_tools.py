@@ -77,7 +77,7 @@ class RestSearch:
 
     async def _shown(self, hits: list[Hit], *, with_schema: bool) -> list[FoundTool]:
         external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
-        records = await self._registry.tools_named(external)
+        records = await self._registry.tools.named(external)
         servers = {record.id: source_server(record) for record in self._registry.all()}
         found = []
         for hit in hits:

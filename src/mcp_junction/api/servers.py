@@ -50,7 +50,7 @@ from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import CursorError, NotFound
 from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.texts import redact_text
-from mcp_junction.registry.state import State
+from mcp_junction.registry.metrics import State
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState, parse_state
@@ -210,7 +210,7 @@ def _instructions(server: Upstream) -> str | None:
 async def _shown(context: Context, record: ServerRecord, with_tools: bool, absent: bool) -> Server:
     if not with_tools:
         return server_model(record, absent=absent)
-    tools = [] if absent else await context.registry.tools(record.id)
+    tools = [] if absent else await context.registry.tools.all(record.id)
     whose = source_server(record)
     each = [tool_model(one, whose, with_schema=False) for one in tools]
     return server_model(record, each, absent=absent)
@@ -290,7 +290,7 @@ async def list_server_tools(
     cursor: Cursor = None,
 ) -> ToolPage:
     whose = source_server(context.registry.find(server_id))
-    tools = sorted(await context.registry.tools(whose.id), key=by_position)
+    tools = sorted(await context.registry.tools.all(whose.id), key=by_position)
     found = page(tools, by_position, limit, cursor)
     shown = [tool_model(tool, whose, with_schema=include_schemas) for tool in found.items]
     return ToolPage(found.total, found.next_cursor, shown)

@@ -77,7 +77,7 @@ async def list_tools(
     tools = [
         one
         for server_id in sources
-        for one in sorted(await registry.tools(server_id), key=by_position)
+        for one in sorted(await registry.tools.all(server_id), key=by_position)
         if shows_all or is_offered(one)
     ]
 
@@ -179,7 +179,7 @@ async def list_changes(
     context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> ReviewedToolPage:
     servers = {record.id: record for record in context.registry.all()}
-    tools = [one for one in await context.registry.reviews.all() if one.server_id in servers]
+    tools = [one for one in await context.registry.tools.reviewable() if one.server_id in servers]
 
     def place(tool: ToolRecord) -> tuple[Any, ...]:
         return servers[tool.server_id].name, tool.name, tool.id
@@ -212,7 +212,7 @@ async def show_changes(context: Context, tool_id: ToolRef) -> ToolReview:
     description="It is pinned, and the tool can be called. 409 if the tool has another by now.",
 )
 async def approve_tool(request: AnyRequest, context: Context, tool_id: ToolRef) -> Tool:
-    return await _decide(request, context, tool_id, context.registry.reviews.approve)
+    return await _decide(request, context, tool_id, context.registry.tools.approve)
 
 
 @post(
@@ -224,7 +224,7 @@ async def approve_tool(request: AnyRequest, context: Context, tool_id: ToolRef) 
     description="Whatever its definition is by then, also one that was approved before.",
 )
 async def block_tool(request: AnyRequest, context: Context, tool_id: ToolRef) -> Tool:
-    return await _decide(request, context, tool_id, context.registry.reviews.block)
+    return await _decide(request, context, tool_id, context.registry.tools.block)
 
 
 async def _decide(
@@ -243,7 +243,7 @@ async def _decide(
 async def _find_tool(context: Context, ref: str) -> tuple[ServerRecord, ToolRecord]:
     """Find the one tool with this id or name. Raises RequestError."""
     try:
-        found = await context.registry.reviews.find(ref)
+        found = await context.registry.tools.find(ref)
     except NotFound:  # its server has been removed meanwhile
         found = []
     if not found:
@@ -252,7 +252,8 @@ async def _find_tool(context: Context, ref: str) -> tuple[ServerRecord, ToolReco
         words = "several tools have this name; use the id of one of them"
         candidates = [{"id": tool.id, "server": server.name} for server, tool in found]
         raise RequestError("TOOL_AMBIGUOUS", words, {"candidates": candidates})
-    return found[0]
+    (member, tool), *_ = found
+    return context.registry.find(member.id), tool
 
 
 def _review_fields(server: ServerRecord, tool: ToolRecord) -> dict[str, Any]:

@@ -52,18 +52,18 @@ class BackgroundClassifier:
         self.classifier: Classifier = classifier or model.classify
 
     def begin(self) -> None:
-        """From now on there is time for it: whoever waits for the service is served."""
+        """Start to work: the service listens, and nobody waits for it any more."""
         self._has_begun = True
-        self.look()
+        self.wake()
 
-    def look(self) -> None:
-        """There may be something to do."""
+    def wake(self) -> None:
+        """Look for something to do, soon."""
         self._news.set()
         if self._has_begun and (self._working is None or self._working.done()):
             tasks = self._context.tasks
             self._working = tasks.supervise("classification", self._work, is_vital=False)
 
-    async def settled(self) -> None:
+    async def wait_until_done(self) -> None:
         """Wait until nothing is left to do."""
         if self._working is not None:
             await asyncio.wait({self._working})
@@ -89,7 +89,7 @@ class BackgroundClassifier:
                 log.exception("tools cannot be classified")
                 failed = True
             if failed:
-                await self._heard(self.retry)
+                await self._wait_for_news(self.retry)
                 self._news.set()
 
     async def _quiet(self) -> None:
@@ -97,10 +97,10 @@ class BackgroundClassifier:
         end = asyncio.get_running_loop().time() + _LONGEST
         while self._news.is_set() and asyncio.get_running_loop().time() < end:
             self._news.clear()
-            await self._heard(_QUIET)
+            await self._wait_for_news(_QUIET)
         self._news.clear()
 
-    async def _heard(self, limit: float) -> None:
+    async def _wait_for_news(self, limit: float) -> None:
         try:
             await asyncio.wait_for(self._news.wait(), limit)
         except TimeoutError:
@@ -172,7 +172,7 @@ class BackgroundClassifier:
         if member is not None and written:
             names = {one.tool.id: one.tool.name for one, _, _ in rows}
             told = [_told(names[one.tool_id], one) for one in given if one.tool_id in written]
-            self._context.tell("tool.classified", member.record, tools=told)
+            self._context.publish("tool.classified", member.record, tools=told)
         return len(given) < len(rows)
 
     # -- skills

@@ -23,13 +23,11 @@ from mcp_junction.catalog.suspicion import ExaminedTool, Flag
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_by_flags
 from mcp_junction.protocol.names import Pair
+from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Decision, Member
 from mcp_junction.registry.tool_storage import Prepared, ToolStorage, prepare
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
-from mcp_junction.store.store import Store
-from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.server import Upstream
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -48,25 +46,20 @@ class Inspection:
 
     def __init__(
         self,
-        store: Store,
-        shelving: ToolStorage,
-        tasks: TaskScope,
-        member_of: Callable[[Upstream], Member | None],
-        members: Callable[[], Iterable[Member]],
-        flagged: Callable[[Member, Flags, list[str]], None],
+        context: RegistryContext,
+        storage: ToolStorage,
+        on_flagged: Callable[[Member, Flags, list[str]], None],
     ) -> None:
-        self._store = store
-        self._shelving = shelving
-        self._tasks = tasks
-        self._member_of = member_of
-        self._members = members
-        self._flagged = flagged
-        self._looking: asyncio.Task[None] | None = None
+        """``on_flagged`` is told a member's new flags, and the tools quarantined for them."""
+        self._context = context
+        self._storage = storage
+        self._on_flagged = on_flagged
+        self._examining: asyncio.Task[None] | None = None
         self._again = False
 
     async def review(self, offering: Offering) -> Offering:
         """What may be shown of what a server offers."""
-        member = self._member_of(offering.upstream)
+        member = self._context.members.find(offering.upstream.definition.id)
         if member is None:
             return offering
         if member.offering != offering:
@@ -74,12 +67,12 @@ class Inspection:
             flags: Flags = {}
             if member.record.pin == STRICT:
                 everything = self._with(member, offering)
-                flags = (await asyncio.to_thread(_examined, everything)).get(member.id, {})
+                flags = (await asyncio.to_thread(_find_flags, everything)).get(member.id, {})
             self._judge(member, lists, flags)
             member.offering = offering
-            self._shelving.put(member, lists, flags)
-            self.look()
-        return shown(member, offering)
+            self._storage.put(member, lists, flags)
+            self.schedule()
+        return without_kept_back(member, offering)
 
     def _judge(self, member: Member, lists: Prepared, flags: Flags) -> None:
         """Compare each tool with its pin. The store comes to the same end, by the same rule."""
@@ -97,45 +90,46 @@ class Inspection:
 
     def _with(self, member: Member, offering: Offering) -> list[Offering]:
         """What all servers offer, in their order, with these lists of one of them."""
-        every = [offering if m is member else m.offering for m in self._members()]
+        every = [offering if m is member else m.offering for m in self._context.members]
         return [known for known in every if known is not None]
 
     # -- flags
 
-    def look(self) -> None:
-        """Look at all tools together, soon; if that is being done, once more after it."""
+    def schedule(self) -> None:
+        """Examine all tools together, soon; if that is being done, once more after it."""
         self._again = True
-        if self._looking is None or self._looking.done():
-            self._looking = self._tasks.supervise("tool flags", self._look, is_vital=False)
+        if self._examining is None or self._examining.done():
+            tasks = self._context.tasks
+            self._examining = tasks.supervise("tool flags", self._examine, is_vital=False)
 
-    async def settled(self, limit: float | None = None) -> None:
-        """Wait until nothing is left to look at, at most ``limit`` seconds."""
-        if self._looking is not None:
-            await asyncio.wait({self._looking}, timeout=limit)
+    async def wait_until_done(self, limit: float | None = None) -> None:
+        """Wait until nothing is left to examine, at most ``limit`` seconds."""
+        if self._examining is not None:
+            await asyncio.wait({self._examining}, timeout=limit)
 
-    async def _look(self) -> None:
+    async def _examine(self) -> None:
         while self._again:
             await asyncio.sleep(_PAUSE)
             self._again = False
             try:
-                await self._look_once()
+                await self._examine_once()
             except Exception:
                 self._again = True  # the task is run again, and then has this to do
                 raise
 
-    async def _look_once(self) -> None:
-        members = [m for m in self._members() if m.offering is not None]
+    async def _examine_once(self) -> None:
+        members = [m for m in self._context.members if m.offering is not None]
         for member in members:
-            await self._shelving.settled(member)
+            await self._storage.wait_until_stored(member)
         offerings = [m.offering for m in members if m.offering is not None]
-        found = await asyncio.to_thread(_examined, offerings, pace)
+        found = await asyncio.to_thread(_find_flags, offerings, pace)
         for member in members:
             async with member.deciding:  # or an approval that is being written would be undone
                 await self._mark(member, found.get(member.id, {}))
 
     async def _mark(self, member: Member, found: Flags) -> None:
         marks: dict[str, tuple[tuple[str, ...], bool]] = {}
-        held: list[str] = []
+        quarantined: list[str] = []
         for name, decision in member.decisions.items():
             flags = () if member.record.pin == OFF else found.get(name, ())
             if decision.hash != decision.pinned:
@@ -143,26 +137,27 @@ class Inspection:
             if flags == decision.flags:
                 continue
             strict = member.record.pin == STRICT
-            is_held = is_quarantined_by_flags(flags, decision.known_flags, strict=strict)
-            if is_held and not decision.quarantined:
+            is_suspect = is_quarantined_by_flags(flags, decision.known_flags, strict=strict)
+            if is_suspect and not decision.quarantined:
                 decision.quarantined = True
-                held.append(name)
+                quarantined.append(name)
             decision.flags = flags
             marks[name] = (flags, decision.quarantined)
         if not marks:
             return
         try:
-            await self._store.tools.mark(member.id, marks)
+            await self._context.store.tools.mark(member.id, marks)
         except StoreUnavailable as error:
             log.warning("server %r: its flags cannot be stored: %s", member.name, error)
             for name in marks:
                 member.decisions[name].flags = ()  # so that it is tried again
             self._again = True
             await asyncio.sleep(_RETRY)
-        self._flagged(member, {name: flags for name, (flags, _) in marks.items() if flags}, held)
+        flagged = {name: flags for name, (flags, _) in marks.items() if flags}
+        self._on_flagged(member, flagged, quarantined)
 
 
-def shown(member: Member, offering: Offering) -> Offering:
+def without_kept_back(member: Member, offering: Offering) -> Offering:
     """An offering without what is kept back."""
     decisions = member.decisions
     tools = tuple(
@@ -175,7 +170,7 @@ def shown(member: Member, offering: Offering) -> Offering:
     return msgspec.structs.replace(offering, tools=tools)
 
 
-def differences(before: ToolRecord, after: ToolRecord) -> list[str]:
+def describe_changes(before: ToolRecord, after: ToolRecord) -> list[str]:
     """What is different in a tool, in words."""
     texts = _text(before.definition), _text(after.definition)
     return [str(change) for change in pins.diff(*texts)][:_FEW]
@@ -193,7 +188,7 @@ def _text(definition: bytes) -> bytes:
     return pins.define(msgspec.json.decode(definition, type=dict[str, msgspec.Raw])).text
 
 
-def _examined(
+def _find_flags(
     offerings: list[Offering],
     iterate: Callable[[Iterable[ExaminedTool]], Iterable[ExaminedTool]] = iter,
 ) -> dict[str, Flags]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 import msgspec
 
 from mcp_junction.catalog.catalog import Offering
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import Facts
 from mcp_junction.policy.pinning import PinnedState
-from mcp_junction.store.records import ServerRecord
+from mcp_junction.store.records import ServerRecord, ToolRecord
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 
@@ -49,6 +51,25 @@ class Decision(msgspec.Struct):
     def is_open(self) -> bool:
         """Whether it may be seen and called."""
         return self.enabled and not self.quarantined
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether it is open, and a strict pin would quarantine it."""
+        is_changed = self.hash != self.pinned
+        return self.is_open and (is_changed or not set(self.flags) <= set(self.approved or ()))
+
+
+def decision_of(record: ToolRecord) -> Decision:
+    """What holds for a tool, from its record."""
+    return Decision(
+        record.pinned_hash,
+        record.hash,
+        record.quarantined,
+        record.enabled,
+        tuple(record.flags),
+        None if record.approved_flags is None else tuple(record.approved_flags),
+        record.blocked,
+    )
 
 
 class Member:
@@ -139,3 +160,46 @@ class Member:
             connected_at=self.connected_at,
             tool_count=self.tool_count,
         )
+
+
+class Members:
+    """Every member, by id and by name, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._by_name: dict[str, Member] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, server_id: str) -> bool:
+        return server_id in self._by_id
+
+    def find(self, ref: str) -> Member | None:
+        """A member by id, or else by name."""
+        return self._by_id.get(ref) or self._by_name.get(ref)
+
+    def get(self, ref: str) -> Member:
+        """Raises NotFound."""
+        found = self.find(ref)
+        if found is None:
+            raise NotFound(f"there is no server {ref!r}")
+        return found
+
+    def named(self, name: str) -> Member | None:
+        return self._by_name.get(name)
+
+    def add(self, member: Member) -> None:
+        self._by_id[member.id] = self._by_name[member.name] = member
+
+    def remove(self, member: Member) -> None:
+        del self._by_id[member.id], self._by_name[member.name]
+
+    def replace(self, member: Member, record: ServerRecord) -> None:
+        """A member has another record, and with it maybe another name."""
+        del self._by_name[member.name]
+        member.record = record
+        self._by_name[record.name] = member

@@ -1,4 +1,4 @@
-"""Metrics: how the servers and the platform stand, as Prometheus reads it. Nothing is changed.
+"""Numbers about all servers: metric families for Prometheus, and State for REST.
 
 Everything is what somebody knows already: a scrape asks no server, and nothing is counted for it on
 the way of a call. Of the servers that nobody wants connected only the number is told, and of those
@@ -8,11 +8,15 @@ that do not answer no response time: an old one is worse than none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from mcp_junction.app import Junction
+from mcp_junction.catalog.tokens import ListedTokens
 from mcp_junction.health.verdict import WINDOW, Facts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
@@ -140,4 +144,57 @@ def _unattributed(junction: Junction) -> Family:
         junction.messages.unattributed,
         "kind",
         kind=MetricKind.COUNTER,
+    )
+
+
+class State(msgspec.Struct, frozen=True):
+    """The aggregate, as it is answered."""
+
+    total_servers: int
+    connected_servers: int
+    degraded_servers: int
+    disconnected_servers: int
+    error_servers: int
+    connecting_servers: int
+    total_tools: int
+    indexed_tools: int
+    unindexed_tools: int
+    classified_tools: int
+    unclassified_tools: int
+    tokens_saved: int
+    tokens_listed: int
+    last_sync: datetime | None
+    health_check_interval_seconds: float
+    uptime_seconds: float
+
+
+def state_of(
+    members: Iterable[Member],
+    last_sync: float | None,
+    interval: float,
+    uptime: float,
+    indexed: int = 0,
+    classified: int = 0,
+    tokens: ListedTokens | None = None,
+) -> State:
+    every = list(members)
+    count = {state: sum(member.status is state for member in every) for state in ServerState}
+    tools = sum(member.tool_count for member in every)
+    return State(
+        total_servers=len(every),
+        connected_servers=count[ServerState.CONNECTED],
+        degraded_servers=count[ServerState.DEGRADED],
+        disconnected_servers=count[ServerState.DISCONNECTED],
+        error_servers=count[ServerState.ERROR],
+        connecting_servers=count[ServerState.CONNECTING],
+        total_tools=tools,
+        indexed_tools=min(indexed, tools),
+        unindexed_tools=max(0, tools - indexed),
+        classified_tools=min(classified, tools),
+        unclassified_tools=max(0, tools - classified),
+        tokens_saved=0 if tokens is None else tokens.saved,
+        tokens_listed=0 if tokens is None else tokens.listed,
+        last_sync=None if last_sync is None else datetime.fromtimestamp(last_sync, UTC),
+        health_check_interval_seconds=interval,
+        uptime_seconds=uptime,
     )

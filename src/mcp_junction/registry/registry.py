@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,10 +24,8 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.policy.pinning import STRICT
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol.names import Pair
 from mcp_junction.redaction.known import KNOWN
-from mcp_junction.registry.absent import AbsentServers
-from mcp_junction.registry.config_file import FileServers, Reloaded, recorded
+from mcp_junction.registry.config_file import AbsentServers, FileServers, Reloaded, recorded
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import (
     CONNECTING,
@@ -36,16 +34,14 @@ from mcp_junction.registry.definitions import (
     fields_of,
     record_of,
 )
-from mcp_junction.registry.inspection import shown
-from mcp_junction.registry.member import Member
-from mcp_junction.registry.metrics import metrics_of
-from mcp_junction.registry.reviews import ToolReviews
+from mcp_junction.registry.inspection import without_kept_back
+from mcp_junction.registry.member import Member, decision_of
+from mcp_junction.registry.metrics import State, metrics_of, state_of
 from mcp_junction.registry.rules import change_of, check, check_new, check_version
 from mcp_junction.registry.server_lifecycle import ServerLifecycle
 from mcp_junction.registry.skills import SkillChanges
-from mcp_junction.registry.state import State, state_of
-from mcp_junction.registry.tool_decisions import ToolDecisions, decision_of
 from mcp_junction.registry.tool_storage import stored_lists, stored_offers
+from mcp_junction.registry.tools import RegistryTools
 from mcp_junction.store.records import (
     HistoryRecord,
     OfferRecord,
@@ -69,7 +65,7 @@ class RegistryParts:
         self.context = context
         self.lifecycle = ServerLifecycle(context)
         self.skills = SkillChanges(context)
-        self.tools = ToolDecisions(context, self.skills.classifying.look)
+        self.tools = RegistryTools(context, self.skills.classifier.wake)
 
     @property
     def server_sinks(self) -> tuple[ServerSink, ...]:
@@ -84,12 +80,10 @@ class Registry:
 
     def __init__(self, junction: Junction, parts: RegistryParts) -> None:
         self._context = context = parts.context
-        self._life = parts.lifecycle
+        self._lifecycle = parts.lifecycle
         self.skills = parts.skills
-        self._desk = parts.tools
-        self.reviews = ToolReviews(context, self._desk, self._life.live)
+        self.tools = parts.tools
         self.audit = context.audit
-        self.denials = context.audit.denials
         self._junction = junction
         self._servers = junction.servers
         self._members = context.members
@@ -102,7 +96,7 @@ class Registry:
 
     async def __aenter__(self) -> Self:
         self._context.is_open = True
-        self._life.begin()
+        self._lifecycle.begin()
         self._junction.greet()
         await self._load()
         return self
@@ -110,7 +104,7 @@ class Registry:
     async def wait_until_stored(self) -> None:
         """Wait until the current lists of all servers are in the store."""
         for member in self._members:
-            await self._desk.wait_until_stored(member)
+            await self.tools.wait_until_stored(member)
 
     async def __aexit__(
         self,
@@ -119,7 +113,7 @@ class Registry:
         trace: TracebackType | None,
     ) -> None:
         self._context.is_open = False
-        await self._life.end()
+        await self._lifecycle.end()
         await self._context.tasks.close()
 
     async def _load(self) -> None:
@@ -159,7 +153,8 @@ class Registry:
         if lists:
             member.offering = Offering(upstream, **lists)
             member.tool_count = len(member.offering.tools)
-            self._junction.live_catalog.expect(shown(member, member.offering), listed=False)
+            shown = without_kept_back(member, member.offering)
+            self._junction.live_catalog.expect(shown, listed=False)
         if wanted:
             self._servers.start(member.name)
         return member
@@ -175,17 +170,17 @@ class Registry:
 
     def find(self, ref: str) -> ServerRecord:
         """A server by id or name, as it stands now. Raises NotFound."""
-        return self._life.live(self._members.get(ref))
+        return self._lifecycle.live(self._members.get(ref))
 
     def all(self, status: str | None = None) -> list[ServerRecord]:
         """Every server, or those of one status, by name."""
-        found = [self._life.live(member) for member in self._members]
+        found = [self._lifecycle.live(member) for member in self._members]
         found.sort(key=lambda record: record.name)
         return [record for record in found if status is None or record.status == status]
 
     def metrics(self) -> bytes:
         """How everything stands, as Prometheus reads it."""
-        return metrics_of(self._context, self._junction, self._life.facts)
+        return metrics_of(self._context, self._junction, self._lifecycle.facts)
 
     def state(self) -> State:
         """All servers in one look."""
@@ -193,49 +188,28 @@ class Registry:
         uptime, indexed = time.time() - self._began, self._junction.finding.indexed
         done = (
             indexed,
-            self.skills.classifying.classified,
+            self.skills.classifier.classified,
             self._junction.live_catalog.catalog.tokens,
         )
-        return state_of(self._members, self._desk.synced_at, interval, uptime, *done)
+        return state_of(self._members, self.tools.synced_at, interval, uptime, *done)
 
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None
     ) -> list[HistoryRecord]:
         """What happened to a server's connection, newest first. Raises NotFound."""
         member = self._members.get(ref)
-        await self._life.written()
+        await self._lifecycle.written()
         return await self._context.store.history.of(member.id, limit=limit, before=before)
 
     async def history_count(self, ref: str) -> int:
         """How many rows of history a server has. Raises NotFound."""
         return await self._context.store.history.count(self._members.get(ref).id)
 
-    async def tools(self, ref: str | None = None) -> list[ToolRecord]:
-        """The tools of a server, or of all, also of those that are not connected."""
-        return await self._desk.all(self._members.get(ref) if ref is not None else None)
-
-    async def tool(self, ref: str, name: str) -> ToolRecord:
-        """One tool by its own name. Raises NotFound."""
-        return await self._desk.get(self._members.get(ref), name)
-
-    async def tools_named(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
-        """These tools of servers; those that are not there are left out."""
-        return await self._desk.some(pairs)
-
-    # -- changing tools
+    # -- changing
 
     async def refresh(self, ref: str, actor: Principal) -> ToolChanges:
         """Read a server's lists again. Raises NotFound; ServerError when it is not connected."""
-        reread = self._junction.live_catalog.reread
-        return await self._desk.refresh(self._members.get(ref), actor, reread)
-
-    async def change_tool(
-        self, ref: str, name: str, changes: Mapping[str, Any], actor: Principal
-    ) -> ToolRecord:
-        """Change what was decided about a tool (``store.records.DECIDED``). Raises NotFound."""
-        return await self._desk.change(self._members.get(ref), name, changes, actor)
-
-    # -- changing servers
+        return await self.tools.refresh(ref, actor, self._junction.live_catalog.reread)
 
     async def register(
         self, made: Registration, actor: Principal, *, auto_connect: bool | None = None
@@ -250,15 +224,15 @@ class Registry:
         wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
         record = msgspec.structs.replace(record_of(made), status=status.value)
-        async with self._context.act(actor, "server.register", record):
+        async with self._context.audit_act(actor, "server.register", record):
             async with self._entrance:
                 try:
                     record = await self._context.store.servers.add(record)
                 except AlreadyExists:
                     raise await self.absent.explain_taken_name(record.name) from None
             member = self._admit(record)
-        self._context.tell("server.registered", record, transport_type=record.transport_type)
-        return self._life.live(member)
+        self._context.publish("server.registered", record, transport_type=record.transport_type)
+        return self._lifecycle.live(member)
 
     async def change(
         self, ref: str, body: Any, actor: Principal, if_match: int | None = None
@@ -275,9 +249,9 @@ class Registry:
             fields = fields_of(made)
             changes = {k: v for k, v in fields.items() if getattr(before, k) != v}
             if not changes:
-                return self._life.live(member)
+                return self._lifecycle.live(member)
             detail = {"changed": sorted(changes)}
-            async with self._context.act(actor, "server.change", before, detail=detail):
+            async with self._context.audit_act(actor, "server.change", before, detail=detail):
                 try:
                     after = await self._context.store.servers.change(
                         before.id, changes, version=before.version
@@ -285,8 +259,8 @@ class Registry:
                 except AlreadyExists:
                     raise await self.absent.explain_taken_name(made.name) from None
                 await self._apply(member, after, frozenset(changes))
-            self._context.tell("server.changed", after, changed=sorted(changes))
-            return self._life.live(member)
+            self._context.publish("server.changed", after, changed=sorted(changes))
+            return self._lifecycle.live(member)
 
     async def connect(self, ref: str, actor: Principal) -> tuple[str, str]:
         """Connect a server, and wait for how that ends: its status, and words. Raises NotFound."""
@@ -295,11 +269,11 @@ class Registry:
                 return member.status.value, "it is connected already"
             if not member.record.enabled:
                 return member.status.value, "it is disabled; enable it first"
-            async with self._context.act(actor, "server.connect", member.record):
+            async with self._context.audit_act(actor, "server.connect", member.record):
                 if not self._servers.is_running(member.name):
                     self._redefine(member)
                     self._servers.start(member.name)
-                    await self._life.written()
+                    await self._lifecycle.written()
                 else:
                     member.upstream.retry_now()
         return await member.settled()
@@ -313,14 +287,14 @@ class Registry:
         """
         found = self._members.get(ref)
         detail = {"force": force}
-        async with self._context.act(actor, "server.disconnect", found.record, detail=detail):
+        async with self._context.audit_act(actor, "server.disconnect", found.record, detail=detail):
             pending = found.upstream.calls
             if force:
                 found.upstream.stop()  # who waits for its calls to end need not any more
             async with self._held(found) as member:
                 drain = 0.0 if force else DRAIN
                 pending = max(pending, await self._servers.stop(member.name, drain))
-                await self._life.written()  # it stays so, whatever happens to us
+                await self._lifecycle.written()  # it stays so, whatever happens to us
                 return member.status.value, pending
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
@@ -333,10 +307,10 @@ class Registry:
             return
         async with self._held(self._owned(ref)) as member:
             check_version(member.record, if_match)
-            async with self._context.act(actor, "server.remove", member.record):
+            async with self._context.audit_act(actor, "server.remove", member.record):
                 await self._context.store.servers.remove(member.id)
                 self._drop(member)
-            self._context.tell("server.removed", member.record)
+            self._context.publish("server.removed", member.record)
 
     async def reload(self, config: Config) -> Reloaded:
         """Take over a new config file. Raises ConfigError: then nothing has changed."""
@@ -378,9 +352,9 @@ class Registry:
         else:
             self._redefine(member)
         if "health_check_url" in changes:
-            self._life.rewatch(member)
+            self._lifecycle.rewatch(member)
         if record.pin == STRICT and not was_strict:
-            await self._desk.strict_from_now(member)
+            await self.tools.quarantine_unapproved(member)
 
     def _redefine(self, member: Member) -> None:
         """Say something else about a server whose link, if it has one, stays."""

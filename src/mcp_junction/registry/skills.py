@@ -27,12 +27,12 @@ class SkillChanges:
     def __init__(self, context: RegistryContext) -> None:
         self._context = context
         self._skills = context.store.skills
-        self.classifying = BackgroundClassifier(context)
+        self.classifier = BackgroundClassifier(context)
 
     def follow(self, event: ServerChanged) -> None:
         """Update vectors when a server has taken its tools with it."""
         if event.change is ServerChange.REMOVED:
-            self.classifying.look()
+            self.classifier.wake()
 
     async def load(self) -> None:
         """Put in the skills to begin with, at the first start."""
@@ -64,7 +64,7 @@ class SkillChanges:
         skill = SkillRecord(_id_of(name, taken), name, description)
         async with self._act(actor, "skill.create", skill):
             skill = await self._skills.add(skill)
-        self.classifying.look()
+        self.classifier.wake()
         return skill
 
     async def change(
@@ -79,7 +79,7 @@ class SkillChanges:
             return skill
         async with self._act(actor, "skill.change", skill, detail={"changed": sorted(changed)}):
             skill = await self._skills.change(skill.id, changed, version=if_match)
-        self.classifying.look()
+        self.classifier.wake()
         return skill
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
@@ -87,14 +87,14 @@ class SkillChanges:
         skill = await self.get(ref)
         async with self._act(actor, "skill.remove", skill):
             await self._skills.remove(skill.id, version=if_match)
-        self.classifying.look()
+        self.classifier.wake()
 
     async def classify(self, server: str, actor: Principal) -> int:
         """Have all tools of a server classified again, soon; how many. Raises NotFound."""
         member = self._context.members.get(server)
-        async with self._context.act(actor, "tools.classify", member.record):
+        async with self._context.audit_act(actor, "tools.classify", member.record):
             count = await self._context.store.classification.forget(member.id)
-        self.classifying.look()
+        self.classifier.wake()
         return count
 
     def _act(

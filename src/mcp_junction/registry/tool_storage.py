@@ -96,15 +96,11 @@ class ToolStorage:
         if member.id not in self._writing:
             self._writing[member.id] = self._tasks.spawn(self._write(member))
 
-    async def settled(self, member: Member, limit: float = 10.0) -> None:
+    async def wait_until_stored(self, member: Member, limit: float = 10.0) -> None:
         """Wait until what is known of a server's lists is stored, but not for ever."""
         writing = self._writing.get(member.id)
         if writing is not None:
             await asyncio.wait({writing}, timeout=limit)
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._writing
 
     async def _write(self, member: Member) -> None:
         try:
