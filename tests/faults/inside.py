@@ -70,7 +70,7 @@ class Inside:
 
     def flights(self, key: str) -> int:
         """How many calls a server's link still knows."""
-        return len(self.junction.servers[key].link.exchange)
+        return len(self.junction.servers[key].link.multiplexer)
 
 
 @asynccontextmanager

@@ -273,7 +273,7 @@ async def test_an_answer_that_holds_line_feeds_is_one_frame_at_the_client(
         text = said(template, ANSWER % ids["other"], line_break).strip("\n")
         text = text.replace("@ID@", str(ids["asked"])).replace("@TOKEN@", str(ids["asked"]))
         before = len(client.lines)
-        within.junction.servers["led"].link.exchange.receive(text.encode())
+        within.junction.servers["led"].link.multiplexer.receive(text.encode())
         await until(lambda: len(client.lines) > before, "the frame")
         assert len(client.lines) == before + 1
         assert client.lines[-1].endswith(b"\n")

@@ -38,7 +38,7 @@ class Served:
 
     def flights(self, key: str = "led") -> int:
         """Calls that a server's link still knows."""
-        return len(self.junction.servers[key].link.exchange)
+        return len(self.junction.servers[key].link.multiplexer)
 
     async def quiet(self) -> None:
         """Nothing runs any more."""

@@ -34,17 +34,17 @@ class Ears:
         self.dropped: list[str] = []
         self._news = asyncio.Event()
 
-    def heard(self, frame: Frame) -> None:
+    def on_notification(self, frame: Frame) -> None:
         self.frames.append(frame)
         self._news.set()
 
-    async def asked(self, frame: Frame) -> Outcome:
+    async def on_request(self, frame: Frame) -> Outcome:
         return outcomes.result(b'{"from":"nobody"}')
 
-    def unattributed(self, method: str) -> None:
+    def on_unattributed(self, method: str) -> None:
         self.dropped.append(method)
 
-    def renewed(self) -> None:
+    def on_renewed(self) -> None:
         self.renewals += 1
 
     async def heard_all(self, count: int) -> list[str]:
@@ -154,7 +154,7 @@ async def http_link(
         flight.params = Hello().params("test", "1")
         link.send(flight)
         await landed(flight)
-        await link.opened(VERSION)
+        await link.begin_session(VERSION)
         yield link
     finally:
         await link.end(0.0)

@@ -234,7 +234,7 @@ async def test_where_nothing_listens_a_call_was_not_sent_and_the_link_is_lost():
         error = await failure(link)
         assert error["data"]["delivery"] == Delivery.NOT_SENT
         assert "connection refused" in error["message"]
-        await asyncio.wait_for(link.gone(), BOUND)
+        await asyncio.wait_for(link.wait_closed(), BOUND)
         assert (await link.describe_end()).what == "connection refused"
 
 
@@ -276,7 +276,7 @@ async def test_a_cancelled_call_is_named_by_our_id_and_its_stream_closed():
         told = await origin.visited("notifications/cancelled")
         assert told.message["params"] == {"requestId": int(flight.wire_id), "reason": "enough"}
         await asyncio.wait_for(visit.gone.wait(), BOUND)
-        assert not len(link.exchange)
+        assert not len(link.multiplexer)
 
 
 async def test_a_call_cancelled_before_it_was_sent_is_never_sent(monkeypatch):
@@ -297,7 +297,7 @@ async def test_a_call_cancelled_before_it_was_sent_is_never_sent(monkeypatch):
         ids = [visit.message["id"] for visit in origin.told("tools/call")]
         assert int(second.wire_id) not in ids
         assert not origin.told("notifications/cancelled")
-        assert not len(link.exchange)
+        assert not len(link.multiplexer)
 
 
 # -- the standing stream
@@ -359,7 +359,7 @@ async def test_a_server_that_went_away_is_noticed_without_a_call():
     async with Origin(standing) as origin, http_link(origin.url) as link:
         await origin.until(lambda: origin.visits[-1].method == "GET")
         await origin.close()
-        await asyncio.wait_for(link.gone(), BOUND)
+        await asyncio.wait_for(link.wait_closed(), BOUND)
 
 
 # -- headers
@@ -403,7 +403,7 @@ async def test_an_answer_in_tiny_chunks_is_read_in_little_more_memory_than_its_s
         visit.raw(b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces))
         visit.end()
 
-    most, data = 0, PostedCall.data
+    most, data = 0, PostedCall.on_data
 
     def count(posted: PostedCall, chunk: bytes) -> None:
         nonlocal most
@@ -411,7 +411,7 @@ async def test_an_answer_in_tiny_chunks_is_read_in_little_more_memory_than_its_s
         most = max(most, len(posted._body))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PostedCall, "data", count)
+        patch.setattr(PostedCall, "on_data", count)
         async with linked(drips) as (_, link):
             assert await call(link) == {"text": text}
     assert 0 < most < 1_000, "each part takes forty bytes beside its own"

@@ -55,9 +55,9 @@ async def test_calls_over_stdio():
         limits=Limits(calls=2),
     )
     warden = Warden()
-    link = StdioLink("s", Ears(), 1000)
+    link = StdioLink(definition, Ears(), 1000)
     try:
-        await link.start(definition, {}, warden)
+        await link.start({}, warden)
         await overloaded(link)
     finally:
         await link.end(0.0)
@@ -73,9 +73,9 @@ async def test_bytes_that_a_stdio_server_does_not_take():
         limits=Limits(bytes=1_000_000),
     )
     warden = Warden()
-    link = StdioLink("s", Ears(), 1000)
+    link = StdioLink(definition, Ears(), 1000)
     try:
-        await link.start(definition, {}, warden)
+        await link.start({}, warden)
         for _ in range(400):
             flight = fly(link, "x" * 10_000, rider=Rider())
             await asyncio.sleep(0)

@@ -10,7 +10,8 @@ from tests.http.origin import BOUND, Handler, Origin, Visit
 
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http import pool as pools
-from mcp_junction.upstream.http.pool import Pool, Target, parse_target
+from mcp_junction.upstream.http.connection import Target, parse_target
+from mcp_junction.upstream.http.pool import Pool
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -19,6 +20,7 @@ class Asking:
     """An exchange that keeps what it is told."""
 
     def __init__(self, path: str = "/") -> None:
+        self.connection = None
         self.payload = b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode()
         self.told: list[str] = []
         self.statuses: list[int] = []
@@ -27,20 +29,20 @@ class Asking:
         self.is_parked = False
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def written(self) -> None:
+    def on_written(self) -> None:
         self.told.append("written")
 
-    def head(self, status: int, headers: dict[bytes, bytes]) -> None:
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self.statuses.append(status)
 
-    def data(self, chunk: bytes) -> None:
+    def on_data(self, chunk: bytes) -> None:
         self.body += chunk
 
-    def done(self) -> None:
+    def on_complete(self) -> None:
         self.told.append("done")
         self.ended.set_result("")
 
-    def lost(self, why: str) -> None:
+    def on_lost(self, why: str) -> None:
         self.told.append("lost")
         self.ended.set_result(why)
 
@@ -193,7 +195,7 @@ async def test_nothing_is_kept_of_what_has_ended_however_it_did():
             await asking.end()
         held = next(visit for visit in origin.visits if visit.path == "/held")
         await asyncio.wait_for(held.gone.wait(), BOUND)
-        assert not pool._carriers
+        assert not any(asking.connection for asking in askings)
         assert len(pool._all) == len(pool._idle) == 1
 
 

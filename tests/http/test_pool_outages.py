@@ -11,9 +11,9 @@ from tests.http.test_pool import Doors, plainly, send, visits
 from mcp_junction.config.urls import Place
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http import pool as pools
-from mcp_junction.upstream.http.connection import Connection
+from mcp_junction.upstream.http.connection import Connection, parse_target
 from mcp_junction.upstream.http.dialer import Dialer, MakeConnection
-from mcp_junction.upstream.http.pool import Pool, parse_target
+from mcp_junction.upstream.http.pool import Pool
 
 OK, REFUSED, HANGS = "ok", "refused", "hangs"
 

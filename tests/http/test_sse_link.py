@@ -124,7 +124,7 @@ async def test_the_end_of_the_stream_ends_everything_that_is_under_way():
         flights = [fly(link) for _ in range(3)]
         await origin.visited("tools/call", 3)
         server.stream.hang_up()
-        await asyncio.wait_for(link.gone(), BOUND)
+        await asyncio.wait_for(link.wait_closed(), BOUND)
         await link.release((await link.describe_end()).what)
         for flight in flights:
             error = await failure(flight)
@@ -148,7 +148,7 @@ async def test_a_server_that_no_longer_knows_us_is_lost():
     server = Older(status=404)
     async with Origin(server) as origin, sse_link(origin) as link:
         fly(link)
-        await asyncio.wait_for(link.gone(), BOUND)
+        await asyncio.wait_for(link.wait_closed(), BOUND)
         assert "no longer knows us" in (await link.describe_end()).what
 
 
@@ -178,7 +178,7 @@ async def test_an_event_over_the_limit_loses_the_link():
         link = SseLink(definition(origin.url, "sse"), Ears(), 1000)
         await link.start()
         server.say("x" * 2000)
-        await asyncio.wait_for(link.gone(), BOUND)
+        await asyncio.wait_for(link.wait_closed(), BOUND)
         assert "over the limit of 1000 bytes" in (await link.describe_end()).what
         await link.end(0.0)
 
@@ -213,7 +213,7 @@ async def test_nothing_overtakes_the_word_that_the_conversation_is_open():
         await server(visit)
 
     async with Origin(slowly) as origin, sse_link(origin) as link:
-        await link.opened("2024-11-05")
+        await link.begin_session("2024-11-05")
         flight = fly(link)
         server.answer(await origin.visited("tools/call"))
         await landed(flight)

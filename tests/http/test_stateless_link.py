@@ -25,7 +25,7 @@ async def linked(
 ) -> AsyncIterator[tuple[Origin, HttpLink]]:
     async with Origin(calls) as origin:
         link = HttpLink(definition(origin.url), ears or Ears(), DEFAULT_LIMIT)
-        await link.opened(VERSION)
+        await link.begin_session(VERSION)
         try:
             yield origin, link
         finally:
@@ -223,7 +223,7 @@ async def test_a_server_that_is_gone_is_noticed_by_listening(serving):
         link = upstream.link
         await origin.close()
         async with asyncio.timeout(BOUND):
-            await link.gone()
+            await link.wait_closed()
         await origin.listen()
         async with asyncio.timeout(BOUND):
             assert await upstream.wait_for_link(BOUND) is not None
@@ -267,7 +267,7 @@ async def test_a_server_that_comes_back_as_one_of_the_other_era_is_greeted_anew(
         origin.handler = older
         modern.listens[0].hang_up()
         async with asyncio.timeout(BOUND):
-            await link.gone()
+            await link.wait_closed()
         await origin.visited("tools/list", times=2)
         assert await upstream.wait_for_link(BOUND) is not None
         assert upstream.greeting.era is Era.HANDSHAKE

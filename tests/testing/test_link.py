@@ -20,7 +20,7 @@ from mcp_junction.testing.link import (
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, FlightState, new_flight
-from mcp_junction.upstream.link import LinkEnd, OwnedLink
+from mcp_junction.upstream.link import Link, LinkEnd
 from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 from mcp_junction.upstream.state import ServerState
 
@@ -33,7 +33,7 @@ def flight(params: bytes = b"{}", method: str = "tools/call") -> Flight:
 
 async def test_a_link_answers_as_its_script_says_and_keeps_what_it_was_given() -> None:
     link = FakeLink("led", echo)
-    as_owned: OwnedLink = link
+    as_owned: Link = link
     sent = flight(b'{"a":1}')
     as_owned.send(sent)
     as_owned.notify("notifications/initialized")
@@ -62,7 +62,7 @@ async def test_a_lost_link_ends_what_is_in_the_air_and_refuses_the_rest() -> Non
     link.send(after)
     assert before.future.result().delivery is Delivery.UNKNOWN
     assert after.future.result().delivery is Delivery.NOT_SENT
-    await link.gone()
+    await link.wait_closed()
     assert await link.describe_end() == LinkEnd("exited with code 9", 9)
 
 

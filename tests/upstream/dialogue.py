@@ -8,7 +8,7 @@ from msgspec import Raw
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight, new_flight
+from mcp_junction.upstream.flight import Flight, FlightState, new_flight
 from mcp_junction.upstream.multiplexer import Multiplexer
 from mcp_junction.upstream.outcome import Outcome
 
@@ -28,13 +28,13 @@ class Listening:
         self.questions: list[str] = []
         self.logs: list[Any] = []
 
-    def heard(self, frame: Frame) -> None:
+    def on_notification(self, frame: Frame) -> None:
         self.heard_frames.append(frame)
 
-    async def asked(self, frame: Frame) -> Outcome:
+    async def on_request(self, frame: Frame) -> Outcome:
         return await self.ask(frame.method, frame.params)
 
-    def unattributed(self, method: str) -> None:
+    def on_unattributed(self, method: str) -> None:
         self.unattributed_methods.append(method)
 
     def progress(self, params: dict[str, Raw]) -> None:
@@ -54,17 +54,18 @@ class Dialogue:
     def __init__(self) -> None:
         self.wire: list[bytes] = []
         self.ear = Listening()
-        self.exchange = Multiplexer("s", self.wire.append, self.ear)
+        self.multiplexer = Multiplexer("s", self.wire.append, self.ear)
 
     def fly(self, method: str = "tools/call", passenger: Listening | None = None) -> Flight:
         flight = new_flight(method, passenger)
         flight.params = b"{}"
-        self.exchange.send(flight)
+        flight.state = FlightState.WRITTEN
+        self.wire.append(self.multiplexer.encode_request(flight))
         return flight
 
     def hear(self, line: bytes) -> None:
         """The server says this."""
-        self.exchange.receive(line)
+        self.multiplexer.receive(line)
 
     def answer(self, flight: Flight, result: bytes = b"{}") -> None:
         self.hear(b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (flight.wire_id, result))

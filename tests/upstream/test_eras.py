@@ -127,7 +127,7 @@ async def test_a_server_that_is_silent_is_greeted_with_the_handshake_and_first_s
         assert (upstream.link.era, upstream.starts) == (OLD, 1)
         slow = upstream.start_seconds
         upstream.link._ward.kill()
-        await upstream.link.gone()
+        await upstream.link.wait_closed()
         upstream._gate._open.clear()
         async with asyncio.timeout(BOUND):
             await upstream._gate._open.wait()

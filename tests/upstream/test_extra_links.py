@@ -207,9 +207,9 @@ async def test_a_pooled_twin_asks_nobody_and_tells_nobody():
     async with living([OLD]) as upstream:
         twin = await connected(upstream.pooled("k", Hello()))
         question = Frame("2.0", method="roots/list")
-        assert (await upstream.asked(question)).kind is OutcomeKind.RESULT
-        assert (await twin.asked(question)).kind is OutcomeKind.ERROR
-        twin.heard(Frame("2.0", method="notifications/message"))
+        assert (await upstream.on_request(question)).kind is OutcomeKind.RESULT
+        assert (await twin.on_request(question)).kind is OutcomeKind.ERROR
+        twin.on_notification(Frame("2.0", method="notifications/message"))
         assert upstream._listeners.inbox.heard_from == []
 
 

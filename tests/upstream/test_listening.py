@@ -77,7 +77,7 @@ class Server:
 
     def say(self, method: str, on: Flight, **params: Any) -> None:
         params["_meta"] = {SUBSCRIPTION_KEY: int(on.wire_id)}
-        self.upstream.heard(decode(encode.notification(method, encode.dumps(params))))
+        self.upstream.on_notification(decode(encode.notification(method, encode.dumps(params))))
 
     @property
     def streams(self) -> list[Flight]:

@@ -42,7 +42,7 @@ async def test_answers_in_any_order_reach_the_flights_they_belong_to(order):
     assert [json.loads(bytes(flight.future.result().payload))["n"] for flight in flights] == list(
         range(8)
     )
-    assert len(talk.exchange) == 0
+    assert len(talk.multiplexer) == 0
 
 
 @pytest.mark.req("F-12")
@@ -60,7 +60,7 @@ async def test_a_batch_is_taken_message_by_message(talk):
     talk.hear(b"[ %b, 5, [%b], %b ]" % (said, good, good))
     assert [frame.method for frame in talk.ear.heard_frames] == ["notifications/tools/list_changed"]
     assert bytes(one.future.result().payload) == b'{"x" : 1.0}'
-    assert talk.exchange.noise == 2
+    assert talk.multiplexer.noise == 2
     talk.hear(b"[%b]" % bad)
     assert two.future.result().delivery is Delivery.EXECUTED
 
@@ -68,7 +68,7 @@ async def test_a_batch_is_taken_message_by_message(talk):
 async def test_the_first_noise_is_kept_unless_it_is_very_long(talk):
     for line in (b"x" * 5000, b"Usage: server KEY", b"[12:00] ready", b'{"level":"info"}'):
         talk.hear(line)
-    assert (talk.exchange.noise, talk.exchange.stray) == (4, b"Usage: server KEY")
+    assert (talk.multiplexer.noise, talk.multiplexer.stray) == (4, b"Usage: server KEY")
 
 
 async def test_an_answer_behind_other_text_is_not_taken_and_that_is_said_once(talk, caplog):
@@ -91,7 +91,7 @@ async def test_a_program_that_sends_back_what_it_is_sent_is_told_from_a_server(t
 async def test_what_only_begins_like_a_batch_is_noise(talk, line):
     flight = talk.fly()
     talk.hear(line)
-    assert talk.exchange.noise == 1
+    assert talk.multiplexer.noise == 1
     assert not flight.future.done()
 
 
@@ -99,7 +99,7 @@ async def test_a_large_batch_is_taken_and_one_of_too_many_is_told_of(talk, caplo
     flights = [talk.fly() for _ in range(1000)]
     answers = [b'{"jsonrpc":"2.0","id":%b,"result":{}}' % flight.wire_id for flight in flights]
     talk.hear(b"[%b]" % b",".join([*answers, b"1"]))
-    assert talk.exchange.noise == 1
+    assert talk.multiplexer.noise == 1
     assert "a batch was not read: a batch may hold 1000 messages" in caplog.text
     talk.hear(b"[%b]" % b",".join(answers))
     assert all(flight.future.done() for flight in flights)
@@ -117,7 +117,7 @@ async def test_results_and_errors_pass_as_they_were_written(talk):
 
 
 async def test_a_notice_of_ours_is_written_as_one_frame(talk):
-    talk.exchange.notify("notifications/initialized")
+    talk.multiplexer.notify("notifications/initialized")
     assert talk.written() == [{"jsonrpc": "2.0", "method": "notifications/initialized"}]
 
 
@@ -127,7 +127,7 @@ async def test_an_answer_to_nothing_is_dropped(talk):
         talk.hear(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % frame_id)
     talk.hear(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}')
     assert not flight.future.done()
-    assert len(talk.exchange) == 1
+    assert len(talk.multiplexer) == 1
 
 
 async def test_the_second_answer_to_a_flight_is_dropped(talk):
@@ -145,7 +145,7 @@ async def test_a_cancelled_flight_is_told_to_the_server_once_and_its_answer_drop
     flight = talk.fly()
     talk.written()
     cancelled = outcomes.cancelled("enough", flight.delivery)
-    flight.link = talk.exchange
+    flight.link = talk.multiplexer
     flight.abandon(cancelled, 'enough "\n')
     flight.abandon(cancelled, "again")
     (notice,) = talk.written()
@@ -161,9 +161,9 @@ async def test_a_flight_that_has_landed_is_not_cancelled(talk):
     flight = talk.fly()
     talk.answer(flight)
     talk.written()
-    flight.link = talk.exchange
+    flight.link = talk.multiplexer
     flight.abandon(outcomes.cancelled("late", flight.delivery), "late")
-    talk.exchange.cancel(flight, "late")
+    talk.multiplexer.cancel(flight, "late")
     assert talk.written() == []
     assert flight.future.result().kind is OutcomeKind.RESULT
 
@@ -216,7 +216,7 @@ async def test_an_overlong_answer_fails_its_call_as_executed(talk, shape):
     flight, filler = talk.fly(), b"x" * 20_000
     first = (flight.wire_id, filler) if shape.startswith(b'{"jsonrpc') else (filler, flight.wire_id)
     (line,) = LineReader(10_000).feed(shape % first)
-    talk.exchange.receive(line)
+    talk.multiplexer.receive(line)
     error = failure(flight)
     assert error["data"]["delivery"] == "executed"
     assert "over the limit of 10000 on a line (max_line_bytes)" in error["message"]
@@ -224,7 +224,7 @@ async def test_an_overlong_answer_fails_its_call_as_executed(talk, shape):
 
 async def test_an_overlong_line_of_nobodys_is_reported(talk, caplog):
     (line,) = LineReader(100).feed(b"x" * 200 + b"\n")
-    talk.exchange.receive(line)
+    talk.multiplexer.receive(line)
     assert "a line of 200 bytes is over the limit of 100" in caplog.text
 
 
@@ -250,7 +250,7 @@ async def test_noise_is_counted_and_harms_nobody(talk, line, caplog):
     caplog.set_level(logging.INFO)
     flight = talk.fly()
     talk.hear(line)
-    assert talk.exchange.noise == 1
+    assert talk.multiplexer.noise == 1
     assert caplog.text == ""
     talk.answer(flight)
     assert flight.future.result().kind is OutcomeKind.RESULT
@@ -261,7 +261,7 @@ async def test_a_log_record_that_has_an_id_is_not_taken_for_an_answer(talk):
     flight = talk.fly()
     talk.hear(b'{"id":%b,"level":"error","error":{"stack":"x"}}' % flight.wire_id)
     talk.hear(b'{"id":%b,"level":"error","error":{"stack":NaN}}' % flight.wire_id)
-    assert talk.exchange.noise == 2
+    assert talk.multiplexer.noise == 2
     assert not flight.future.done()
 
 
@@ -281,7 +281,7 @@ async def test_any_bytes_are_survived(line):
     talk.hear(b'{"jsonrpc":"2.0","method":"' + line)
     talk.answer(flight)
     assert flight.future.done()
-    await talk.exchange.close("done")
+    await talk.multiplexer.close("done")
 
 
 # -- what a server says before it answers
@@ -323,7 +323,7 @@ async def test_progress_after_the_answer_is_dropped(talk):
 
 
 async def test_every_other_notification_goes_to_the_ear(talk):
-    talk.exchange.users.note(LOCAL_OWNER)
+    talk.multiplexer.users.note(LOCAL_OWNER)
     talk.hear(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
     talk.hear(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}')
     assert [frame.method for frame in talk.ear.heard_frames] == [
@@ -339,11 +339,11 @@ async def test_every_other_notification_goes_to_the_ear(talk):
 async def test_when_the_link_is_gone_every_flight_ends_unknown(talk):
     flights = [talk.fly() for _ in range(5)]
     talk.answer(flights[0])
-    await talk.exchange.close("it exited with code 1")
+    await talk.multiplexer.close("it exited with code 1")
     assert flights[0].future.result().kind is OutcomeKind.RESULT
     for flight in flights[1:]:
         error = failure(flight)
         assert error["code"] == LINK_LOST
         assert error["data"] == {"delivery": "unknown", "server": "s"}
         assert "exited with code 1" in error["message"]
-    assert len(talk.exchange) == 0
+    assert len(talk.multiplexer) == 0

@@ -51,7 +51,7 @@ async def test_a_ping_is_answered_at_once(talk):
 @pytest.mark.parametrize("method", ["ping", "sampling/createMessage", "roots/list"])
 async def test_a_stateless_server_may_not_ask_anything(talk, method):
     passenger = Listening("passenger")
-    talk.exchange.era = Era.STATELESS
+    talk.multiplexer.era = Era.STATELESS
     talk.fly(passenger=passenger)
     talk.written()
     talk.hear(b'{"jsonrpc":"2.0","id":7,"method":"%b"}' % method.encode())
@@ -101,13 +101,13 @@ async def test_on_a_stream_of_its_own_a_question_is_that_calls_whoever_else_flie
     mine = talk.fly(passenger=Listening("mine"))
     talk.fly(passenger=Listening("another"))
     talk.written()
-    talk.exchange.receive(QUESTION % b"1", on=mine)
+    talk.multiplexer.receive(QUESTION % b"1", on=mine)
     await turns()
     assert talk.written() == [{"jsonrpc": "2.0", "id": 1, "result": {"answered by": "mine"}}]
 
 
 async def test_when_no_call_is_in_the_air_the_ear_is_asked(talk):
-    talk.exchange.users.note(LOCAL_OWNER)
+    talk.multiplexer.users.note(LOCAL_OWNER)
     talk.hear(QUESTION % b'"q"')
     await turns()
     assert talk.written() == [{"jsonrpc": "2.0", "id": "q", "result": {"answered by": "ear"}}]
@@ -128,7 +128,7 @@ async def test_a_log_message_goes_to_the_one_session_it_can_be_for_else_to_the_e
 
 
 async def test_during_a_request_of_our_own_the_ear_is_asked(talk):
-    talk.exchange.users.note(LOCAL_OWNER)
+    talk.multiplexer.users.note(LOCAL_OWNER)
     talk.fly("tools/list")
     talk.written()
     talk.hear(QUESTION % b"1")
@@ -183,7 +183,7 @@ async def test_when_the_link_is_gone_open_questions_are_dropped(talk):
     talk.fly(passenger=slow)
     talk.hear(QUESTION % b"7")
     await turns()
-    await talk.exchange.close("gone")
+    await talk.multiplexer.close("gone")
     assert slow.dropped == 1
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mcp_junction.upstream.read_budget import LONG, ReadBudget
+from mcp_junction.upstream.read_budget import TURN_LIMIT, ReadBudget
 
 
 class Clock:
@@ -51,33 +51,33 @@ async def test_what_waits_is_taken_in_a_later_turn_and_once(clock):
 async def test_however_many_flood_a_turn_stays_short(clock):
     turns, log = ReadBudget(clock.now), []
     for number in range(20):
-        turns.wait(Flood(clock, f"s{number}", 8, LONG / 4, log))
+        turns.wait(Flood(clock, f"s{number}", 8, TURN_LIMIT / 4, log))
     longest = 0.0
     while len(log) < 160:
         began, before = clock.now(), len(log)
         await asyncio.sleep(0)
         assert len(log) > before, "each turn takes some"
         longest = max(longest, clock.now() - began)
-    assert longest <= LONG * 1.5
+    assert longest <= TURN_LIMIT * 1.5
 
 
 async def test_floods_are_taken_one_after_the_other(clock):
     turns, log = ReadBudget(clock.now), []
     for name in "abc":
-        turns.wait(Flood(clock, name, 2, LONG * 1.5, log))
+        turns.wait(Flood(clock, name, 2, TURN_LIMIT * 1.5, log))
     for count in range(1, 7):
         await asyncio.sleep(0)
         assert log == list("abcabc")[:count], "one a turn, for it is over then"
-        assert turns.is_over
+        assert turns.is_spent
     await asyncio.sleep(0)
-    assert not turns.is_over
+    assert not turns.is_spent
 
 
 async def test_what_is_taken_as_it_comes_counts_until_the_next_turn(clock):
     turns = ReadBudget(clock.now)
-    turns.spend(LONG / 2)
-    assert not turns.is_over
-    turns.spend(LONG / 2)
-    assert turns.is_over
+    turns.spend(TURN_LIMIT / 2)
+    assert not turns.is_spent
+    turns.spend(TURN_LIMIT / 2)
+    assert turns.is_spent
     await asyncio.sleep(0)
-    assert not turns.is_over
+    assert not turns.is_spent

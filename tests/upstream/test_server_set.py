@@ -79,16 +79,16 @@ async def test_what_a_server_announces_is_an_event_until_it_is_removed():
     server = servers.add(DEFINITION, start=False)
     message = Frame("2.0", method="notifications/message")
     lists = Frame("2.0", method="notifications/tools/list_changed")
-    server.heard(lists)
-    server.heard(message)
-    server.renewed()
+    server.on_notification(lists)
+    server.on_notification(message)
+    server.on_renewed()
     assert changes(sink) == ["added", "lists", "renewed"]
     assert sink.changes[1].method == lists.method
     assert inbox.frames == [message]
     servers.remove("s")
-    server.heard(lists)
-    server.heard(message)
-    server.renewed()
+    server.on_notification(lists)
+    server.on_notification(message)
+    server.on_renewed()
     assert changes(sink)[3:] == ["removed"]
     assert inbox.frames == [message]
     await servers.close(1.0)

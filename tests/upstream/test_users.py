@@ -20,7 +20,7 @@ QUESTION = b'{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params
 async def talk():
     dialogue = Dialogue()
     yield dialogue
-    await dialogue.exchange.close("the test is over")
+    await dialogue.multiplexer.close("the test is over")
 
 
 async def asked(talk: Dialogue) -> dict:
@@ -66,7 +66,7 @@ async def test_after_a_second_principal_nothing_is_attributed_whoever_has_calls_
 async def test_a_call_that_was_given_up_counts_like_one_that_ended(talk):
     ann, bob = Listening("ann", principal=ANN), Listening("bob", principal=BOB)
     flight = talk.fly(passenger=ann)
-    flight.link = talk.exchange
+    flight.link = talk.multiplexer
     flight.abandon(outcomes.cancelled("enough", Delivery.UNKNOWN), "enough")
     talk.fly(passenger=bob)
     talk.hear(LOG)
@@ -89,8 +89,8 @@ async def test_what_comes_late_on_the_stream_of_a_call_that_ended_is_not_the_nex
     first = talk.fly(passenger=ann)
     talk.answer(first)
     talk.fly(passenger=bob)
-    talk.exchange.receive(LOG, on=first)
-    talk.exchange.receive(QUESTION, on=first)
+    talk.multiplexer.receive(LOG, on=first)
+    talk.multiplexer.receive(QUESTION, on=first)
     assert bob.logs + bob.questions == []
     assert talk.ear.heard_frames == []
 
@@ -99,5 +99,5 @@ async def test_a_call_on_a_stream_of_its_own_is_attributed_whoever_else_there_is
     ann, bob = Listening("ann", principal=ANN), Listening("bob", principal=BOB)
     talk.fly(passenger=ann)
     own = talk.fly(passenger=bob)
-    talk.exchange.receive(LOG, on=own)
+    talk.multiplexer.receive(LOG, on=own)
     assert (ann.logs, bob.logs) == ([], [{"level": "info", "data": "x"}])

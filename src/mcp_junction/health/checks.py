@@ -47,7 +47,7 @@ def by_url(url: str, dialer: Dialer) -> Probe:
 
     async def check() -> Probed:
         # Imported where it is used: most servers have no health URL.
-        from mcp_junction.upstream.http.fetch import fetch_status
+        from mcp_junction.upstream.http.dialer import fetch_status
 
         try:
             return of_status(await fetch_status(url, dialer))

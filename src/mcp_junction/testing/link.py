@@ -34,7 +34,7 @@ from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.events import Inbox, ServerListeners, ServerSink
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.link import LinkEnd, LinkUsers
+from mcp_junction.upstream.link import Link, LinkEnd
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
@@ -92,20 +92,16 @@ def greets(
     return answer
 
 
-class FakeLink:
-    """An OwnedLink without a wire."""
+class FakeLink(Link):
+    """A Link without a wire."""
 
     def __init__(self, server: str, script: Script = echo, era: Era = Era.HANDSHAKE) -> None:
-        self.server = server
+        super().__init__(server)
         self.era = era
         self.script = script
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flights: list[Flight] = []
         self.cancelled: list[tuple[Flight, str]] = []
         self.notified: list[tuple[str, bytes]] = []
-        self.stderr_tail = self.stray = ""
-        self.refuses_credentials = False
-        self.users = LinkUsers()
         self.code: int | None = None
 
     # -- the Link protocol
@@ -132,10 +128,7 @@ class FakeLink:
 
     # -- its life
 
-    async def gone(self) -> None:
-        await asyncio.wait({self.closed})
-
-    async def opened(self, protocol_version: str) -> None:
+    async def begin_session(self, protocol_version: str) -> None:
         self.era = era_of(protocol_version)
         self.notify("notifications/initialized")
 
@@ -143,10 +136,6 @@ class FakeLink:
         if self.code is None:
             return LinkEnd("closed its output")
         return LinkEnd(f"exited with code {self.code}", self.code)
-
-    @property
-    def speaks_older(self) -> bool:
-        return False
 
     @property
     def is_busy(self) -> bool:
@@ -159,7 +148,7 @@ class FakeLink:
     async def release(self, why: str) -> None:
         self.lose(why)
 
-    def unreachable(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
         self.lose(why)
 
     async def end(self, grace: float) -> None:

@@ -17,7 +17,7 @@ from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream.events import ConnectStep
 from mcp_junction.upstream.failure_causes import add_cause
 from mcp_junction.upstream.hello import Greeting, Hello
-from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mcp_junction.upstream")
 
-Opener = Callable[["Upstream"], Awaitable[OwnedLink]]
+Opener = Callable[["Upstream"], Awaitable[Link]]
 
 
 class Connector:
@@ -50,7 +50,7 @@ class Connector:
         self._quirks = quirks
         self._listening = listening
 
-    async def make(self) -> OwnedLink | None:
+    async def make(self) -> Link | None:
         """A link on which the server has told what it offers; None when it was stopped meanwhile.
 
         Raises ServerError that says what it died of.
@@ -65,7 +65,7 @@ class Connector:
         of.start_seconds = of.clock.now() - began
         return link
 
-    async def _open_in_time(self) -> OwnedLink:
+    async def _open_in_time(self) -> Link:
         """A link of its own, in time: whoever must start the program may be stuck."""
         limit = self._of.terms.start_timeout
         try:
@@ -74,7 +74,7 @@ class Connector:
             message = f"was not started within {limit:g} s"
             raise ServerError(self._of.key, Phase.STARTUP, message) from None
 
-    async def _told_who_calls(self, link: OwnedLink) -> Hello | None:
+    async def _told_who_calls(self, link: Link) -> Hello | None:
         """Wait for the first client, so that the server is told the client's own capabilities."""
         if not self._hello.done():
             either: set[asyncio.Future[Any]] = {self._hello, link.closed}
@@ -83,7 +83,7 @@ class Connector:
             raise await self.diagnosis(link, Phase.STARTUP, "at once")
         return None if self._stop.is_set() else self._hello.result()
 
-    async def _begin(self, link: OwnedLink, hello: Hello) -> None:
+    async def _begin(self, link: Link, hello: Hello) -> None:
         """Greet it and find out what it offers."""
         of = self._of
         if hello.user is not None:
@@ -100,7 +100,7 @@ class Connector:
                 raise await self.diagnosis(link, Phase.INITIALIZATION, when) from None
             raise init_error(link, error.message) from None
 
-    async def _greet(self, link: OwnedLink, hello: Hello) -> Greeting:
+    async def _greet(self, link: Link, hello: Hello) -> Greeting:
         greeting = await self._quirks.greet(link, hello, self._of.terms)
         if isinstance(greeting, Greeting):
             if greeting.junction_id and greeting.junction_id == self._of.terms.junction_id:
@@ -112,16 +112,16 @@ class Connector:
             raise await self.diagnosis(link, Phase.INITIALIZATION, "before it answered initialize")
         raise init_error(link, greeting.words)
 
-    async def diagnosis(self, link: OwnedLink, phase: Phase, when: str) -> ServerError:
+    async def diagnosis(self, link: Link, phase: Phase, when: str) -> ServerError:
         """What a link that has ended died of."""
-        words = await link.describe_end()
-        what = f"{words.what} {when}"
-        what = f"{what}; it said: {words.cause}" if words.cause else what
+        end = await link.describe_end()
+        what = f"{end.what} {when}"
+        what = f"{what}; it said: {end.cause}" if end.cause else what
         return ServerError(
             self._of.key,
             phase,
             what if phase is Phase.RUNTIME else _with_stray(what, link),
-            exit_code=words.exit_code,
+            exit_code=end.exit_code,
             stderr_tail=link.stderr_tail,
             refuses_credentials=link.refuses_credentials,
         )
@@ -135,7 +135,7 @@ def as_server_error(server: str, error: Exception) -> ServerError:
     return ServerError(server, Phase.RUNTIME, "an internal error of Junction")
 
 
-def init_error(link: OwnedLink, message: str) -> ServerError:
+def init_error(link: Link, message: str) -> ServerError:
     """What is wrong with a server that runs and is of no use."""
     return ServerError(
         link.server,
@@ -146,6 +146,10 @@ def init_error(link: OwnedLink, message: str) -> ServerError:
     )
 
 
-def _with_stray(what: str, link: OwnedLink) -> str:
+def _with_stray(what: str, link: Link) -> str:
     """Programs that are no servers, or called in a wrong way, often say so on stdout."""
-    return f"{what}; on stdout it wrote what is no MCP: {link.stray}" if link.stray else what
+    return (
+        f"{what}; on stdout it wrote what is no MCP: {link.stray_output}"
+        if link.stray_output
+        else what
+    )

@@ -72,7 +72,7 @@ class ExtraLinks:
             self._judge(era, twin)  # now: nobody may be waiting, and a later life is another matter
         link = self._of.link
         if isinstance(twin.error, EraError) and link is not None and link.era is era:
-            link.unreachable("it speaks another version of the protocol than it did")
+            link.mark_lost("it speaks another version of the protocol than it did")
 
     async def close(self, grace: float) -> None:
         """End them all; returns when they are gone."""

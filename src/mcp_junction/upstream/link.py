@@ -1,8 +1,9 @@
-"""Link: one connection to a server, as the rest of Junction sees it; our own requests on it."""
+"""Link: one connection to a server, as the rest of Junction sees it; and our own requests on it."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from mcp_junction.upstream.outcome import Outcome
 
 
 class LinkUsers:
-    """Remembers the only principal of one link, or that there were several."""
+    """Remembers the only principal that has used one link, or that there were several."""
 
     __slots__ = ("has_several", "only")
 
@@ -30,130 +31,127 @@ class LinkUsers:
 
     def note(self, principal: Principal) -> None:
         """Note that a principal uses the link. Callers compare with ``only`` first: it is cheap."""
-        only = self.only
-        if only is None:
+        if self.only is None:
             if not self.has_several:
                 self.only = principal
-        elif not only.is_same(principal):
+        elif not self.only.is_same(principal):
             self.only = None
             self.has_several = True
 
 
-class Link(Protocol):
-    """Sending is synchronous: the answer comes through the flight's future."""
-
-    era: Era
-    """How the server is talked to; settled by ``opened``."""
-
-    def send(self, flight: Flight) -> None:
-        """Hand a flight to the wire. If that cannot be, the flight ends at once, not sent."""
-        ...
-
-    def cancel(self, flight: Flight, reason: str) -> None:
-        """Tell the server that nobody waits for this flight any more, and forget it."""
-        ...
-
-    def notify(self, method: str, params: Raw | bytes = b"") -> None:
-        """Tell the server something; one that is stateless has nothing to be told."""
-        ...
-
-
 class LinkEnd(msgspec.Struct, frozen=True):
-    """What can be said about a link that has ended."""
+    """How a link ended."""
 
     what: str
     exit_code: int | None = None
     cause: str = ""
-    """What it has said of it itself, without secrets."""
+    """What the server itself wrote about it, without secrets."""
 
-    @property
-    def told(self) -> str:
-        """How it ended, and why."""
+    def __str__(self) -> str:
         return f"{self.what}; it said: {self.cause}" if self.cause else self.what
 
 
-class OwnedLink(Link, Protocol):
-    """A link as its owner, the Upstream, sees it: with a beginning and an end."""
+class LinkListener(Protocol):
+    """Receives the messages of a server that belong to no call."""
 
-    server: str
-    closed: asyncio.Future[None]
-    users: LinkUsers
-    """Which principals have used it."""
-    refuses_credentials: bool
-    """Whether it refused our last request of our own with HTTP 401 or 403."""
+    def on_notification(self, frame: Frame) -> None:
+        """A notification that belongs to no call."""
 
-    async def opened(self, protocol_version: str) -> None:
-        """The server has greeted us: from now on talk in the era of this version.
+    def on_request(self, frame: Frame) -> Awaitable[Outcome]:
+        """A request of the server's that names no call, on a link that one principal uses."""
 
-        In the handshake era this says that the conversation is open, before anything else."""
-        ...
+    def on_unattributed(self, method: str) -> None:
+        """A log message was dropped, or a request refused: whose it is cannot be known."""
 
-    async def gone(self) -> None:
-        """Wait until it has ended and what it brought has been read."""
-        ...
+    def on_renewed(self) -> None:
+        """The server had lost our session, and a new one was opened on the same link."""
 
-    async def end(self, grace: float) -> None:
-        """End it from our side; returns when it is gone."""
-        ...
 
-    def unreachable(self, why: str) -> None:
-        """It is of no more use: it is lost, and its owner takes over."""
-        ...
+class Link(ABC):
+    """One connection to a server. Sending is synchronous: a flight's future gets the answer."""
 
-    async def release(self, why: str) -> None:
-        """Let go of everything and end every flight."""
-        ...
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.era = Era.HANDSHAKE
+        """How the server is talked to; set by ``begin_session``."""
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.users = LinkUsers()
+        self.refuses_credentials = False
+        """Whether the server refused our last request of our own with HTTP 401 or 403."""
 
-    async def describe_end(self) -> LinkEnd: ...
+    # -- for calls
 
-    @property
-    def stderr_tail(self) -> str: ...
+    @abstractmethod
+    def send(self, flight: Flight) -> None:
+        """Send a flight. One that cannot be sent ends at once, with delivery ``not_sent``."""
 
-    @property
-    def stray(self) -> str:
-        """What it said first that was no frame, where it may say such a thing by mistake."""
-        ...
+    @abstractmethod
+    def cancel(self, flight: Flight, reason: str) -> None:
+        """Tell the server that nobody waits for this flight any more, and forget it."""
 
-    @property
-    def speaks_older(self) -> bool:
-        """Whether it refused our handshake as a server of an older transport does."""
-        ...
+    @abstractmethod
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        """Send a notification; stateless servers take none."""
 
     @property
+    @abstractmethod
     def is_busy(self) -> bool:
         """Whether an answer is waited for."""
-        ...
 
     @property
+    @abstractmethod
     def calls(self) -> int:
         """How many calls are under way on it."""
-        ...
 
+    # -- for the Upstream that owns it
 
-class LinkListener(Protocol):
-    """Hears what a server says of its own accord on a link."""
+    @abstractmethod
+    async def begin_session(self, protocol_version: str) -> None:
+        """Talk in the era of this version from now on; in the handshake era, send initialized."""
 
-    def heard(self, frame: Frame) -> None:
-        """A notification that belongs to no call."""
-        ...
+    async def wait_closed(self) -> None:
+        """Wait until it has ended and everything that arrived has been read."""
+        await asyncio.wait({self.closed})
 
-    def asked(self, frame: Frame) -> Awaitable[Outcome]:
-        """A request of the server's that names no call, on a link that one principal uses."""
-        ...
+    @abstractmethod
+    async def end(self, grace: float) -> None:
+        """End the connection from our side; returns when it is closed."""
 
-    def unattributed(self, method: str) -> None:
-        """A log message was dropped, or a request refused: whose it is cannot be known."""
-        ...
+    @abstractmethod
+    def mark_lost(self, why: str) -> None:
+        """Take it for lost: its owner then connects anew."""
 
-    def renewed(self) -> None:
-        """The server had forgotten us, and the conversation was opened anew on the same link."""
-        ...
+    @abstractmethod
+    async def release(self, why: str) -> None:
+        """Release all resources and end every flight."""
+
+    @abstractmethod
+    async def describe_end(self) -> LinkEnd:
+        """Say how it ended."""
+
+    @property
+    def stderr_tail(self) -> str:
+        """The end of what the server wrote to stderr, without secrets."""
+        return ""
+
+    @property
+    def stray_output(self) -> str:
+        """The first thing the server wrote to stdout that was not a frame."""
+        return ""
+
+    @property
+    def is_older_transport(self) -> bool:
+        """Whether the server refused our handshake as one of an older transport does."""
+        return False
 
 
 async def send_own_request(
-    link: OwnedLink, server: str, method: str, params: bytes, meta: dict[str, Raw], timeout: float
+    link: Link, method: str, params: bytes, meta: dict[str, Raw], timeout: float
 ) -> Outcome:
-    """Ends by answer, loss of the link, or in time. ``meta`` tells a stateless server who asks."""
+    """Send a request of our own; ``meta`` tells a stateless server who asks.
+
+    Ends by the answer, by the loss of the link, or after ``timeout`` seconds.
+    """
     flight = new_flight(method)
     flight.params = add_own_envelope(params, meta) if link.era is Era.STATELESS else params
     link.send(flight)
@@ -162,14 +160,14 @@ async def send_own_request(
     if flight.future.done():
         return flight.future.result()
     if link.closed.done():
-        return outcomes.link_lost(server, flight.delivery, "the link ended")
-    late = outcomes.timed_out(server, flight.delivery, timeout)
+        return outcomes.link_lost(link.server, flight.delivery, "the link ended")
+    late = outcomes.timed_out(link.server, flight.delivery, timeout)
     flight.abandon(late, "timed out")
     return late
 
 
 def add_own_envelope(params: bytes, meta: dict[str, Raw]) -> bytes:
-    """Params with our own envelope around them."""
-    found = frames.members(params)
-    envelope.add_envelope(found, meta)
-    return encode.dumps(found)
+    """Add our own envelope to params."""
+    members = frames.members(params)
+    envelope.add_envelope(members, meta)
+    return encode.dumps(members)

@@ -34,7 +34,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Greeting
-from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 log = logging.getLogger("mcp_junction.upstream")
@@ -56,7 +56,7 @@ _DONE = outcomes.result(b"{}")
 class _ListenStream:
     """One stream on the wire."""
 
-    def __init__(self, link: OwnedLink, uris: frozenset[str], params: bytes) -> None:
+    def __init__(self, link: Link, uris: frozenset[str], params: bytes) -> None:
         self.uris = uris
         self.acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.flight = new_flight("subscriptions/listen")
@@ -104,7 +104,7 @@ class ServerListen:
 
     # -- life, with the link's
 
-    async def begin(self, link: OwnedLink, greeting: Greeting) -> None:
+    async def begin(self, link: Link, greeting: Greeting) -> None:
         """Listen on a link. Waits a little, so that what is read afterwards cannot be outdated."""
         self._lists = self._offered(greeting) if self._hears_lists else {}
         self._refusal, self._in_vain = None, None
@@ -211,7 +211,7 @@ class ServerListen:
 
     # -- the stream
 
-    async def _run(self, link: OwnedLink) -> None:
+    async def _run(self, link: Link) -> None:
         failures = 0
         while not link.closed.done():
             self._news.clear()
@@ -249,7 +249,7 @@ class ServerListen:
             self._answer(self._taken(), _DONE)
         return is_due
 
-    async def _replace(self, link: OwnedLink) -> Outcome | None:
+    async def _replace(self, link: Link) -> Outcome | None:
         """Open the stream that is wanted, and close the other; the error when that cannot be."""
         asked, wanted = self._taken(), frozenset(self._wanted)
         notifications: dict[str, Any] = dict(self._lists)
@@ -296,12 +296,12 @@ class ServerListen:
             return True
         return failures >= _MAX_FAILURES and not self._was_open
 
-    def _give_up(self, outcome: Outcome, link: OwnedLink) -> None:
+    def _give_up(self, outcome: Outcome, link: Link) -> None:
         log.debug("server %r is not listened to: %s", self._server, outcome.message)
         self._refusal = outcome
         self._answer(self._taken(), outcome)
         if self._was_open:  # another server has taken its place: it has to be greeted anew
-            link.unreachable(f"it no longer lets us listen: {outcome.message}")
+            link.mark_lost(f"it no longer lets us listen: {outcome.message}")
 
     async def _pause(self, failures: int) -> None:
         wait = backoff.delay(failures, backoff.PATIENT_AFTER, random.random)

@@ -1,12 +1,18 @@
-"""Multiplexer: matches answers to flights on a link whose messages share one stream. No I/O."""
+"""Multiplexer: matches answers to flights on a link whose messages share one stream. No I/O.
+
+It also attributes the server's notifications and requests to calls. MultiplexedLink is a Link with
+such a table of flights; its subclasses do the I/O.
+"""
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
 
 from msgspec import Raw
 
+from mcp_junction.config.settings import GENEROUS, Limits
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
@@ -22,7 +28,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import WRITTEN, Flight, FlightCaller, ParkingCaller, Withdrawable
-from mcp_junction.upstream.link import LinkListener, LinkUsers
+from mcp_junction.upstream.link import Link, LinkListener, LinkUsers
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
 log = logging.getLogger("mcp_junction.upstream")
@@ -43,79 +49,61 @@ _UNCLEAR = (
 
 
 class Multiplexer:
-    """The table of flights of one link."""
+    """The flights of one link, by wire id, and what the server asks while they last."""
 
     __slots__ = (
-        "_ear",
-        "_is_mixed",
-        "_open",
-        "_questions",
-        "_server",
-        "_write",
-        "era",
-        "flights",
-        "noise",
-        "stray",
-        "users",
-    )
+        "_has_mixed_lines", "_listener", "_pending", "_questions", "_server", "_write", "era",
+        "flights", "noise", "stray", "users",
+    )  # fmt: skip
 
-    def __init__(self, server: str, write: Callable[[bytes], None], ear: LinkListener) -> None:
+    def __init__(self, server: str, write: Callable[[bytes], None], listener: LinkListener) -> None:
         self._server = server
         self._write = write
-        self._ear = ear
+        self._listener = listener
         self.flights: dict[bytes, Flight] = {}
         self._questions = TaskScope(f"questions of {server}")
-        self._open: dict[bytes, Withdrawable] = {}
+        self._pending: dict[bytes, Withdrawable] = {}
         self.users = LinkUsers()
         self.era = Era.HANDSHAKE
         self.noise = 0
-        self._is_mixed = False  # whether a frame was seen behind other text
+        """How many lines were not frames."""
         self.stray = b""
-        """The first of that, as far as it is worth showing."""
+        """The first of those lines, unless it is long."""
+        self._has_mixed_lines = False  # whether a frame was seen behind other text
 
     def __len__(self) -> int:
         return len(self.flights)
 
     @property
     def calls(self) -> int:
-        """How many of them are for somebody; the rest are questions of our own."""
+        """How many flights are calls; the others are requests of our own."""
         return sum(flight.passenger is not None for flight in self.flights.values())
 
     # -- outgoing
 
-    def register(self, flight: Flight) -> None:
-        """Expect an answer; writing the request is someone else's part."""
+    def encode_request(self, flight: Flight) -> bytes:
+        """Expect an answer to a flight from now on, and return its request as a frame."""
         passenger = flight.passenger
         if passenger is not None and passenger.principal is not self.users.only:
             self.users.note(passenger.principal)
         self.flights[flight.wire_id] = flight
+        frame = encode.request(flight.wire_id, flight.method, flight.params)
+        flight.params = b""  # a large call is not to be held twice while it runs
+        return frame
 
     def forget(self, flight: Flight) -> None:
         """Expect no answer any more."""
         self.flights.pop(flight.wire_id, None)
 
-    def drop(self, flight: Flight, outcome: Outcome) -> None:
-        """No answer will come: end the flight."""
+    def fail(self, flight: Flight, outcome: Outcome) -> None:
+        """End a flight that gets no answer."""
         self.flights.pop(flight.wire_id, None)
         flight.end(outcome)
 
-    def send(self, flight: Flight) -> None:
-        self._write(self.taken(flight))
-
-    def taken(self, flight: Flight) -> bytes:
-        """Expect an answer to what the caller is about to write."""
-        passenger = flight.passenger
-        if passenger is not None and passenger.principal is not self.users.only:
-            self.users.note(passenger.principal)
-        self.flights[flight.wire_id] = flight
-        flight.state = WRITTEN
-        frame = encode.request(flight.wire_id, flight.method, flight.params)
-        flight.params = b""  # a large call is not to be held twice while it runs
-        return frame
-
     def cancel(self, flight: Flight, reason: str) -> None:
+        """Forget a flight, and tell the server if it was sent."""
         known = self.flights.pop(flight.wire_id, None) is not None
-        if known and flight.state is WRITTEN:  # else the server has not heard of it
+        if known and flight.state is WRITTEN:  # else the server does not know it
             params = b'{"requestId":%b,"reason":%b}' % (flight.wire_id, encode.dumps(reason))
             self._write(encode.notification("notifications/cancelled", params))
 
@@ -123,105 +111,108 @@ class Multiplexer:
         self._write(encode.notification(method, params))
 
     async def close(self, why: str) -> None:
-        """The link is gone: every flight ends, every question is dropped."""
+        """End every flight and drop every question, because the link has ended."""
         flights, self.flights = self.flights, {}
         for flight in flights.values():
             flight.end(outcomes.link_lost(self._server, flight.delivery, why))
         await self._questions.close()
-        self._open.clear()
+        self._pending.clear()
         self._write = _discard  # it was a method of the link: a reference cycle
 
     # -- incoming
 
     def receive(self, line: bytes | Overlong, on: Flight | None = None) -> None:
-        """Take one line from the server, whatever it holds.
+        """Handle one line from the server, whatever it holds.
 
-        ``on`` is the flight whose own stream it came on, where streams are apart.
+        ``on`` is the flight on whose own stream it arrived, where each flight has one.
         """
         if isinstance(line, Overlong):
-            self._overlong(line)
+            self._handle_overlong(line)
             return
         if line[:1] != b"{":  # noise can come in floods: it must not cost what a frame costs
             line = line.lstrip(_MARGIN)
             if line[:1] != b"{":
-                if not self._batch(line, on):
-                    self._noise(line, "it is not an object")
+                if not self._handle_batch(line, on):
+                    self._count_noise(line, "it is not an object")
                 return
         try:
             frame = frames.decode(line, exact=len(line) < _LARGE)
         except FrameError as error:
-            self._undecodable(line, error)
+            self._handle_undecodable(line, error)
             return
         if not frame.method:
-            self._answered(line, frame)
+            self._handle_answer(line, frame)
         elif frame.id:
-            self._question(frame, on)
+            self._handle_request(frame, on)
         else:
             try:
-                self._notified(frame, on)
-            except FrameError as error:  # its params are no object
-                self._noise(line, error)
+                self._handle_notification(frame, on)
+            except FrameError as error:  # its params are not an object
+                self._count_noise(line, error)
 
-    def _batch(self, line: bytes, on: Flight | None) -> bool:
-        """Take several messages in one line, as servers of older versions write them."""
+    def _handle_batch(self, line: bytes, on: Flight | None) -> bool:
+        """Handle several messages in one line, as servers of older versions write them.
+
+        Returns whether it was a batch.
+        """
         if line[:1] != b"[" or line[1:_PEEKED].lstrip(_BLANK)[:1] != b"{":
             return False  # "[12:00:01] ready", say
-        # Imported where it is used: hardly a server does this.
+        # Imported where it is used: few servers do this.
         from mcp_junction.protocol.requests import MAX_ANSWERS, split_raw
 
         try:
-            found = split_raw(line, MAX_ANSWERS)
+            texts = split_raw(line, MAX_ANSWERS)
         except FrameError as error:
             if error.code == INVALID_REQUEST:
                 log.warning("server %r: a batch was not read: %s", self._server, error)
             return False
-        for text in found:
+        for text in texts:
             if text[:1] == b"{":
                 self.receive(text, on)
             else:
-                self._noise(text, "it is not an object")
+                self._count_noise(text, "it is not an object")
         return True
 
-    def _answered(self, line: bytes, frame: Frame) -> None:
-        if frame.jsonrpc != _JSONRPC:  # a log record, say, that has an id, too
-            self._noise(line, "it does not say jsonrpc 2.0")
+    def _handle_answer(self, line: bytes, frame: Frame) -> None:
+        if frame.jsonrpc != _JSONRPC:  # a log record, say, that happens to have an id
+            self._count_noise(line, "it does not say jsonrpc 2.0")
             return
         flight = self.flights.pop(frames.octets(frame.id), None)
         if flight is None:
-            # Late, after a cancel or a timeout; or the answer to nothing we asked.
-            log.debug("server %r answered nothing that is waited for", self._server)
+            # Late, after a cancel or a timeout; or not the answer to any request of ours.
+            log.debug("server %r answered a request that nobody waits for", self._server)
         elif frame.error:
             flight.end(outcomes.refused(frame.error))
         else:
             flight.end(Outcome(RESULT, frame.result))
 
-    def _overlong(self, line: Overlong) -> None:
+    def _handle_overlong(self, line: Overlong) -> None:
         limit = f"the limit of {line.limit} on a line (max_line_bytes)"
         what = f"its answer of {line.size} bytes is over {limit}"
-        if not self._spoiled(line.head + line.tail, what):
+        if not self._fail_by_id(line.head + line.tail, what):
             words = "server %r: a line of %d bytes is over %s, and was skipped"
             log.warning(words, self._server, line.size, limit)
 
-    def _undecodable(self, line: bytes, error: FrameError) -> None:
-        if not self._spoiled(line, f"its answer is damaged: {error}"):
-            self._noise(line, error)
+    def _handle_undecodable(self, line: bytes, error: FrameError) -> None:
+        if not self._fail_by_id(line, f"its answer is damaged: {error}"):
+            self._count_noise(line, error)
 
-    def _noise(self, line: bytes, why: FrameError | str) -> None:
+    def _count_noise(self, line: bytes, why: FrameError | str) -> None:
         self.noise += 1
         if not self.stray and len(line) <= _MAX_STRAY:
             self.stray = line
-        if not self._is_mixed and self.flights and line.find(_MARK) > 0:
-            # It is not taken for one: programs also write of frames, and of what is none of theirs.
-            self._is_mixed = True
+        if not self._has_mixed_lines and self.flights and line.find(_MARK) > 0:
+            # It is not read as a frame: programs also write about frames, or quote others.
+            self._has_mixed_lines = True
             words = "server %r writes other text to stdout in a line with a frame, which is lost"
             log.warning(words, self._server)
         log.debug("server %r: a line on stdout is not a frame: %s", self._server, why)
 
-    def _spoiled(self, data: bytes, why: str) -> bool:
-        """Fail the flight that a useless answer belongs to, if that can be told."""
+    def _fail_by_id(self, data: bytes, why: str) -> bool:
+        """Fail the flight of an answer that cannot be used; False when its id is not found."""
         wire_id = frames.recover_id(data) if frames.has_jsonrpc(data) else None
         if wire_id is not None and frames.has_method(data):
-            # A question, with an id of the server's own choosing: it is the server that waits.
+            # A request with an id that the server has chosen: it is the server that waits.
             refusal = encode.error_object(INVALID_REQUEST, "this request could not be read")
             self._write(encode.error(wire_id, refusal))
             return False
@@ -232,37 +223,37 @@ class Multiplexer:
         flight.end(outcomes.failed(INTERNAL_ERROR, message, Delivery.EXECUTED, server=self._server))
         return True
 
-    def _notified(self, frame: Frame, on: Flight | None) -> None:
+    def _handle_notification(self, frame: Frame, on: Flight | None) -> None:
         if frame.method == "notifications/progress":
-            self._progressed(frame)
+            self._pass_progress(frame)
         elif frame.method == "notifications/cancelled":
-            self._withdrawn(frame)
+            self._withdraw_question(frame)
         elif frame.method == LOG_MESSAGE:
-            self._logged(frame, on)
+            self._pass_log(frame, on)
         else:
-            self._ear.heard(frame)
+            self._listener.on_notification(frame)
 
-    def _logged(self, frame: Frame, on: Flight | None) -> None:
-        passenger, _ = self._whose(on)
+    def _pass_log(self, frame: Frame, on: Flight | None) -> None:
+        passenger, _ = self._find_caller(on)
         if passenger is not None:
             passenger.log(frame.params)
         elif self.users.only is None:
-            self._ear.unattributed(frame.method)
+            self._listener.on_unattributed(frame.method)
         else:
-            self._ear.heard(frame)
+            self._listener.on_notification(frame)
 
-    def _progressed(self, frame: Frame) -> None:
+    def _pass_progress(self, frame: Frame) -> None:
         params = frames.members(frame.params)
         token = params.get("progressToken")
         flight = self.flights.get(frames.octets(token)) if token else None
         if flight is not None and flight.passenger is not None:
             flight.passenger.progress(params)
 
-    def _question(self, frame: Frame, on: Flight | None) -> None:
+    def _handle_request(self, frame: Frame, on: Flight | None) -> None:
         frame_id = bytes(frame.id)
         if frame.method in _OPENINGS and frame_id in self.flights:
             why = "it sends back what it is sent: it is no MCP server"
-            self.drop(self.flights[frame_id], outcomes.failed(INVALID_REQUEST, why))
+            self.fail(self.flights[frame_id], outcomes.failed(INVALID_REQUEST, why))
         elif self.era is STATELESS:
             why = f"{frame.method}: a server of this version asks nothing"
             self._write(outcomes.failed(INVALID_REQUEST, why).frame(frame_id))
@@ -272,59 +263,59 @@ class Multiplexer:
             busy = outcomes.failed(INTERNAL_ERROR, "too many requests of this server are open")
             self._write(busy.frame(frame_id))
         else:
-            self._put(frame_id, frame, *self._whose(on))
+            self._ask(frame_id, frame, *self._find_caller(on))
 
-    def _put(
-        self, frame_id: bytes, frame: Frame, passenger: FlightCaller | None, is_clear: bool
+    def _ask(
+        self, frame_id: bytes, frame: Frame, passenger: FlightCaller | None, is_certain: bool
     ) -> None:
-        """Put a question to whom it is for."""
+        """Pass a server's request on to the caller it is for."""
         if isinstance(passenger, ParkingCaller):
 
             def answer(outcome: Outcome) -> None:
-                self._open.pop(frame_id, None)
+                self._pending.pop(frame_id, None)
                 self._write(outcome.frame(frame_id))
 
             parked = passenger.park(frame.method, frame.params, answer)
             if parked is not None:
-                self._open[frame_id] = parked
+                self._pending[frame_id] = parked
             return
-        relayed = self._questions.spawn(self._relay(frame_id, frame, passenger, is_clear))
-        self._open[frame_id] = relayed
-        relayed.add_done_callback(lambda _: self._open.pop(frame_id, None))
+        relayed = self._questions.spawn(self._relay(frame_id, frame, passenger, is_certain))
+        self._pending[frame_id] = relayed
+        relayed.add_done_callback(lambda _: self._pending.pop(frame_id, None))
 
     async def _relay(
-        self, frame_id: bytes, frame: Frame, passenger: FlightCaller | None, is_clear: bool
+        self, frame_id: bytes, frame: Frame, passenger: FlightCaller | None, is_certain: bool
     ) -> None:
         if passenger is not None:
             answer = await passenger.ask(frame.method, frame.params)
-        elif is_clear:
-            answer = await self._ear.asked(frame)
+        elif is_certain:
+            answer = await self._listener.on_request(frame)
         else:
-            self._ear.unattributed(frame.method)
-            answer = self._unclear(frame.method)
+            self._listener.on_unattributed(frame.method)
+            answer = self._refuse_unclear(frame.method)
         self._write(answer.frame(frame_id))
 
-    def _unclear(self, method: str) -> Outcome:
-        """Refuse a server's question that cannot be put to any client."""
+    def _refuse_unclear(self, method: str) -> Outcome:
+        """Refuse a server's request when it cannot be known which client it is for."""
         if self.users.only is None and not self.users.has_several:
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {method}")
         return outcomes.failed(INVALID_REQUEST, _UNCLEAR)
 
-    def _withdrawn(self, frame: Frame) -> None:
-        """The server no longer wants an answer to a question of its own."""
+    def _withdraw_question(self, frame: Frame) -> None:
+        """Cancel a request of the server's that it no longer wants answered."""
         request_id = frames.members(frame.params).get("requestId")
-        question = self._open.pop(bytes(request_id), None) if request_id is not None else None
+        question = self._pending.pop(bytes(request_id), None) if request_id is not None else None
         if question is not None:
             question.cancel()
 
-    def _whose(self, on: Flight | None) -> tuple[FlightCaller | None, bool]:
-        """Whom a message is for, and whether that is clear.
+    def _find_caller(self, on: Flight | None) -> tuple[FlightCaller | None, bool]:
+        """Find the caller that a message is for, and whether that is certain.
 
-        On a stream of its own it is the flight's. On a shared one it may be about any call that was
-        ever made there: it is clear only while one principal alone has used the link. Then it is
-        for the session that has calls under way, if it is one; nobody, when there are none. A call
-        that has been asked and not yet answered waits for that, so the next question is another's,
-        unless there is no other: a call may ask several things at once.
+        A message on a flight's own stream is for that flight. On a shared stream it may concern any
+        call ever made there, so it is certain only while one principal alone has used the link.
+        Then it is for the one session that has calls under way; for nobody, when there are none. A
+        call with an unanswered question waits, so a further question belongs to another call; if
+        there is no other, it is that call's: a call may ask several things at once.
         """
         if on is not None and on.passenger is not None:
             return on.passenger, True
@@ -336,9 +327,8 @@ class Multiplexer:
             passenger = flight.passenger
             if passenger is None:
                 continue
-            if getattr(
-                passenger, "is_asked", False
-            ):  # a ParkingCaller's; asked of every line of a flood
+            # By getattr, since an isinstance check of a protocol is slow; a flood comes here a lot.
+            if getattr(passenger, "is_asked", False):
                 waiting.append(passenger)
             elif found is not None and found.session is not passenger.session:
                 return None, False
@@ -350,4 +340,33 @@ class Multiplexer:
 
 
 def _discard(frame: bytes) -> None:
-    """Discard a frame, because the link is gone."""
+    """Discard a frame, because the link has ended."""
+
+
+class MultiplexedLink(Link):
+    """A Link over a Multiplexer; subclasses write its frames and feed it what arrives."""
+
+    def __init__(self, server: str, listener: LinkListener, limits: Limits = GENEROUS) -> None:
+        super().__init__(server)
+        self.multiplexer = Multiplexer(server, self._write, listener)
+        self.users = self.multiplexer.users
+        self._limits = limits
+
+    @abstractmethod
+    def _write(self, frame: bytes) -> None:
+        """Write a frame that expects no answer."""
+
+    @property
+    def is_busy(self) -> bool:
+        return len(self.multiplexer) > 0
+
+    @property
+    def calls(self) -> int:
+        return self.multiplexer.calls
+
+    def cancel(self, flight: Flight, reason: str) -> None:
+        self.multiplexer.cancel(flight, reason)
+
+    def notify(self, method: str, params: Raw | bytes = b"") -> None:
+        if self.era is not STATELESS:
+            self.multiplexer.notify(method, params)

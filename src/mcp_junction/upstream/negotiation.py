@@ -26,7 +26,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.hello import Greeting, Hello, own_meta, read_discovery, read_greeting
-from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 
@@ -36,7 +36,7 @@ class ServerQuirks:
     def __init__(self, transport: str, like: ServerQuirks | None = None) -> None:
         self.refused: frozenset[Era] = frozenset()
         """The eras that it refused in this life."""
-        self.speaks_older: bool = like is not None and like.speaks_older
+        self.is_older_transport: bool = like is not None and like.is_older_transport
         """Whether it refused the newer HTTP transport as a server of the older one does."""
         self._transport = transport
         self._asked_older = False
@@ -44,7 +44,7 @@ class ServerQuirks:
         self._is_wary: bool = like is not None and like._is_wary
 
     async def greet(
-        self, link: OwnedLink, hello: Hello, terms: ConnectPolicy
+        self, link: Link, hello: Hello, terms: ConnectPolicy
     ) -> Greeting | GreetingRefusal:
         """Be greeted on a link that has just been opened, and remember how."""
         first, alone = self._first(hello)
@@ -53,7 +53,7 @@ class ServerQuirks:
         self._is_probing = first is Era.STATELESS and not alone
         talk = Negotiation(link, hello, terms.name, terms.version, terms.start_timeout)
         greeting = await talk.greet(first, alone=alone)
-        self.speaks_older = talk.speaks_older
+        self.is_older_transport = talk.is_older_transport
         if link.closed.done():
             of_era = alone and first is Era.STATELESS and self._transport == "stdio"
             return GreetingRefusal("it exits on server/discover", of_era=of_era)
@@ -62,13 +62,13 @@ class ServerQuirks:
             self._is_wary = talk.was_silent and greeting.era is Era.HANDSHAKE
             is_too_old = alone and not hello.only
             self.refused = frozenset({Era.STATELESS} if is_too_old else talk.refused)
-            await link.opened(greeting.protocol_version)
+            await link.begin_session(greeting.protocol_version)
             talk.tidy()
         return greeting
 
     def _first(self, hello: Hello) -> tuple[Era, bool]:
         """The era to address it in first, and whether there is no other."""
-        if self.speaks_older or self._transport == "sse":
+        if self.is_older_transport or self._transport == "sse":
             return Era.HANDSHAKE, True
         if hello.only:
             return hello.prefers, True
@@ -85,7 +85,7 @@ class ServerQuirks:
             return True
         if self._asked_older or self._transport != "http":
             return False
-        self._asked_older = self.speaks_older
+        self._asked_older = self.is_older_transport
         return self._asked_older
 
 
@@ -111,10 +111,8 @@ class _VersionError(msgspec.Struct):
 class Negotiation:
     """One attempt to be greeted, on one link."""
 
-    def __init__(
-        self, link: OwnedLink, hello: Hello, name: str, version: str, patience: float
-    ) -> None:
-        self.speaks_older = False
+    def __init__(self, link: Link, hello: Hello, name: str, version: str, patience: float) -> None:
+        self.is_older_transport = False
         self.refused: set[Era] = set()
         """The eras in which it did not greet us, though it could have."""
         self.was_silent = False
@@ -187,7 +185,7 @@ class Negotiation:
         if late is not None:
             return late
         outcome = await self._outcome(flight, self._patience)
-        self.speaks_older = self._link.speaks_older
+        self.is_older_transport = self._link.is_older_transport
         if outcome is None:
             slow = outcomes.timed_out(self._link.server, Delivery.UNKNOWN, self._patience)
             return GreetingRefusal(f"initialize: {slow.message}", of_era=False)
@@ -253,9 +251,9 @@ def _greeted(outcome: Outcome) -> Greeting | GreetingRefusal:
         return GreetingRefusal(str(error), of_era=False)
 
 
-def _is_refusal(outcome: Outcome, link: OwnedLink) -> bool:
+def _is_refusal(outcome: Outcome, link: Link) -> bool:
     """Whether a failed handshake may mean that the server knows none."""
-    return (outcome.code in _REFUSALS and outcome.delivery is None) or link.speaks_older
+    return (outcome.code in _REFUSALS and outcome.delivery is None) or link.is_older_transport
 
 
 def _supported(outcome: Outcome) -> list[str]:

@@ -9,7 +9,7 @@ from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream.child_env import child_env
-from mcp_junction.upstream.link import OwnedLink
+from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.read_budget import ReadBudget
 from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.stdio import StdioLink
@@ -32,9 +32,9 @@ class LinkOpener:
         self._identity = identity
         self._warden = warden
         self._stalls = stalls
-        self._turns = ReadBudget()
+        self._read_budget = ReadBudget()
 
-    async def __call__(self, upstream: Upstream) -> OwnedLink:
+    async def __call__(self, upstream: Upstream) -> Link:
         definition = upstream.definition
         if definition.fault:
             raise ServerError(definition.key, Phase.STARTUP, definition.fault)
@@ -45,10 +45,10 @@ class LinkOpener:
             self._admit(definition)
         inherit = self._settings.inherit_env and not definition.is_registered
         env = child_env(definition, self._environ, self._identity, inherit=inherit)
-        link = StdioLink(definition.key, upstream, limit, self._turns)
-        link.on_stalled = upstream.give_up
-        link.stalls = self._stalls
-        await link.start(definition, env, self._warden)
+        link = StdioLink(
+            definition, upstream, limit, self._read_budget, self._stalls, upstream.give_up
+        )
+        await link.start(env, self._warden)
         return link
 
     def _admit(self, definition: ServerDefinition) -> None:
@@ -63,14 +63,14 @@ class LinkOpener:
         if why is not None:
             raise ServerError(definition.key, Phase.STARTUP, why)
 
-    async def _remote(self, upstream: Upstream, limit: int) -> OwnedLink:
+    async def _remote(self, upstream: Upstream, limit: int) -> Link:
         # Imported where they are used: most configs have no remote server.
         from mcp_junction.upstream.http.link import HttpLink
         from mcp_junction.upstream.http.sse_link import SseLink
 
         definition = upstream.definition
         try:
-            if definition.transport == "http" and not upstream.quirks.speaks_older:
+            if definition.transport == "http" and not upstream.quirks.is_older_transport:
                 return HttpLink(
                     definition, upstream, limit, clock=upstream.clock, stalls=self._stalls
                 )

@@ -1,4 +1,4 @@
-"""ReadBudget: how many bytes from all servers together one turn of the event loop may process."""
+"""ReadBudget: how long servers' output may be processed in one turn of the event loop."""
 
 from __future__ import annotations
 
@@ -8,55 +8,53 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-LONG: Final = 0.002
-"""Seconds after which a turn has lasted long enough."""
+TURN_LIMIT: Final = 0.002
+"""Seconds of one turn of the event loop that servers' output may take."""
 
 Portion = Callable[[float], bool]
-"""Takes some of what waits, until a moment by the clock; whether there is more."""
+"""Processes some of what waits, until a moment by the clock; returns whether there is more."""
 
 
 class ReadBudget:
-    """What of the servers' output waits for its turn."""
-
-    __slots__ = ("_due", "_now", "_spent", "_waiting")
+    """Shares the time of the event loop's turns among the servers whose output waits."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._waiting: deque[Portion] = deque()
         self._spent = 0.0
-        self._due = False
+        self._is_scheduled = False
 
     @property
-    def is_over(self) -> bool:
-        """Whether no more is to be taken in this turn."""
-        return self._spent >= LONG
+    def is_spent(self) -> bool:
+        """Whether nothing more is to be processed in this turn."""
+        return self._spent >= TURN_LIMIT
 
     def spend(self, seconds: float) -> None:
-        """Something was taken as it came, and took so long."""
+        """Count the time that output processed on arrival has taken."""
         self._spent += seconds
-        self._next_soon()
+        self._schedule()
 
     def wait(self, portion: Portion) -> None:
-        """Have ``portion`` called in later turns, until it says that there is no more."""
+        """Have ``portion`` called in later turns, until it returns that there is no more."""
         self._waiting.append(portion)
-        self._next_soon()
+        self._schedule()
 
-    def _next_soon(self) -> None:
-        if not self._due:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._next)
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
 
-    def _next(self) -> None:
-        """The next turn has begun."""
-        self._due = False
+    def _begin_turn(self) -> None:
+        """Process waiting portions at the beginning of a turn, each at most once."""
+        self._is_scheduled = False
         began = now = self._now()
         for _ in range(len(self._waiting)):
             portion = self._waiting.popleft()
-            if portion(began + LONG):
+            if portion(began + TURN_LIMIT):
                 self._waiting.append(portion)
             now = self._now()
-            if now - began >= LONG:
+            if now - began >= TURN_LIMIT:
                 break
         self._spent = now - began
-        if self._waiting or self.is_over:
-            self._next_soon()
+        if self._waiting or self.is_spent:
+            self._schedule()

@@ -34,7 +34,7 @@ from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerList
 from mcp_junction.upstream.extra_links import ExtraLinks
 from mcp_junction.upstream.gate import Gate
 from mcp_junction.upstream.hello import Greeting, Hello, own_meta
-from mcp_junction.upstream.link import OwnedLink, send_own_request
+from mcp_junction.upstream.link import Link, send_own_request
 from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks
 from mcp_junction.upstream.outcome import Outcome
@@ -70,9 +70,9 @@ class Upstream:
         self.error: ServerError | None = None
         self.condition = Condition()
         self.greeting: Greeting | None = None
-        self.link: OwnedLink | None = None
+        self.link: Link | None = None
         """The link calls may use; there is none until the server is connected."""
-        self.current: OwnedLink | None = None
+        self.current: Link | None = None
         """The link there is, greeted or not."""
         self.start_seconds: float | None = None
         self.starts = 0
@@ -97,7 +97,7 @@ class Upstream:
         """Whether it is for whoever has the same key, and so nobody in particular."""
         self._meta = own_meta(terms.name, terms.version)
         self._listening = ServerListen(
-            definition.key, self._meta, clock, self.renewed, terms, lists=primary is None
+            definition.key, self._meta, clock, self.on_renewed, terms, lists=primary is None
         )
         self._attempts = Connector(
             self, opener, hello, self._stop, listeners.steps, self.quirks, self._listening
@@ -284,18 +284,18 @@ class Upstream:
             if self.current is not None:
                 await self._leave(self.current)
 
-    async def _serve(self, link: OwnedLink) -> None:
+    async def _serve(self, link: Link) -> None:
         """Be there for calls until the link ends, or is given up."""
         self._given_up.clear()
         self._up(link)
-        await wait_unless(self._stop, wait_unless(self._given_up, link.gone()))
+        await wait_unless(self._stop, wait_unless(self._given_up, link.wait_closed()))
         if self._stop.is_set():
             return
         if self._given_up.is_set():
             raise ServerError(self.key, Phase.RUNTIME, self._why_given_up)
         raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
 
-    def _up(self, link: OwnedLink) -> None:
+    def _up(self, link: Link) -> None:
         self.refused_eras = set(self.quirks.refused)
         if self.definition.runs_once:  # clients of the other era are bridged to it
             self.refused_eras |= {*Era} - {link.era}
@@ -307,7 +307,7 @@ class Upstream:
         self.judged(well=True)
         self.settled.set()
 
-    async def _leave(self, link: OwnedLink) -> None:
+    async def _leave(self, link: Link) -> None:
         self._gate.shut(lost=self.link is not None)
         self.link = self.current = None
         await self._listening.end()
@@ -315,12 +315,12 @@ class Upstream:
             await link.end(self.terms.end_grace)
         else:
             is_over = link.closed.done()
-            await link.release((await link.describe_end()).told if is_over else "it was given up")
+            await link.release(str(await link.describe_end()) if is_over else "it was given up")
             await link.end(0.0)
 
     # -- its link, for calls
 
-    async def wait_for_link(self, limit: float = 0.0) -> OwnedLink | None:
+    async def wait_for_link(self, limit: float = 0.0) -> Link | None:
         """The link, waiting for it only where that makes sense; None otherwise."""
         if self.link is None and not self.is_shut:
             first = not self.settled.is_set()
@@ -334,7 +334,7 @@ class Upstream:
         link = self.current
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
-        return await send_own_request(link, self.key, method, params, self._meta, timeout)
+        return await send_own_request(link, method, params, self._meta, timeout)
 
     async def set_log_level(self, level: str, *, exactly: bool = False) -> None:
         """Have it send log messages of this level and above, and no fewer than it does."""
@@ -359,12 +359,12 @@ class Upstream:
     def _tell(self, method: str, **params: str) -> Awaitable[Outcome]:
         return self.request(method, encode.dumps(params), self.terms.start_timeout)
 
-    # -- the Ear of its link
+    # -- the LinkListener of its link
 
-    def heard(self, frame: Frame) -> None:
+    def on_notification(self, frame: Frame) -> None:
         if self.is_pooled:  # its callers have no session, and the server's own link hears the rest
             if frame.method == LOG_MESSAGE:
-                self.unattributed(frame.method)
+                self.on_unattributed(frame.method)
             return
         heard = self._listening.sort(frame) if self.is_stateless else frame
         if heard is None or self._root.is_removed:
@@ -374,16 +374,16 @@ class Upstream:
         else:
             self._listeners.inbox.receive(self, heard)
 
-    async def asked(self, frame: Frame) -> Outcome:
+    async def on_request(self, frame: Frame) -> Outcome:
         if self.is_pooled:
-            self.unattributed(frame.method)
+            self.on_unattributed(frame.method)
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
         return await self._listeners.inbox.ask(self, frame)
 
-    def unattributed(self, method: str) -> None:
+    def on_unattributed(self, method: str) -> None:
         self._listeners.inbox.count_unattributed(method)
 
-    def renewed(self) -> None:
+    def on_renewed(self) -> None:
         self.level = None
         if not self.is_pooled:
             self.emit(ServerChange.RENEWED)

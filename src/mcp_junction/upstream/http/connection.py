@@ -1,67 +1,95 @@
-"""Connection: one HTTP/1.1 connection to a server, one exchange at a time.
+"""Connection: one HTTP/1.1 connection to a server, which carries one HttpExchange at a time.
 
-Callbacks instead of coroutines: whoever makes an exchange is told of its head, data and end. No
-redirects, no cookies, no content codings: it asks for none.
+An exchange is driven by callbacks instead of coroutines. Redirects, cookies and content codings are
+not supported.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import httptools
 
+from mcp_junction.config.urls import Place, read_url
 from mcp_junction.resilience.stalls import StallSweep
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 
 
-class HttpExchange(Protocol):
-    """One request and what comes back."""
+class Target(Place):
+    """A url's address and path, and how a request to it begins."""
 
-    payload: bytes
+    __slots__ = ()
+
+    def head(self, method: str, headers: dict[str, str]) -> bytes:
+        """The request line and fixed headers; the caller adds its own and the blank line."""
+        lines = [f"{method} {self.path} HTTP/1.1", f"host: {self.authority}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+
+def parse_target(url: str) -> Target:
+    """Parse a url. Raises ValueError when it makes no sense."""
+    place = read_url(url)
+    return Target(place.host, place.port, place.path, place.tls)
+
+
+class HttpExchange:
+    """One request and the callbacks for its response; each does nothing unless overridden."""
+
+    __slots__ = ("connection", "payload")
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.connection: Connection | None = None
+        """The connection that carries it now."""
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for more of it."""
-        ...
+        """Whether nobody waits for more of the response."""
+        return False
 
-    def written(self) -> None:
-        """Its first byte was handed to the transport."""
-        ...
+    @property
+    def is_parked(self) -> bool:
+        """Whether the server waits for a client's answer, for as long as that takes."""
+        return False
 
-    def head(self, status: int, headers: dict[bytes, bytes]) -> None: ...
+    def on_written(self) -> None:
+        """The first byte of the request was handed to the transport."""
 
-    def data(self, chunk: bytes) -> None: ...
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """The status and headers of the response have arrived."""
 
-    def done(self) -> None:
+    def on_data(self, chunk: bytes) -> None:
+        """A part of the response's body has arrived."""
+
+    def on_complete(self) -> None:
         """The response is complete."""
-        ...
 
-    def lost(self, why: str) -> None:
-        """There will be no (more of the) response."""
-        ...
+    def on_lost(self, why: str) -> None:
+        """The connection failed: there will be no (more of the) response."""
 
 
 class Connection(asyncio.Protocol):
     """Parses responses and hands them to the exchange under way."""
 
     __slots__ = (
-        "_closed", "_exchange", "_header_bytes", "_headers", "_idle", "_parser", "_stalls",
-        "_transport", "_until_close", "carried", "idle_since", "written",
+        "_exchange", "_header_bytes", "_headers", "_on_closed", "_on_idle", "_parser", "_stalls",
+        "_transport", "_until_close", "idle_since", "written",
     )  # fmt: skip
 
     def __init__(
         self,
-        idle: Callable[[Connection], None],
-        closed: Callable[[Connection], None],
+        on_idle: Callable[[Connection], None],
+        on_closed: Callable[[Connection], None],
         stalls: StallSweep | None = None,
     ) -> None:
         self._stalls = stalls
         self.written = 0
-        self._idle = idle
-        self._closed = closed
+        self._on_idle = on_idle
+        self._on_closed = on_closed
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
@@ -69,8 +97,6 @@ class Connection(asyncio.Protocol):
         self._exchange: HttpExchange | None = None
         self._transport: asyncio.Transport | None = None
         self.idle_since = 0.0
-        self.carried: HttpExchange | None = None
-        """The last exchange it was given; its pool forgets it when the connection comes free."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -78,47 +104,53 @@ class Connection(asyncio.Protocol):
             self._stalls.watch(self)
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     def start(self, exchange: HttpExchange) -> None:
+        """Write the request of an exchange, which gets the response."""
         assert self._transport is not None
-        self._exchange = self.carried = exchange
-        exchange.written()
+        self._exchange = exchange
+        exchange.connection = self
+        exchange.on_written()
         self.written += len(exchange.payload)
         self._transport.write(exchange.payload)
 
     def abort(self) -> None:
-        """Drop the connection and whatever was under way, without a word to its exchange."""
-        self._exchange = None
+        """Drop the connection; the exchange under way gets no further callback."""
+        self._release()
         if self._transport is not None:
             self._transport.abort()
 
+    def _release(self) -> HttpExchange | None:
+        """Part with the exchange under way, if there is one."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.connection = None
+        return exchange
+
     @property
     def unsent(self) -> int:
-        """Bytes that the server has not taken yet."""
+        """Bytes that the server has not read yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def cut_stalled(self, seconds: float) -> None:
         self._fail(f"it has read nothing of the request for {seconds:.0f} s")
 
-    def carries(self, exchange: HttpExchange) -> bool:
-        return self._exchange is exchange
-
     @property
     def is_over(self) -> bool:
-        """Whether it still brings something that nobody waits for."""
+        """Whether it still receives a response that nobody waits for."""
         return self._exchange is not None and self._exchange.is_over
 
     @property
     def is_parked(self) -> bool:
-        """Whether it waits for someone to answer the server, for as long as that takes."""
-        return getattr(self._exchange, "is_parked", False)
+        """Whether its exchange waits for a client's answer."""
+        return self._exchange is not None and self._exchange.is_parked
 
     # -- asyncio
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None:  # nothing was asked: it is closing, or out of step
+        if self._exchange is None:  # no request is under way: it is closing, or out of step
             self.abort()
             return
         try:
@@ -127,8 +159,8 @@ class Connection(asyncio.Protocol):
             self._fail(f"its response is not HTTP: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        exchange, self._exchange = self._exchange, None
-        self._closed(self)
+        exchange = self._release()
+        self._on_closed(self)
         if self._stalls is not None:
             self._stalls.forget(self)
         del self._parser  # it holds methods of ours: a cycle for the collector
@@ -136,16 +168,15 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         if exc is None and self._until_close:
-            exchange.done()
+            exchange.on_complete()
         else:
-            exchange.lost(str(exc) if exc else "it closed the connection")
+            exchange.on_lost(str(exc) if exc else "it closed the connection")
 
     def _fail(self, why: str) -> None:
-        exchange, self._exchange = self._exchange, None
-        if self._transport is not None:
-            self._transport.abort()
+        exchange = self._exchange
+        self.abort()
         if exchange is not None:
-            exchange.lost(why)
+            exchange.on_lost(why)
 
     # -- httptools
 
@@ -165,20 +196,20 @@ class Connection(asyncio.Protocol):
         self._until_close = not sized
         headers, self._headers = self._headers, {}
         if self._exchange is not None:
-            self._exchange.head(self._parser.get_status_code(), headers)
+            self._exchange.on_head(self._parser.get_status_code(), headers)
 
     def on_body(self, body: bytes) -> None:
         if self._exchange is not None:
-            self._exchange.data(body)
+            self._exchange.on_data(body)
 
     def on_message_complete(self) -> None:
-        exchange = self._exchange
-        if exchange is None or self._parser.get_status_code() < 200:  # 100 Continue and the like
+        if self._exchange is None or self._parser.get_status_code() < 200:  # 100 Continue, say
             return
-        self._exchange = None
+        exchange, self._exchange = self._exchange, None
+        exchange.connection = None
         keep = self._parser.should_keep_alive()
-        if keep and self.usable:
-            self._idle(self)
+        if keep and self.is_usable:
+            self._on_idle(self)
         elif self._transport is not None:
             self._transport.close()
-        exchange.done()
+        exchange.on_complete()

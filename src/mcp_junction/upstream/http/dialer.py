@@ -1,7 +1,8 @@
-"""Dialer: makes connections to a place, only to addresses that were resolved and judged for it.
+"""Dialer: opens connections, only to addresses that the rules for outgoing connections permit.
 
-Every new connection asks the resolver and the rules again, and is made to exactly an address that
-they let through; the name stays in the Host header and in the TLS handshake. No proxies.
+Every new connection resolves the name and checks the rules again, and is made to exactly an address
+that was checked; the name stays in the Host header and in the TLS handshake. No proxies.
+``fetch_status`` makes a single GET under the same rules, for health checks.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import Place, literal
 from mcp_junction.errors import RefusedError
 from mcp_junction.policy.outgoing import STRICT, Permissions, filter_addresses
-from mcp_junction.upstream.http.connection import Connection
+from mcp_junction.upstream.http.connection import Connection, HttpExchange, parse_target
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""A name and a port to addresses, best first. Raises OSError."""
+"""Resolves a name and a port to addresses, best first. Raises OSError."""
 MakeConnection = Callable[[], Connection]
 Connect = Callable[[MakeConnection, str, Place], Awaitable[Connection]]
-"""A connection to one address, speaking for a place. Raises OSError."""
+"""Connects to one address of a place. Raises OSError."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """What the system's resolver says."""
+    """Ask the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
     )
@@ -33,7 +34,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Sockets:
-    """Makes real connections: certificates and names are checked, TLS 1.2 or newer."""
+    """Opens sockets; TLS 1.2 or newer, with certificates and names checked."""
 
     def __init__(self) -> None:
         self._tls: ssl.SSLContext | None = None
@@ -43,13 +44,13 @@ class Sockets:
             make,
             address,
             place.port,
-            ssl=self._verifying() if place.tls else None,
+            ssl=self._tls_context() if place.tls else None,
             server_hostname=place.host.removesuffix(".") if place.tls else None,
         )
         return connection
 
-    def _verifying(self) -> ssl.SSLContext:
-        if self._tls is None:  # reading the roots takes a while
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:  # reading the root certificates takes a while
             self._tls = ssl.create_default_context()
             self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         return self._tls
@@ -69,7 +70,7 @@ class Dialer:
         self._connect = connect or Sockets().connect
 
     async def dial(self, place: Place, make: MakeConnection) -> Connection:
-        """A connection to ``place``. Raises OSError, or RefusedError when the rules forbid it."""
+        """Connect to ``place``. Raises OSError, or RefusedError when the rules forbid it."""
         try:
             return await self._dial(place, make)
         except (socket.gaierror, ssl.SSLCertVerificationError) as error:
@@ -92,7 +93,7 @@ class Dialer:
 
 
 def _explain(error: socket.gaierror | ssl.SSLCertVerificationError, host: str) -> str:
-    """What is wrong with a host, by its name: the system does not say which it was."""
+    """Name the host in an error of the resolver or of TLS, which does not."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message or error.reason
         return f"certificate verify failed for {host!r}: {why}"
@@ -100,5 +101,42 @@ def _explain(error: socket.gaierror | ssl.SSLCertVerificationError, host: str) -
 
 
 def dialer_for(definition: ServerDefinition) -> Dialer:
-    """A dialer with what the operator allows for a server."""
+    """Make a dialer with what the operator allows for a server."""
     return Dialer(Permissions(definition.allow_private, definition.allow_http))
+
+
+async def fetch_status(url: str, dialer: Dialer, headers: dict[str, str] | None = None) -> int:
+    """GET a url once, without following redirects, and return the status of the response.
+
+    Raises ValueError for a url that makes no sense, OSError when there is no answer, RefusedError
+    when the rules forbid the address. The caller sets a timeout.
+    """
+    where = parse_target(url)
+    connection = await dialer.dial(where, lambda: Connection(_ignore, _ignore))
+    head = where.head("GET", {"accept": "*/*", "connection": "close", **(headers or {})})
+    exchange = _StatusExchange(head + b"\r\n")
+    try:
+        connection.start(exchange)
+        return await exchange.status
+    finally:
+        connection.abort()
+
+
+def _ignore(connection: Connection) -> None:
+    """Do nothing: the connection is dropped after its one exchange."""
+
+
+class _StatusExchange(HttpExchange):
+    """An exchange of which only the status matters."""
+
+    def __init__(self, payload: bytes) -> None:
+        super().__init__(payload)
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        if status >= 200 and not self.status.done():
+            self.status.set_result(status)
+
+    def on_lost(self, why: str) -> None:
+        if not self.status.done():
+            self.status.set_exception(ConnectionError(why))
