@@ -1,7 +1,7 @@
-"""Who did what: decisions, calls and administrative acts, in chains that show tampering.
+"""The audit: records decisions, calls and administrative acts in chains that reveal tampering.
 
-Nouns: *Entry* (what a caller tells), *AuditLog* (one writer: buffers, seals, stores), *Chain*
-(each row's mac covers the one before), *checkpoint* (count and head of a chain, kept outside the
-store), *anchor* (a row that vouches for what retention removed), *Finding* (the first bad row). Not
-logging, and not metrics.
+Nouns: *Entry* (something to record), *AuditLog* (buffers entries and stores them), *Chain* (the MAC
+of each page covers the one before), *checkpoint* (length and last MAC of a chain, kept outside the
+store), *anchor* (a row that stands for rows that retention removed), *Denials* (counts refusals),
+*AuditFault* (the first bad row of a chain). Not logging, and not metrics.
 """

@@ -1,22 +1,24 @@
-"""Chain: entries in, sealed pages out; and the checks that go the other way. Pure.
+"""Chain: turns audit entries into pages that are chained by MACs; Seals: makes and checks the MACs.
 
-A page is what one flush stores, a row a line. A row has a tag: sixteen bytes of keyed BLAKE2b over
-its line and all lines before it in the page. The page's mac is HMAC-SHA-256 over the mac of the
-page before it, its place and its last tag; the first page follows the *genesis* of its writer. So
-an edit shows in the tag of its row, which names it; a deletion or a reordering in the page after.
+A page is what one flush stores, a row per line. A row has a tag: 16 bytes of keyed BLAKE2b over
+its line and all lines before it in the page. The page's MAC is HMAC-SHA-256 over the MAC of the page
+before it, its place and its last tag; the first page follows the *genesis* of its writer. So an
+edit shows in the tag of its row; a deletion or a reordering shows in the page after.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from hmac import compare_digest
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from mcp_junction.errors import StoreUnavailable
 from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.detect import Memo, names_secret
@@ -36,11 +38,15 @@ _WIDEST: Final = 512
 _DETAIL: Final = 8_192
 _TOOL_ERROR: Final = OutcomeName.TOOL_ERROR.value
 _encode = msgspec.json.Encoder().encode
+_ROWS_A_TURN: Final = 32
+_TURNS: Final = 16
+"""A page is encoded in at most so many turns of the loop, with more rows a turn if need be."""
 log = logging.getLogger("mcp_junction.audit")
+Waiter: TypeAlias = asyncio.Future[str]
 
 
 class Entry(msgspec.Struct, kw_only=True, gc=False):
-    """What a caller tells the audit. Cheap to make: nothing is encoded, hashed or cut yet.
+    """Something to be recorded. Cheap to make: it is encoded, redacted and hashed later.
 
     ``params`` and ``result`` are raw JSON and never stored as such. ``detail`` is stored, redacted.
     """
@@ -68,76 +74,124 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Chain:
-    """The end of one writer's chain, and the only one who may extend it."""
+    """The end of one writer's chain."""
 
-    __slots__ = ("_seals", "mac", "seq", "writer")
+    __slots__ = ("mac", "seals", "seq", "writer")
 
     def __init__(self, key: bytes, writer: str) -> None:
-        self._seals = Seals(key)
+        self.seals = Seals(key)
         self.writer = writer
         self.seq = 0
-        self.mac = self._seals.genesis(writer)
-
-    def begin(self, entries: Sequence[Entry]) -> PageBuilder:
-        """Begin the next page with these entries; build it before beginning another."""
-        return PageBuilder(self, self._seals, entries)
+        self.mac = self.seals.genesis(writer)
 
     def extend(self, entries: Sequence[Entry]) -> SealedPage:
         """Make the next page of these entries at once."""
-        return self.begin(entries).build()
+        return AuditBatch(self, entries).seal()
 
 
-class PageBuilder:
-    """Builds one page, some rows at a time, so that other tasks can run in between.
+class AuditBatch:
+    """Entries that become the next page of a chain, and the futures that wait for it.
 
-    An entry that cannot be read becomes a row that says so.
+    Seal it before beginning another. The page is made once, however often storing it is tried. An
+    entry that cannot be encoded becomes a row that says so.
     """
 
-    __slots__ = ("_chain", "_entries", "_lines", "_seals", "_tag", "_tags", "_times")
+    __slots__ = (
+        "_chain", "_entries", "_first", "_lines", "_sealed", "_tag", "_tags", "_times",
+        "durable", "waiters",
+    )  # fmt: skip
 
-    def __init__(self, chain: Chain, seals: Seals, entries: Sequence[Entry]) -> None:
+    def __init__(
+        self, chain: Chain, entries: Sequence[Entry], waiters: Sequence[tuple[int, Waiter]] = ()
+    ) -> None:
         self._chain = chain
-        self._seals = seals
         self._entries = entries
+        self._first = chain.seq + 1
         self._lines: list[bytes] = []
         self._tags: list[bytes] = []
         self._times: list[float] = []
-        self._tag = seals.new_tag_hash()
+        self._tag = chain.seals.new_tag_hash()
+        self._sealed: SealedPage | None = None
+        self.waiters = waiters
+        self.durable = bool(waiters)
 
-    def add_rows(self, count: int) -> bool:
-        """Encode the next ``count`` entries; returns whether there are more."""
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def encode(self) -> None:
+        """Encode the rows on the loop, a few a turn.
+
+        A thread that does so keeps the loop from the interpreter's lock for up to its switch
+        interval of milliseconds, each time that the loop has released it.
+        """
+        if KNOWN.is_pending:  # rare, and longer than a turn may take
+            await asyncio.to_thread(KNOWN.process_pending)
+        rows = max(_ROWS_A_TURN, len(self._entries) // _TURNS)
+        while self._encode_rows(rows):  # noqa: ASYNC110 - other tasks run in between
+            await asyncio.sleep(0)
+
+    def seal(self) -> SealedPage:
+        """Encode the rows that are left, and put the page at the end of the chain."""
+        if self._sealed is None:
+            self._encode_rows(len(self._entries))
+            chain, first, times = self._chain, self._first, self._times
+            page = AuditPage(
+                chain.writer,
+                first,
+                first + len(self._entries) - 1,
+                float(min(times)),
+                float(max(times)),
+                b"",
+                b"".join(self._tags),
+                b"\n".join(self._lines),
+            )
+            page = msgspec.structs.replace(page, mac=chain.seals.mac(chain.mac, page))
+            chain.mac, chain.seq = page.mac, page.last_seq
+            self._sealed = SealedPage(page, *_find_intents(self._entries, chain.writer, first))
+        return self._sealed
+
+    def settle(self) -> None:
+        """Give each waiter the reference of its row."""
+        for index, waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(f"{self._chain.writer}:{self._first + index}")
+        self.waiters = ()
+
+    def refuse(self, error: StoreUnavailable) -> None:
+        """Raise an error in all waiters: their entries are not on record."""
+        refuse_each(self.waiters, error)
+        self.waiters = ()
+
+    def _encode_rows(self, count: int) -> bool:
+        """Encode the next ``count`` entries; return whether there are more."""
         writer, lines, tag = self._chain.writer, self._lines, self._tag
         done = len(lines)
-        first = self._chain.seq + 1 + done
-        for seq, entry in enumerate(self._entries[done : done + count], first):
+        for seq, entry in enumerate(self._entries[done : done + count], self._first + done):
             try:
-                line = _line(entry, writer, seq)
-            except Exception:
+                line = _encode_row(entry, writer, seq)
+            except Exception:  # whatever a caller put into it: the row must be written
                 log.exception("an audit entry cannot be read")
                 entry = _unreadable(entry)
-                line = _line(entry, writer, seq)
+                line = _encode_row(entry, writer, seq)
             lines.append(line)
             self._times.append(entry.at)
             tag.update(line)
             self._tags.append(tag.digest())
         return len(lines) < len(self._entries)
 
-    def build(self) -> SealedPage:
-        """Add the rows that are left, and put the page at the end of the chain."""
-        self.add_rows(len(self._entries))
-        chain, entries = self._chain, self._entries
-        writer, first = chain.writer, chain.seq + 1
-        last = chain.seq + len(entries)
-        first_at, last_at = float(min(self._times)), float(max(self._times))
-        tags, body = b"".join(self._tags), b"\n".join(self._lines)
-        page = AuditPage(writer, first, last, first_at, last_at, b"", tags, body)
-        page = msgspec.structs.replace(page, mac=self._seals.mac(chain.mac, page))
-        chain.mac, chain.seq = page.mac, page.last_seq
-        return SealedPage(page, *_intents(entries, writer, first))
+
+def refuse_each(waiters: Sequence[tuple[int, Waiter]], error: StoreUnavailable) -> None:
+    """Raise an error in these waiters."""
+    for _, waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(error)
 
 
 class Seals:
-    """Macs of pages and tags of rows with one key, made ready once: each is a copy of a state."""
+    """Makes and checks the MACs of pages and the tags of rows with one key.
+
+    HMAC by hand: the hash states that depend on the key alone are computed once, then copied.
+    """
 
     __slots__ = ("_inner", "_outer", "_tag")
 
@@ -155,7 +209,7 @@ class Seals:
         return outer.digest()
 
     def genesis(self, writer: str) -> bytes:
-        """What the first page of a writer follows."""
+        """Return the MAC that the first page of a writer follows."""
         return self.digest(b"genesis/" + writer.encode())
 
     def mac(self, before: bytes, page: AuditPage) -> bytes:
@@ -167,10 +221,7 @@ class Seals:
         return self._tag.copy()
 
     def tags(self, lines: Sequence[bytes]) -> bytes:
-        """What tells of each row of a page that it, and those before it, are as they were written.
-
-        Lines say where they were written.
-        """
+        """Make the tags of a page's rows: each covers its line and all lines before it."""
         state = self.new_tag_hash()
         tags = []
         for line in lines:
@@ -179,17 +230,17 @@ class Seals:
         return b"".join(tags)
 
     def follows(self, before: bytes, page: AuditPage) -> bool:
-        """Whether a page is what its writer wrote after the one with the mac ``before``."""
+        """Whether a page is unchanged and follows the one with the MAC ``before``."""
         if not compare_digest(self.mac(before, page), page.mac):
             return False
         return compare_digest(self.tags(page.lines), page.tags)
 
     def verifies(self, page: AuditPage) -> bool:
-        """Whether a page is as its writer wrote it, with this key."""
+        """Whether the rows of a page are unchanged since they were written with this key."""
         return self.first_bad_row(page) is None
 
     def first_bad_row(self, page: AuditPage) -> int | None:
-        """The first row of a page that is not what was written there, or is not there."""
+        """Find the first row of a page that was changed, moved or removed."""
         lines = page.lines
         tags = self.tags(lines)
         for index, seq in enumerate(range(page.first_seq, page.last_seq + 1)):
@@ -206,10 +257,10 @@ def _place(line: bytes) -> tuple[str, int]:
     return writer, seq
 
 
-def _intents(
+def _find_intents(
     entries: Sequence[Entry], writer: str, first: int
 ) -> tuple[list[int], list[tuple[str, int]]]:
-    """The intents that are open after these entries, and those that were and are not."""
+    """Find the intents that these entries open, and the earlier ones that they close."""
     opens: dict[tuple[str, int], None] = {}
     closes = []
     for seq, entry in enumerate(entries, first):
@@ -226,13 +277,13 @@ def _intents(
 
 
 def _unreadable(entry: Entry) -> Entry:
-    """What is left of an entry whose maker gave us something that is no JSON or no text."""
+    """Make the entry that is stored in the place of one that cannot be encoded."""
     detail = {"unreadable": True, "actor": ascii(entry.actor)[:100]}
     return Entry(kind=str(entry.kind), actor="?", action="?", at=time.time(), detail=detail)
 
 
-def _line(entry: Entry, writer: str, seq: int) -> bytes:
-    """An AuditRow, encoded. To make one first would cost as much as to encode it."""
+def _encode_row(entry: Entry, writer: str, seq: int) -> bytes:
+    """Encode an entry as an AuditRow, without making one: that would double the cost."""
     names, target, correlation, detail = _NAMES, entry.target, entry.correlation_id, entry.detail
     return _encode(
         (
@@ -243,7 +294,7 @@ def _line(entry: Entry, writer: str, seq: int) -> bytes:
             names[entry.actor],
             entry.role,
             names[entry.action],
-            None if correlation is None else _text(correlation),
+            None if correlation is None else _clean_text(correlation),
             entry.server_id,
             None if target is None else names[target],
             entry.decision,
@@ -254,7 +305,7 @@ def _line(entry: Entry, writer: str, seq: int) -> bytes:
             entry.attempts,
             entry.latency_ms,
             summarize(entry.result, entry.server_id),
-            None if detail is None else _detail(detail),
+            None if detail is None else _encode_detail(detail),
             entry.closes,
         )
     )
@@ -266,8 +317,8 @@ def _read_outcome(entry: Entry) -> str | None:
     return _TOOL_ERROR if result is not None and is_tool_error(result) else entry.outcome
 
 
-def _text(text: str) -> str:
-    """A text that somebody else chose: without secrets, bounded, as every database takes it."""
+def _clean_text(text: str) -> str:
+    """Redact and shorten a text that a client chose, and make it storable."""
     text = KNOWN.redact(text)
     if "://" in text and ("@" in text or names_secret(text)):
         text = mask_url(text)
@@ -277,11 +328,11 @@ def _text(text: str) -> str:
     return clean(text)
 
 
-def _detail(detail: dict[str, Any]) -> str:
+def _encode_detail(detail: dict[str, Any]) -> str:
     text = _encode(redact_value(detail)).decode()
     if len(text) <= _DETAIL:
         return text
     return _encode({"cut": redact_named_values(text[:2_000])}).decode()
 
 
-_NAMES: Final = Memo(_text)
+_NAMES: Final = Memo(_clean_text)

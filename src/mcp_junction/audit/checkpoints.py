@@ -1,4 +1,4 @@
-"""Checkpoints: how far each chain had come, kept outside the store, so that a cut tail shows."""
+"""Checkpoints: files with the length and last MAC of each audit chain, which reveal a cut tail."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ FOLDER: Final = "audit"
 _SLOT_BYTES: Final = 512
 """Bytes for one checkpoint: within one sector of a disk."""
 _CLOSE: Final = 1.0
+WITHIN: Final = 0.5
+"""Seconds after a row is stored within which a checkpoint is begun."""
+log = logging.getLogger("mcp_junction.audit")
 _sync = getattr(os, "fdatasync", os.fsync)
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Count and head of a chain at a moment."""
+    """The number of rows of a chain and its last MAC at one time, signed."""
 
     writer: str
     seq: int
@@ -32,7 +35,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     at: float
     seal: str = ""
 
-    def sealed(self, key: bytes) -> Checkpoint:
+    def sign(self, key: bytes) -> Checkpoint:
         return msgspec.structs.replace(self, seal=self._seal(key))
 
     def is_genuine(self, key: bytes) -> bool:
@@ -54,7 +57,7 @@ class Checkpoints:
         return CheckpointFile(self._path(writer))
 
     def all(self) -> list[Checkpoint]:
-        """By writer. A file that cannot be read is a checkpoint that nothing equals."""
+        """Read all checkpoints, by writer. A damaged file gives one that matches no chain."""
         return [_read(path) for path in sorted(self._folder.glob("*.checkpoint"))]
 
     def remove(self, writer: str) -> None:
@@ -65,7 +68,7 @@ class Checkpoints:
 
 
 class CheckpointFile:
-    """The checkpoints of one writer. ``write`` blocks: it is for a thread."""
+    """The file with one writer's checkpoints. ``write`` blocks: call it in a thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,7 +106,7 @@ class CheckpointFile:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the name of the file, too, is to outlast a power failure
+            os.fsync(folder)  # so that the file itself survives a power failure
         finally:
             os.close(folder)
         return self._descriptor
@@ -131,15 +134,9 @@ def _read(path: Path) -> Checkpoint:
 
 
 def read_exported(path: Path) -> list[Checkpoint]:
-    """Checkpoints as they were exported, one a line. Raises OSError, msgspec.MsgspecError."""
+    """Read exported checkpoints, one per line. Raises OSError, msgspec.MsgspecError."""
     lines = path.read_bytes().splitlines()
     return [msgspec.json.decode(line, type=Checkpoint) for line in lines if line.strip()]
-
-
-log = logging.getLogger("mcp_junction.audit")
-
-WITHIN: Final = 0.5
-"""Seconds after a row is stored within which a checkpoint is begun."""
 
 
 class Checkpointer:
@@ -158,7 +155,7 @@ class Checkpointer:
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows are stored that are not in the checkpoint yet."""
+        """Whether rows were stored since the last checkpoint."""
         return self._written_seq != self._stored[0]
 
     @property
@@ -180,7 +177,7 @@ class Checkpointer:
     async def write(self, at: float) -> bool:
         """Write a checkpoint of how far the chain is stored; returns whether that succeeded."""
         seq, mac = self._stored
-        point = Checkpoint(self._writer, seq, mac.hex(), at).sealed(self._key)
+        point = Checkpoint(self._writer, seq, mac.hex(), at).sign(self._key)
         self._tried_at, self._has_timer_fired = time.monotonic(), False
         try:
             await asyncio.to_thread(self._file.write, point)

@@ -1,9 +1,9 @@
-"""Denials: writes refused calls and requests to the audit, in a bounded number of rows.
+"""Denials: records refused calls and requests in the audit, in a bounded number of rows.
 
-The first refusal of a principal, an action and a target is a row at once; what is refused again is
-counted, and a minute later is one row with the count. There are at most a thousand such triples at
-a time: what exceeds them is counted by principal, or by the network of an address where there is no
-principal, with some samples. The counts of all rows add up to the refusals. It decides nothing.
+The first refusal of a (principal, action, target) is recorded at once; repetitions are counted, and
+recorded a minute later in one row. At most a thousand such triples are counted at a time: further
+refusals are counted by principal, or by network where there is no principal, with some samples. The
+counts of all rows add up to the refusals. It decides nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.telemetry.events import OutcomeName
 
 WINDOW: Final = 60.0
-"""Seconds for which refusals that repeat are counted before there is a row of them."""
+"""Seconds for which repeated refusals are counted before they are recorded."""
 MOST: Final = 1_000
-"""Triples that are known at a time, and principals or networks beyond them."""
+"""Triples that are counted at a time, and principals or networks beyond them."""
 SAMPLES: Final = 20
 ANONYMOUS: Final = "anonymous"
-"""Who is refused for want of a key."""
+"""The actor of a request without a key."""
 OTHERS: Final = "others"
-"""Who is beyond the principals and networks that are counted one by one."""
+"""The actor and network of refusals beyond all that is counted one by one."""
 _LONGEST: Final = 200
 _SAMPLE: Final = 100
 """Characters of a target among samples: all of them must fit into one row."""
@@ -46,7 +46,7 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
     role: str = ""
     server_id: str | None = None
     address: str | None = None
-    """Where somebody without a key asks from; None where the actor is known."""
+    """The address of a client without a key; None where the actor is known."""
 
 
 class _Repeated(msgspec.Struct):
@@ -68,7 +68,7 @@ class _Overflow(msgspec.Struct):
 
 
 class Denials:
-    """Counts refusals and gives rows to ``record``. A repeated refusal costs one look-up."""
+    """Counts refusals and passes rows to ``record``. A repeated refusal costs one look-up."""
 
     def __init__(
         self, record: Callable[[Entry], None], now: Callable[[], float] = time.time
@@ -81,7 +81,7 @@ class Denials:
         self._closed = False
 
     def add(self, denial: Denial) -> None:
-        """Count one refusal; the first of its kind is a row at once."""
+        """Count one refusal; the first of its kind is recorded at once."""
         target = denial.target[:_LONGEST]
         key = denial.address or denial.actor, denial.role, denial.action, target
         known = self._repeated.get(key)
@@ -97,7 +97,7 @@ class Denials:
             self._arm()
 
     def flush(self) -> None:
-        """Make rows of what was counted; what was not refused again is forgotten."""
+        """Record what was counted; forget what was not refused again."""
         for key, known in list(self._repeated.items()):
             if known.count:
                 self._record(self._entry(known.first, known.count, {"since": known.since}))
@@ -109,7 +109,7 @@ class Denials:
             self._record(self._summary(one))
 
     def close(self) -> None:
-        """Write the rows that are left; from now on each refusal is a row at once."""
+        """Record what is left; from now on each refusal is recorded at once."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -117,7 +117,7 @@ class Denials:
         self.flush()
 
     def _arm(self) -> None:
-        """Start the timer after which counted refusals become rows."""
+        """Start the timer after which counted refusals are recorded."""
         if self._closed:
             self.flush()
         else:

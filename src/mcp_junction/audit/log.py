@@ -1,9 +1,9 @@
-"""AuditLog: one writer of the audit. It buffers, and seals and stores what it buffered.
+"""AuditLog: records audit entries; buffers them, and stores them as pages of its own chain.
 
 In normal mode an entry costs its caller an append to a list, and is stored within 100 ms. An
-*intent* is awaited until it is durable; all that wait share one commit. When the store does not
-take rows they are kept and given again, the same rows, until it does; meanwhile intents are refused
-at once, and what exceeds the buffer is counted, logged and, later, a row of its own.
+*intent* is awaited until it is durable; all that wait share one commit. When the store fails, the
+same rows are tried again until it accepts them; meanwhile intents are refused at once, and entries
+that exceed the buffer are counted, logged and, later, recorded as lost.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
 
-from mcp_junction.audit.batch import AuditBatch, Waiter, refuse_each
-from mcp_junction.audit.chain import Chain, Entry
+from mcp_junction.audit.chain import AuditBatch, Chain, Entry, Waiter, refuse_each
 from mcp_junction.audit.checkpoints import Checkpointer, Checkpoints
 from mcp_junction.audit.denials import Denials
-from mcp_junction.audit.writers import dead_writers
 from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail
@@ -35,17 +33,19 @@ log = logging.getLogger("mcp_junction.audit")
 
 FLUSH: Final = 0.05
 MOST: Final = 50_000
-"""Entries that wait at most; the loss of more is counted."""
+"""Entries that are buffered at most; more are counted as lost."""
 PAGE: Final = 2_000
-"""Rows that are sealed and stored at a time."""
+"""Rows that are stored at a time."""
 _HEARTBEAT: Final = 5.0
+LEASE: Final = 15.0
+"""Seconds without a heartbeat after which a writer counts as dead."""
 _RETRY: Final = 0.5
 _LAST_TRY: Final = 3.0
 _TASK: Final = "audit"
 
 
 class AuditLog:
-    """One writer. Use it as a context manager: entering makes it known, leaving flushes it."""
+    """Records entries. Use it as a context manager: entering registers it, leaving flushes it."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class AuditLog:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self.denials = Denials(self.record, now)
-        """Where to tell what was refused: not every refusal is a row."""
+        """Records refusals, many of them in one row."""
 
-    # -- telling
+    # -- recording
 
     def record(self, entry: Entry) -> None:
-        """Take an entry; it is stored soon. Never waits, never fails: what is lost is counted."""
+        """Buffer an entry; it is stored soon. Never waits, never fails: what is lost is counted."""
         entries = self._entries
         if len(entries) >= self._most or self._loop is None:
             self._lose(1)
@@ -93,10 +93,10 @@ class AuditLog:
             entry.result = result[:LOOKED_AT]  # the rest need not be kept alive
         entries.append(entry)
         if self._timer is None:
-            self._timer = self._loop.call_later(FLUSH, self._ring)
+            self._timer = self._loop.call_later(FLUSH, self._on_timer)
 
     async def intent(self, entry: Entry) -> str:
-        """Store an intent durably; the reference that its outcome closes.
+        """Store an entry durably, and return its reference, which its outcome closes.
 
         Raises StoreUnavailable: then what is intended must not be done.
         """
@@ -112,7 +112,7 @@ class AuditLog:
 
     @asynccontextmanager
     async def act(self, actor: str, role: str, action: str, **more: Any) -> AsyncIterator[None]:
-        """Around an administrative act: durable before it begins, and how it ended.
+        """Record an administrative act: durably before it begins, and how it ended.
 
         Raises StoreUnavailable before anything was done.
         """
@@ -128,24 +128,20 @@ class AuditLog:
             ended = {"role": role, "outcome": outcome, "closes": closes, **more}
             self.record(self.entry("outcome", actor, action, **ended))
 
-    async def stored(self, entry: Entry) -> None:
-        """Record an entry and wait until it is durable. Raises StoreUnavailable."""
-        await self.intent(entry)
-
     def entry(self, kind: str, actor: str, action: str, **more: Any) -> Entry:
-        """An entry of this moment."""
+        """Make an entry with the current time."""
         return Entry(kind=kind, actor=actor, action=action, at=self._now(), **more)
 
-    # -- how it is doing
+    # -- status
 
     @property
     def is_failing(self) -> bool:
-        """Whether the store did not take the last rows, or the task that gives them is down."""
+        """Whether the last rows could not be stored, or the task that stores them is down."""
         return self._failing or self._tasks.supervision.is_down(_TASK)
 
     @property
     def supervision(self) -> Supervision:
-        """How the task that stores rows is doing."""
+        """The status of the task that stores rows."""
         return self._tasks.supervision
 
     @property
@@ -158,7 +154,7 @@ class AuditLog:
         """Entries that are not stored yet."""
         return len(self._entries) + (len(self._batch) if self._batch is not None else 0)
 
-    # -- life
+    # -- opening and closing
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -172,11 +168,10 @@ class AuditLog:
             seen_at=now,
         )
         before = await self._trail.enter(me)
-        after = None if before is None else _named(before)
-        orphans = await self._orphans()
+        after = None if before is None else _describe_head(before)
+        orphans = await self._find_orphans()
         self.record(self.entry("opened", "junction", "audit.open", detail={"after": after}))
-        for row in orphans:
-            self.record(_unknown(row, now))
+        self._close_orphans(orphans)
         self._tasks.supervise(_TASK, self._run)
         return self
 
@@ -199,13 +194,13 @@ class AuditLog:
             self._timer.cancel()
         await self._tasks.close()
         self._checkpointer.close()
-        self._loop = None  # what is told from now on is lost, and counted
+        self._loop = None  # entries from now on are counted as lost
         self._refuse(StoreUnavailable("the audit is closed"))
 
     async def flush(self) -> None:
-        """Wait until all that was recorded is stored, and a checkpoint says so."""
-        told = self._stored + self.waiting
-        while self._stored < told:
+        """Wait until all entries are stored, and so is a checkpoint of them."""
+        recorded = self._stored + self.waiting
+        while self._stored < recorded:
             self._wake.set()
             self._progress.clear()
             await self._progress.wait()
@@ -213,36 +208,40 @@ class AuditLog:
             await self._checkpointer.write(self._now())
 
     async def reconcile(self) -> int:
-        """Close what writers that have died intended: nobody knows whether it was done."""
-        orphans = await self._orphans()
-        for row in orphans:
-            self.record(_unknown(row, self._now()))
+        """Close the intents of dead writers: nobody knows whether they were done."""
+        orphans = await self._find_orphans()
+        self._close_orphans(orphans)
         return len(orphans)
 
-    async def _orphans(self) -> list[AuditRow]:
+    async def _find_orphans(self) -> list[AuditRow]:
+        """Read the open intents of dead writers; a dead writer without any is closed."""
         now = self._now()
-        dead = dead_writers(await self._trail.writers(), self.writer, now)
+        dead = find_dead(await self._trail.writers(), self.writer, now)
         intents = await self._trail.open_intents(dead)
         if dead and not intents:
             await self._trail.leave(dead, now)
         return intents
 
-    # -- the writer
+    def _close_orphans(self, orphans: Sequence[AuditRow]) -> None:
+        for row in orphans:
+            self.record(_unknown_outcome(row, self._now()))
 
-    def _ring(self) -> None:
+    # -- the task that stores rows
+
+    def _on_timer(self) -> None:
         self._timer = None
         self._wake.set()
 
     async def _run(self) -> None:
         try:
             await self._write_rows()
-        except Exception:  # it is run again; who waits now would not hear of it
+        except Exception:  # the task is restarted, but its waiters would wait for ever
             self._refuse(StoreUnavailable("the audit cannot be written"))
             raise
 
     async def _write_rows(self) -> None:
         beat = self._now()
-        self._wake.set()  # there may be entries left that this task failed with before
+        self._wake.set()  # there may be entries from before a restart
         while True:
             if self._batch is None:
                 await self._sleep(_HEARTBEAT)
@@ -250,7 +249,7 @@ class AuditLog:
             if self._now() - beat >= _HEARTBEAT:
                 beat = self._now()
                 await self._heartbeat(beat)
-            self._batch = self._batch or self._next()
+            self._batch = self._batch or self._next_batch()
             if self._batch is not None:
                 await self._batch.encode()
                 if not await self._store(self._batch):
@@ -265,7 +264,7 @@ class AuditLog:
         except TimeoutError:
             pass
 
-    def _next(self) -> AuditBatch | None:
+    def _next_batch(self) -> AuditBatch | None:
         if self._untold and len(self._entries) < self._most:
             detail = {"lost": self._untold}
             self._entries.append(self.entry("loss", "junction", "audit.loss", detail=detail))
@@ -280,16 +279,14 @@ class AuditLog:
     async def _store(self, batch: AuditBatch) -> bool:
         try:
             await self._trail.append(batch.seal, durable=batch.durable)
-        except StoreUnavailable as error:
-            if not self._failing:
+        except Exception as error:  # whatever it is: an intent that is not stored must be refused
+            if not isinstance(error, StoreUnavailable):
+                log.exception("the audit cannot be written")
+                error = StoreUnavailable("the audit cannot be written")
+            elif not self._failing:
                 log.error("the audit cannot be written: %s", error)
             self._failing = True
             self._refuse(error)
-            return False
-        except Exception:  # whatever it is: what must be on record is not, so it is not done
-            log.exception("the audit cannot be written")
-            self._failing = True
-            self._refuse(StoreUnavailable("the audit cannot be written"))
             return False
         if self._failing:
             log.warning("the audit is being written again")
@@ -304,7 +301,7 @@ class AuditLog:
         return True
 
     def _refuse(self, error: StoreUnavailable) -> None:
-        """Tell all who wait for an intent that it is not on record."""
+        """Raise an error in all that wait for an intent: it is not on record."""
         waiters, self._waiters = self._waiters, []
         refuse_each(waiters, error)
         if self._batch is not None:
@@ -313,10 +310,10 @@ class AuditLog:
     async def _heartbeat(self, now: float) -> None:
         try:
             await self._trail.seen(self.writer, now)
-            if not self._failing:  # or what is to be closed is being closed already
+            if not self._failing:  # else the rows that close intents are waiting already
                 await self.reconcile()
-        except StoreUnavailable as error:  # the rows that cannot be written tell it
-            self._refuse(error)  # who waits has waited for long enough
+        except StoreUnavailable as error:  # logged when rows cannot be stored
+            self._refuse(error)
         except StoreError as error:
             log.error("the audit cannot be reconciled: %s", error)
 
@@ -327,11 +324,36 @@ class AuditLog:
         self._lost += count
 
 
-def _named(head: AuditHead) -> dict[str, Any]:
+def find_dead(writers: Sequence[AuditWriter], own: str, now: float) -> list[str]:
+    """Find the writers that are not closed and will not write again."""
+    host = socket.gethostname()
+    return [
+        one.writer
+        for one in writers
+        if one.closed_at is None
+        and one.writer != own
+        and (now - one.seen_at > LEASE or (one.host == host and not _is_running(one.pid)))
+    ]
+
+
+def _is_running(pid: int) -> bool:
+    if os.name == "nt":  # there, the signal would end the process: the lease decides
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _describe_head(head: AuditHead) -> dict[str, Any]:
     return {"writer": head.writer, "seq": head.seq, "head": head.mac.hex()}
 
 
-def _unknown(row: AuditRow, now: float) -> Entry:
+def _unknown_outcome(row: AuditRow, now: float) -> Entry:
+    """Make the outcome that closes the intent of a dead writer."""
     return Entry(
         kind="outcome",
         actor=row.actor,

@@ -1,4 +1,4 @@
-"""Retention: removes old audit rows once a day without a gap that looks like tampering."""
+"""Retention: removes old audit rows once a day, leaving an anchor row for each cut chain."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditHead, AuditPage
 
-logger = logging.getLogger("mcp_junction.audit")
+log = logging.getLogger("mcp_junction.audit")
+
+DAY: Final = 24 * 3600.0
+FIRST: Final = 60.0
+"""Seconds after the start: so a service that is restarted every day removes rows, too."""
+AGAIN: Final = 600.0
+"""Seconds until the next attempt, after the store has failed."""
 
 
 async def retire(
     trail: AuditTrail,
-    log: AuditLog,
+    audit: AuditLog,
     checkpoints: Checkpoints,
     keys: Sequence[bytes],
     before: float,
 ) -> int:
-    """Remove the rows older than ``before``; returns how many. Raises StoreUnavailable.
+    """Remove the rows older than ``before``, and return how many. Raises StoreUnavailable.
 
-    ``keys`` are all the audit's keys there have been.
+    ``keys`` are all keys that the audit has had.
     """
     removed = 0
     seals = [Seals(key) for key in keys]
     for old in await trail.oldest_ends(before):
         found = await trail.pages(old.writer, old.seq - 1, limit=1)
         if not any(_is_removable(page, old, seals, before) for page in found):
-            logger.error(
+            log.error(
                 "no rows of the audit's writer %s are removed: row %d is not what was written, or"
                 " is newer than the store says; see: mcp-junction audit verify",
                 old.writer,
@@ -42,7 +48,7 @@ async def retire(
             )
             continue
         detail = {"writer": old.writer, "seq": old.seq, "head": old.mac.hex()}
-        await log.stored(log.entry("anchor", "junction", "audit.retire", detail=detail))
+        await audit.intent(audit.entry("anchor", "junction", "audit.retire", detail=detail))
         removed += await trail.retire(old)
         if not await trail.pages(old.writer, limit=1):
             checkpoints.remove(old.writer)
@@ -50,36 +56,27 @@ async def retire(
 
 
 def _is_removable(page: AuditPage, old: AuditHead, seals: Sequence[Seals], before: float) -> bool:
-    """Whether a page ends at ``old``, is as its writer wrote it, and has only older rows."""
+    """Whether a page ends at ``old``, is unchanged, and has only older rows."""
     if page.last_seq != old.seq or not any(one.verifies(page) for one in seals):
         return False
     return all(row.at < before for row in page.rows())
 
 
-log = logging.getLogger("mcp_junction.audit")
-
-DAY: Final = 24 * 3600.0
-FIRST: Final = 60.0
-"""Seconds after the start: a service that never lives for a day forgets, too."""
-AGAIN: Final = 600.0
-"""Seconds until the next attempt, when the store does not let us."""
-
-
 async def retire_daily(
     days: int,
     trail: AuditTrail,
-    writer: AuditLog,
+    audit: AuditLog,
     checkpoints: Checkpoints,
     keys: Sequence[bytes],
     clock: Clock,
     now: Callable[[], float] = time.time,
 ) -> None:
-    """Keep the rows of the last ``days`` days, for as long as this runs. It ends by being ended."""
+    """Remove rows older than ``days`` days, once a day, until cancelled."""
     pause = FIRST
     while True:
         await clock.sleep(pause)
         try:
-            removed = await retire(trail, writer, checkpoints, keys, now() - days * DAY)
+            removed = await retire(trail, audit, checkpoints, keys, now() - days * DAY)
         except (StoreUnavailable, OSError) as error:
             log.warning("old rows of the audit cannot be removed now: %s", error)
             pause = AGAIN

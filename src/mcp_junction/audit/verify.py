@@ -1,7 +1,7 @@
-"""Verification: whether the audit is what was written, and if not, the first row that is not.
+"""Verification: checks that audit rows are unchanged, and finds the first bad row of each chain.
 
-It goes through every chain, holds each against its checkpoints and anchors, and follows the links
-from each chain to the one that was opened before it.
+It walks every chain, compares it with its checkpoints and anchors, and follows the link from each
+chain to the one that was opened before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp_junction.store.records import AuditPage, AuditQuery, AuditRow
 
 
 class AuditFault(NamedTuple):
-    """A row that is not as it was written."""
+    """A row that was changed, moved or removed."""
 
     writer: str
     seq: int
@@ -31,7 +31,7 @@ class AuditFault(NamedTuple):
 
 
 class Verification(msgspec.Struct):
-    """What was looked at, and what was found: the first bad row of each chain."""
+    """The result of a check: how much was checked, and the first bad row of each chain."""
 
     rows: int = 0
     chains: int = 0
@@ -39,7 +39,7 @@ class Verification(msgspec.Struct):
 
 
 class _Head(NamedTuple):
-    """A row that something outside its chain vouches for."""
+    """A row that must exist, because something outside its chain refers to it."""
 
     writer: str
     seq: int
@@ -50,30 +50,30 @@ class _Head(NamedTuple):
 async def verify(
     trail: AuditTrail, keys: Sequence[bytes], checkpoints: Iterable[Checkpoint]
 ) -> Verification:
-    """Check every chain. ``keys`` are all the audit's keys there have been."""
-    verdict = Verification()
-    points, forged = _genuine(checkpoints, keys)
-    verdict.findings.extend(forged)
+    """Check every chain. ``keys`` are all keys that the audit has had."""
+    result = Verification()
+    points, forged = _sort_checkpoints(checkpoints, keys)
+    result.findings.extend(forged)
     chains = await trail.chains()
-    anchors = await _anchors(trail, keys)
+    anchors = await _read_anchors(trail, keys)
     walks = {writer: _Walk(writer, keys, anchors.get(writer, {})) for writer in chains}
     for writer in chains:
-        await walks[writer].go(trail, verdict, {p.seq: p.head for p in points.get(writer, [])})
+        await walks[writer].check(trail, result, {p.seq: p.head for p in points.get(writer, [])})
     claims = [_Head(p.writer, p.seq, p.head, "a checkpoint") for ps in points.values() for p in ps]
     claims += [head for walk in walks.values() for head in walk.links]
-    broken = {finding.writer for finding in verdict.findings}
+    broken = {finding.writer for finding in result.findings}
     for claim in claims:
         walk = walks.get(claim.writer)
         last = walk.last if walk else max(anchors.get(claim.writer, {}), default=0)
         if claim.seq > last and claim.writer not in broken:
             broken.add(claim.writer)
             missing = f"it is missing, and so is all to row {claim.seq}; {claim.source} has it"
-            verdict.findings.append(AuditFault(claim.writer, last + 1, missing))
-    return verdict
+            result.findings.append(AuditFault(claim.writer, last + 1, missing))
+    return result
 
 
 class _Walk:
-    """One chain, from its beginning or its anchor to its end."""
+    """Checks one chain, from its beginning or its anchor to its end."""
 
     def __init__(self, writer: str, keys: Sequence[bytes], anchors: dict[int, str]) -> None:
         self._writer = writer
@@ -83,24 +83,24 @@ class _Walk:
         self.last = 0
         self.links: list[_Head] = []
 
-    async def go(self, trail: AuditTrail, verdict: Verification, heads: dict[int, str]) -> None:
-        verdict.chains += 1
+    async def check(self, trail: AuditTrail, result: Verification, heads: dict[int, str]) -> None:
+        result.chains += 1
         before: bytes | None = None
         while pages := await trail.pages(self._writer, self.last):
             for page in pages:
-                before = before if before is not None else self._beginning(page)
-                what = self._check(page, before, heads)
+                before = before if before is not None else self._first_mac(page)
+                what = self._check_page(page, before, heads)
                 if what is not None:
-                    verdict.findings.append(AuditFault(self._writer, what[0], what[1]))
+                    result.findings.append(AuditFault(self._writer, what[0], what[1]))
                     return
                 before = page.mac
                 self.last = page.last_seq
-                verdict.rows += len(page.lines)
+                result.rows += len(page.lines)
                 self._link(page)
-            await asyncio.sleep(0)  # a long chain is nobody else's delay
+            await asyncio.sleep(0)  # let other tasks run
 
-    def _beginning(self, first: AuditPage) -> bytes:
-        """What the first page that is left must follow; also finds the key of this chain."""
+    def _first_mac(self, first: AuditPage) -> bytes:
+        """Return the MAC that the first stored page must follow; find the key of this chain."""
         before = first.first_seq - 1
         self.last = max((seq for seq in self._anchors if seq <= before), default=0)
         anchor = bytes.fromhex(self._anchors.get(before, ""))
@@ -110,7 +110,7 @@ class _Walk:
                 break
         return anchor or self._seals.genesis(self._writer)
 
-    def _check(
+    def _check_page(
         self, page: AuditPage, before: bytes, heads: dict[int, str]
     ) -> tuple[int, str] | None:
         expected = self.last + 1
@@ -132,10 +132,10 @@ class _Walk:
             self.links.append(_Head(after["writer"], after["seq"], after["head"], source))
 
 
-def _genuine(
+def _sort_checkpoints(
     checkpoints: Iterable[Checkpoint], keys: Sequence[bytes]
 ) -> tuple[dict[str, list[Checkpoint]], list[AuditFault]]:
-    """Checkpoints by writer, and those that nobody with a key has written."""
+    """Sort checkpoints by writer; report those that no key of ours has signed."""
     genuine: dict[str, list[Checkpoint]] = {}
     forged = []
     for point in checkpoints:
@@ -146,10 +146,10 @@ def _genuine(
     return genuine, forged
 
 
-async def _anchors(trail: AuditTrail, keys: Sequence[bytes]) -> dict[str, dict[int, str]]:
-    """Writer → where its chain may begin, and the mac before.
+async def _read_anchors(trail: AuditTrail, keys: Sequence[bytes]) -> dict[str, dict[int, str]]:
+    """Read the anchors: writer → number of the last removed row → its MAC.
 
-    Each is itself a row of a chain; one that nobody with a key has written says nothing.
+    Each is itself a row of a chain; one whose page is not genuine is ignored.
     """
     seals = [Seals(key) for key in keys]
     found: dict[str, dict[int, str]] = {}

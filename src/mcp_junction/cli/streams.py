@@ -14,7 +14,7 @@ import sys
 from typing import TextIO
 
 _ESCAPED = "mcp_junction.escaped"
-_REPLACED: list[TextIO] = []
+_REPLACED: list[object] = []
 """Kept open to the end: a descriptor below 3 that is closed would be given to something else."""
 
 
