@@ -18,7 +18,7 @@ class Keys:
 
     def __init__(self, data_dir: Path) -> None:
         self._url = default_url(data_dir)
-        self._vault = Vault.of({}, data_dir)  # the one that the program has there
+        self._vault = Vault.from_environment({}, data_dir)  # the one that the program has there
 
     def create(self, role: Role, agent: str) -> tuple[KeyRecord, str]:
         return self._do(lambda ring: ring.create(role, agent, "test"))

@@ -109,7 +109,7 @@ async def run_service(
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
     junction = Junction(config, canonical=PLATFORM, supervised=True, clock=clock)
     await stack.enter_async_context(junction)
-    store = await open_store(default_url(data_dir), Vault.of({}, data_dir))
+    store = await open_store(default_url(data_dir), Vault.from_environment({}, data_dir))
     stack.push_async_callback(store.close)
     service = Service(junction, await KeyRing.open(store), host, **options)
     junction.greet()

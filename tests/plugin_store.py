@@ -74,7 +74,7 @@ class Opener:
         return await self._stack.enter_async_context(self.new_log(store, **options))
 
     def new_log(self, store: Store, **options) -> AuditLog:
-        key = self.vault.derived("audit")[0]
+        key = self.vault.derive_keys("audit")[0]
         return AuditLog(store.audit, key, self.vault.key_id, self.checkpoints, **options)
 
 

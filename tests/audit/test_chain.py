@@ -32,9 +32,9 @@ def test_each_page_follows_the_one_before_and_no_other(actors):
     pages = [chain.extend([entry]).page for entry in entries] + [chain.extend(entries).page]
     before = seals.genesis("w")
     for page in pages:
-        assert seals.follows(before, page)
-        assert not seals.follows(bytes(32), page)
-        assert not Seals(b"other").follows(before, page)
+        assert seals.is_next(before, page)
+        assert not seals.is_next(bytes(32), page)
+        assert not Seals(b"other").is_next(before, page)
         assert seals.first_bad_row(page) is None
         before = page.mac
     assert (chain.seq, chain.mac) == (2 * len(actors), before)
@@ -48,7 +48,7 @@ def test_whatever_byte_of_a_page_is_changed_its_row_is_named(count, data):
     other = bytes([data.draw(st.integers(0, 255).filter(lambda byte: byte != page.body[place]))])
     body = page.body[:place] + other + page.body[place + 1 :]
     changed = msgspec.structs.replace(page, body=body)
-    assert not Seals(KEY).follows(Seals(KEY).genesis("w"), changed)
+    assert not Seals(KEY).is_next(Seals(KEY).genesis("w"), changed)
     assert Seals(KEY).first_bad_row(changed) == page.body[:place].count(b"\n") + 1
 
 
@@ -58,7 +58,7 @@ def test_whatever_byte_of_its_tags_is_changed_its_row_is_named(count, data):
     place = data.draw(st.integers(0, len(page.tags) - 1))
     other = bytes([page.tags[place] ^ data.draw(st.integers(1, 255))])
     changed = msgspec.structs.replace(page, tags=page.tags[:place] + other + page.tags[place + 1 :])
-    assert not Seals(KEY).follows(Seals(KEY).genesis("w"), changed)
+    assert not Seals(KEY).is_next(Seals(KEY).genesis("w"), changed)
     assert Seals(KEY).first_bad_row(changed) == place // TAG + 1
 
 
@@ -66,14 +66,14 @@ def test_whatever_byte_of_its_tags_is_changed_its_row_is_named(count, data):
 def test_a_line_that_was_added_is_found_and_numbered(more):
     page = Chain(KEY, "w").extend([entry_of("a"), entry_of("b")]).page
     longer = msgspec.structs.replace(page, body=page.body + b"\n" + more)
-    assert not Seals(KEY).follows(Seals(KEY).genesis("w"), longer)
+    assert not Seals(KEY).is_next(Seals(KEY).genesis("w"), longer)
     assert Seals(KEY).first_bad_row(longer) == 3
 
 
 def test_a_tag_that_was_added_is_found():
     page = Chain(KEY, "w").extend([entry_of("a")]).page
     longer = msgspec.structs.replace(page, tags=page.tags + page.tags)
-    assert not Seals(KEY).follows(Seals(KEY).genesis("w"), longer)
+    assert not Seals(KEY).is_next(Seals(KEY).genesis("w"), longer)
     assert Seals(KEY).first_bad_row(longer) == 2
 
 

@@ -45,7 +45,7 @@ async def rows(store, **asked):
 
 
 async def is_sound(opener, store) -> bool:
-    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    verdict = await verify(store.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all())
     return not verdict.findings
 
 
@@ -282,7 +282,7 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
     await log.flush()
     turn, loops_own = 0, threading.get_ident()
     where: Counter[tuple[int, int]] = Counter()
-    encode = chains._line
+    encode = chains._encode_row
 
     def noted(*entry):
         where[threading.get_ident(), turn] += 1
@@ -294,7 +294,7 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
             turn += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(chains, "_line", noted)
+    monkeypatch.setattr(chains, "_encode_row", noted)
     counting = asyncio.create_task(count_turns())
     for number in range(1_000):
         log.record(log.entry("call", "bot", "tools/call", target=f"t{number}"))
@@ -332,7 +332,7 @@ async def test_the_last_row_has_a_checkpoint_soon_and_a_cut_tail_shows(store, op
             await asyncio.sleep(0.01)
     assert await is_sound(opener, store)
     await cut_last_page(dump, log.writer)
-    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    verdict = await verify(store.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all())
     assert [finding.seq for finding in verdict.findings] == [last]
 
 
@@ -344,7 +344,7 @@ async def test_an_intent_has_its_checkpoint_before_it_is_durable(store, opener, 
         seq = int(reference.rpartition(":")[2])
         assert noted(opener) >= seq
     await cut_last_page(dump, log.writer)
-    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    verdict = await verify(store.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all())
     assert [finding.seq for finding in verdict.findings] == [seq]
 
 
@@ -386,7 +386,7 @@ async def test_while_its_task_is_down_intents_are_refused_and_nothing_is_lost(st
         def fail() -> None:
             raise LookupError("mislaid")
 
-        patch.setattr(log, "_next", fail)
+        patch.setattr(log, "_next_batch", fail)
         async with asyncio.timeout(BOUND):
             for _ in range(3):
                 with pytest.raises(StoreUnavailable):

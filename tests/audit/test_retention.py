@@ -32,7 +32,7 @@ async def scheduled(opener, store):
     log = await opener.log(store, now=lambda: NOW + clock.now())
 
     def begin() -> None:
-        keys = opener.vault.derived("audit")
+        keys = opener.vault.derive_keys("audit")
         how = (90, store.audit, log, opener.checkpoints, keys, clock, lambda: NOW + clock.now())
         tasks.spawn(retire_daily(*how))
 
@@ -63,7 +63,7 @@ async def test_old_rows_leave_soon_after_the_start_and_then_once_a_day(opener, s
     assert await left(aging)
     await clock.advance(1)
     await gone(left, aging)
-    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    verdict = await verify(store.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all())
     assert verdict.findings == []
 
 

@@ -56,7 +56,7 @@ class Trail:
         return f"decode('{value.hex()}', 'hex')"
 
     async def retire(self, log, before: float) -> int:
-        keys = self.opener.vault.derived("audit")
+        keys = self.opener.vault.derive_keys("audit")
         return await retire(self.store.audit, log, self.opener.checkpoints, keys, before)
 
     async def forge(self, writer: str, kind: str, detail: str) -> None:
@@ -72,7 +72,7 @@ class Trail:
 
     async def verify(self, **given) -> Verification:
         points = given.get("checkpoints", self.opener.checkpoints.all())
-        return await verify(self.store.audit, self.opener.vault.derived("audit"), points)
+        return await verify(self.store.audit, self.opener.vault.derive_keys("audit"), points)
 
     async def found(self, **given) -> list[tuple[str, int]]:
         verdict = await self.verify(**given)
@@ -190,7 +190,7 @@ async def test_a_checkpoint_that_was_kept_elsewhere_shows_a_cut_tail(trail, tmp_
 
 
 async def test_a_forged_checkpoint_is_found(trail):
-    point = Checkpoint(trail.writer, 7, "00" * 32, 1.0).sealed(b"another key")
+    point = Checkpoint(trail.writer, 7, "00" * 32, 1.0).sign(b"another key")
     assert await trail.found(checkpoints=[point]) == [(trail.writer, 7)]
 
 
@@ -207,7 +207,7 @@ async def test_without_the_key_no_chain_is_right(trail):
 
 
 async def test_a_chain_of_an_older_key_is_still_right(trail):
-    keys = [b"a newer key", *trail.opener.vault.derived("audit")]
+    keys = [b"a newer key", *trail.opener.vault.derive_keys("audit")]
     verdict = await verify(trail.store.audit, keys, trail.opener.checkpoints.all())
     assert verdict.findings == []
 
@@ -261,7 +261,7 @@ async def test_retention_removes_nothing_behind_a_row_that_was_changed(trail):
 
 async def test_retention_removes_what_an_older_key_has_sealed(trail):
     log = await trail.opener.log(trail.store, now=lambda: 1000.0)
-    keys = [b"a newer key", *trail.opener.vault.derived("audit")]
+    keys = [b"a newer key", *trail.opener.vault.derive_keys("audit")]
     points = trail.opener.checkpoints
     assert await retire(trail.store.audit, log, points, keys, before=106.0) == 7
 

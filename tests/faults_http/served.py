@@ -54,7 +54,7 @@ async def served(rig: HttpRig) -> AsyncIterator[Served]:
     config = load(str(rig.config()), {}, {})
     url = default_url(rig.folder / "data")
     async with (
-        await open_store(url, Vault.of({}, rig.folder / "data")) as store,
+        await open_store(url, Vault.from_environment({}, rig.folder / "data")) as store,
         Junction(config, canonical=PLATFORM, supervised=True) as junction,
     ):
         service = Service(junction, await KeyRing.open(store), "127.0.0.1")

@@ -107,7 +107,7 @@ async def test_a_service_whose_http_server_ends_by_itself_ends_with_an_error(tmp
     monkeypatch.setattr("mcp_junction.service._Server.on_tick", tick)
     async with AsyncExitStack() as stack:
         junction = await stack.enter_async_context(Junction(without_file({}, {})))
-        store = await open_store(default_url(tmp_path), Vault.of({}, tmp_path))
+        store = await open_store(default_url(tmp_path), Vault.from_environment({}, tmp_path))
         stack.push_async_callback(store.close)
         service = Service(junction, await KeyRing.open(store), "127.0.0.1")
         listening = asyncio.Event()

@@ -20,11 +20,11 @@ async def found(run, query: str) -> list[str]:
 def read(monkeypatch):
     """The names of the tools that were read for the index."""
     seen: list[str] = []
-    fields = finders.fields
+    tool_fields = finders.tool_fields
 
     def watched(server, described):
         seen.append(described.name)
-        return fields(server, described)
+        return tool_fields(server, described)
 
     monkeypatch.setattr(finders, "fields", watched)
     return seen

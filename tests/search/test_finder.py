@@ -25,11 +25,11 @@ async def finder():
 def read(monkeypatch):
     """The tools that were read, in order."""
     seen: list[Pair] = []
-    fields = finders.fields
+    tool_fields = finders.tool_fields
 
     def watched(server, described):
         seen.append(Pair(server, described.name))
-        return fields(server, described)
+        return tool_fields(server, described)
 
     monkeypatch.setattr(finders, "fields", watched)
     return seen
@@ -42,13 +42,13 @@ def found(finder: Finder, query: str) -> list[str]:
 async def test_what_is_offered_is_found_and_what_is_withdrawn_is_not(finder):
     one, two = (tool("echo"),), (tool("echo"), tool("about"))
     finder.follow({"one": one, "two": two})
-    await finder.current()
+    await finder.wait_until_current()
     assert found(finder, "echo") == ["one.echo", "two.echo"]
     finder.follow({"two": (two[1],)})
-    await finder.current()
+    await finder.wait_until_current()
     assert (found(finder, "echo"), found(finder, "about")) == ([], ["two.about"])
     finder.follow({"two": ()})
-    await finder.current()
+    await finder.wait_until_current()
     assert len(finder.index) == 0
 
 
@@ -56,15 +56,15 @@ async def test_what_is_offered_is_found_and_what_is_withdrawn_is_not(finder):
 async def test_only_what_changed_is_read_again(finder, read):
     first = tuple(tool(f"t{n}", "as it was") for n in range(10))
     finder.follow({"one": first, "two": (tool("other"),)})
-    await finder.current()
+    await finder.wait_until_current()
     read.clear()
     again = tuple(tool(f"t{n}", "as it was") for n in range(10))
     finder.follow({"one": again, "two": (tool("other"),)})
-    await finder.current()
+    await finder.wait_until_current()
     assert read == []
     changed = (*again[:3], tool("t3", "a penguin"), *again[4:], tool("new"))
     finder.follow({"one": changed, "two": (tool("other"),)})
-    await finder.current()
+    await finder.wait_until_current()
     assert read == [Pair("one", "t3"), Pair("one", "new")]
     assert found(finder, "penguin") == ["one.t3"]
 
@@ -72,9 +72,9 @@ async def test_only_what_changed_is_read_again(finder, read):
 async def test_a_server_under_another_name_is_found_under_that(finder):
     tools = (tool("echo"),)
     finder.follow({"old": tools})
-    await finder.current()
+    await finder.wait_until_current()
     finder.follow({"new": tools})
-    await finder.current()
+    await finder.wait_until_current()
     assert found(finder, "echo") == ["new.echo"]
     assert found(finder, "old") == []
 
@@ -91,7 +91,7 @@ async def test_offers_that_change_while_they_are_indexed_are_followed_to_the_end
     assert 0 < len(finder.index) < 20
     assert not finder.is_current
     finder.follow({"two": (tool("b", "walrus"),)})
-    await finder.current()
+    await finder.wait_until_current()
     assert finder.is_current
     assert (found(finder, "penguin"), found(finder, "walrus")) == ([], ["two.b"])
 
@@ -131,7 +131,7 @@ async def test_whatever_states_it_saw_in_between_the_last_one_is_what_is_found(s
         for _ in range(turns):
             await asyncio.sleep(0)
     fresh.follow(offers)
-    await finder.current()
+    await finder.wait_until_current()
     await fresh.current()
     for query in ("penguin", "walrus one", "a seal two"):
         assert finder.search(query, 50, lambda pair: True) == fresh.search(

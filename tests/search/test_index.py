@@ -9,8 +9,8 @@ from tests.search.tools import tool
 
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search import index as indexes
-from mcp_junction.search.index import Hit, KeywordIndex, fields, weights
-from mcp_junction.search.words import asked
+from mcp_junction.search.index import Hit, KeywordIndex, tool_fields, weights
+from mcp_junction.search.words import query_terms
 
 WORDS = ["alpha", "beta", "gamma", "delta", "issue", "create"]
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
@@ -25,7 +25,7 @@ def index_of(**servers: list) -> KeywordIndex:
     index = KeywordIndex()
     for server, tools in servers.items():
         for each in tools:
-            index.put(Pair(server, each.name), fields(server, each))
+            index.put(Pair(server, each.name), tool_fields(server, each))
     return index
 
 
@@ -85,7 +85,7 @@ def test_only_what_is_admitted_is_found_and_the_limit_counts_that():
 
 def test_a_tool_that_is_put_again_is_found_by_its_new_words_only():
     index = index_of(s=[tool("a", "penguin")])
-    index.put(Pair("s", "a"), fields("s", tool("a", "walrus")))
+    index.put(Pair("s", "a"), tool_fields("s", tool("a", "walrus")))
     assert len(index) == 1
     assert index.search("penguin", 1, everything) == []
     assert names(index.search("walrus", 1, everything)) == ["s.a"]
@@ -118,7 +118,7 @@ def plain(documents: dict[Pair, dict], query: str) -> list[Hit]:
     """The same by going through every document."""
     every = {pair: weights(found) for pair, found in documents.items()}
     rarity = {}
-    for term in dict.fromkeys(asked(query)):
+    for term in dict.fromkeys(query_terms(query)):
         having = sum(term in found for found in every.values())
         rarity[term] = log(1 + (len(every) - having + 0.5) / (having + 0.5))
     rarity = dict(sorted(rarity.items(), key=lambda item: item[1], reverse=True))
@@ -144,7 +144,7 @@ def test_whatever_came_and_went_it_finds_what_going_through_all_would_find(chang
             index.remove(pair)
             documents.pop(pair, None)
         else:
-            documents[pair] = fields(pair.server, tool(pair.name, text))
+            documents[pair] = tool_fields(pair.server, tool(pair.name, text))
             index.put(pair, documents[pair])
     expected = [hit for hit in plain(documents, query) if hit.pair.server in servers]
     for limit in (1, 3, 100):

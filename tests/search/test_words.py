@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.search.words import all_terms, asked, stem, terms
+from mcp_junction.search.words import all_terms, query_terms, stem, terms
 
 ISSUE = ["creat", "issu"]
 
@@ -47,11 +47,11 @@ def test_different_words_stay_different(one, other):
 
 def test_small_words_say_nothing():
     assert terms("to be or not to be, with the and of it") == []
-    assert asked("the issue of it") == ["issu"]
+    assert query_terms("the issue of it") == ["issu"]
 
 
 def test_where_there_are_no_others_small_words_count():
-    assert asked("about me") == ["about", "me"]
+    assert query_terms("about me") == ["about", "me"]
     assert all_terms("about_issues") == ["about", "issu"]
 
 

@@ -27,7 +27,7 @@ def limit_files(size: int) -> None:
 async def main(folder: Path) -> dict[str, object]:
     vault = Vault([bytes(32)])
     points = Checkpoints(folder)
-    key = vault.derived("audit")[0]
+    key = vault.derive_keys("audit")[0]
     seen: dict[str, object] = {"stored": 0}
     async with (
         await open_store(default_url(folder), vault) as store,

@@ -82,7 +82,7 @@ async def test_while_it_is_locked_nothing_dangerous_is_done_and_nothing_is_lost(
         assert not await is_refused(log)
     await store.servers.add(server())
     assert (await calls(store), log.lost, log.is_failing) == (100, 0, False)
-    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    verdict = await verify(store.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all())
     assert verdict.findings == []
 
 
@@ -95,7 +95,7 @@ async def test_while_it_is_stopped_nothing_dangerous_is_done_and_nothing_is_lost
     machine.start()
     try:
         store = await open_store(await schema_url(machine.url), vault)
-        key, points = vault.derived("audit")[0], Checkpoints(tmp_path)
+        key, points = vault.derive_keys("audit")[0], Checkpoints(tmp_path)
         async with store, AuditLog(store.audit, key, vault.key_id, points) as log:
             now = 0.0
             ring = KeyRing(store, now=lambda: now)
@@ -131,7 +131,7 @@ async def test_a_server_that_freezes_with_its_connections_open_is_down(postgres,
     try:
         url = await schema_url(machine.url)
         store = await open_store(url, vault, patience=1.0)
-        key, points = vault.derived("audit")[0], Checkpoints(tmp_path)
+        key, points = vault.derive_keys("audit")[0], Checkpoints(tmp_path)
         async with store, AuditLog(store.audit, key, vault.key_id, points) as log:
             await log.flush()
             machine.freeze()

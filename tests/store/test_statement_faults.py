@@ -427,7 +427,7 @@ async def test_a_page_of_the_audit_that_cannot_be_read_is_missed_by_verification
         await log.intent(log.entry("intent", "bot", "tools/call"))
     await dump.run("UPDATE audit_pages SET body = 7.5 WHERE last_seq = 2")
     assert len(await store.audit.rows(AuditQuery(kind="intent"))) == 2
-    verdict = await verify(store.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    verdict = await verify(store.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all())
     assert [finding.seq for finding in verdict.findings] == [2]
 
 
@@ -466,7 +466,9 @@ async def test_audit_rows_outlast_a_fault_at_any_statement_and_intents_are_refus
     calls = await faulty.audit.rows(AuditQuery(kind="call", limit=100))
     assert (len(calls), log.lost) == (20, 0)
     opener = faulty.opener
-    verdict = await verify(faulty.audit, opener.vault.derived("audit"), opener.checkpoints.all())
+    verdict = await verify(
+        faulty.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all()
+    )
     assert verdict.findings == []
 
 
@@ -498,6 +500,7 @@ async def test_history_outlasts_a_fault_at_any_statement(faulty, faults, store_u
     one = await faulty.servers.add(server("one"))
     tasks = TaskScope("test")
     history = HistoryWriter(faulty, tasks)
+    history.begin()
     if how == "error":
         faults.fail("connection_history", ERRORS[kind_of(store_url)][0])
     else:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.errors import UsageError, VaultError
-from mcp_junction.vault.vault import FILE, VARIABLE, Vault, credential_keys
+from mcp_junction.vault.vault import FILE, VARIABLE, Vault, read_keys
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
 
@@ -46,11 +46,11 @@ def test_a_new_key_seals_and_the_old_one_still_opens():
 
 def test_derived_keys_differ_by_purpose_and_key_and_nothing_shows_them():
     vault = Vault([TWO, ONE])
-    assert vault.derived("audit") == [
-        *Vault([TWO]).derived("audit"),
-        *Vault([ONE]).derived("audit"),
+    assert vault.derive_keys("audit") == [
+        *Vault([TWO]).derive_keys("audit"),
+        *Vault([ONE]).derive_keys("audit"),
     ]
-    assert vault.derived("audit")[0] != vault.derived("other")[0] != TWO
+    assert vault.derive_keys("audit")[0] != vault.derive_keys("other")[0] != TWO
     assert TWO.hex() not in repr(vault)
     assert vault.key_id == Vault([TWO]).key_id
 
@@ -60,27 +60,27 @@ def test_derived_keys_differ_by_purpose_and_key_and_nothing_shows_them():
     [ONE.hex(), base64.b64encode(ONE).decode(), f" {base64.urlsafe_b64encode(ONE).decode()}\n"],
 )
 def test_the_key_may_come_from_the_environment(tmp_path, text):
-    assert credential_keys({VARIABLE: text}, tmp_path) == [ONE]
-    assert credential_keys({VARIABLE: f"{text},{TWO.hex()}"}, tmp_path) == [ONE, TWO]
+    assert read_keys({VARIABLE: text}, tmp_path) == [ONE]
+    assert read_keys({VARIABLE: f"{text},{TWO.hex()}"}, tmp_path) == [ONE, TWO]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["canary", "00" * 31, base64.b64encode(ONE[1:]).decode(), "é"])
 def test_a_key_that_is_none_is_refused_without_showing_it(tmp_path, text):
     with pytest.raises(UsageError, match="32 bytes in base64 or hex") as refused:
-        credential_keys({VARIABLE: text}, tmp_path)
+        read_keys({VARIABLE: text}, tmp_path)
     assert text not in str(refused.value)
 
 
 def test_without_one_a_key_file_is_made_once_for_its_owner_only(tmp_path):
     folder = tmp_path / "new"
-    first = credential_keys({}, folder)
+    first = read_keys({}, folder)
     path = folder / FILE
     assert path.stat().st_mode & 0o777 == 0o600
     assert [file.name for file in folder.iterdir()] == [FILE]
     path.chmod(0o644)
-    assert credential_keys({}, folder) == first
+    assert read_keys({}, folder) == first
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("")
     with pytest.raises(UsageError, match="holds no usable key"):
-        credential_keys({}, folder)
+        read_keys({}, folder)

@@ -50,7 +50,7 @@ class ApiContext:
     async def wait_until_indexed(self) -> None:
         """Wait until the tools of the servers are stored and indexed for search."""
         await self.registry.wait_until_stored()
-        await self._finding.begin().current()
+        await self._finding.begin().wait_until_current()
 
     def open(self) -> None:
         """Begin to classify what is found."""

@@ -1,7 +1,7 @@
 """Chain: turns audit entries into pages that are chained by MACs; Seals: makes and checks the MACs.
 
-A page is what one flush stores, a row per line. A row has a tag: 16 bytes of keyed BLAKE2b over
-its line and all lines before it in the page. The page's MAC is HMAC-SHA-256 over the MAC of the page
+A page is what one flush stores, a row per line. A row has a tag: 16 bytes of keyed BLAKE2b over its
+line and all lines before it in the page. The page's MAC is HMAC-SHA-256 over the MAC of the page
 before it, its place and its last tag; the first page follows the *genesis* of its writer. So an
 edit shows in the tag of its row; a deletion or a reordering shows in the page after.
 """
@@ -229,13 +229,13 @@ class Seals:
             tags.append(state.digest())
         return b"".join(tags)
 
-    def follows(self, before: bytes, page: AuditPage) -> bool:
+    def is_next(self, before: bytes, page: AuditPage) -> bool:
         """Whether a page is unchanged and follows the one with the MAC ``before``."""
         if not compare_digest(self.mac(before, page), page.mac):
             return False
         return compare_digest(self.tags(page.lines), page.tags)
 
-    def verifies(self, page: AuditPage) -> bool:
+    def is_intact(self, page: AuditPage) -> bool:
         """Whether the rows of a page are unchanged since they were written with this key."""
         return self.first_bad_row(page) is None
 

@@ -57,7 +57,7 @@ async def retire(
 
 def _is_removable(page: AuditPage, old: AuditHead, seals: Sequence[Seals], before: float) -> bool:
     """Whether a page ends at ``old``, is unchanged, and has only older rows."""
-    if page.last_seq != old.seq or not any(one.verifies(page) for one in seals):
+    if page.last_seq != old.seq or not any(one.is_intact(page) for one in seals):
         return False
     return all(row.at < before for row in page.rows())
 

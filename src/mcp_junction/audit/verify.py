@@ -105,7 +105,7 @@ class _Walk:
         self.last = max((seq for seq in self._anchors if seq <= before), default=0)
         anchor = bytes.fromhex(self._anchors.get(before, ""))
         for seals in self._keys:
-            if seals.follows(anchor or seals.genesis(self._writer), first):
+            if seals.is_next(anchor or seals.genesis(self._writer), first):
                 self._seals = seals
                 break
         return anchor or self._seals.genesis(self._writer)
@@ -116,7 +116,7 @@ class _Walk:
         expected = self.last + 1
         if page.first_seq != expected:
             return expected, "it is missing"
-        if not self._seals.follows(before, page):
+        if not self._seals.is_next(before, page):
             row = self._seals.first_bad_row(page)
             return row or expected, "it was changed, or is not where it was written"
         if heads.get(page.last_seq, page.mac.hex()) != page.mac.hex():
@@ -155,7 +155,7 @@ async def _read_anchors(trail: AuditTrail, keys: Sequence[bytes]) -> dict[str, d
     found: dict[str, dict[int, str]] = {}
     for row in await trail.rows(AuditQuery(kind="anchor", limit=sys.maxsize)):
         pages = await trail.pages(row.writer, row.seq - 1, limit=1)
-        if any(seal.verifies(page) and row in page.rows() for page in pages for seal in seals):
+        if any(seal.is_intact(page) and row in page.rows() for page in pages for seal in seals):
             detail = _detail(row)
             found.setdefault(detail["writer"], {})[detail["seq"]] = detail["head"]
     return found

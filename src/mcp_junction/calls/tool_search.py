@@ -53,7 +53,7 @@ class ToolSearch:
     async def __call__(self, query: str, limit: int, admits: Callable[[Pair], bool]) -> list[Hit]:
         """The best tools for a query among those admitted, best first."""
         finder = self.begin()
-        await finder.current()
+        await finder.wait_until_current()
         return finder.search(query, limit, admits)
 
     def _offers(self) -> dict[str, tuple[Offer, ...]]:

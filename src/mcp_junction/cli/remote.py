@@ -62,9 +62,9 @@ class Remote:
         url = given.url or environ.get("JUNCTION_URL") or DEFAULT
         key = given.key or environ.get("JUNCTION_KEY")
         if not key and urlsplit(url).hostname in _HERE:  # it is for nobody else
-            from mcp_junction.identity.keys import kept_admin_key
+            from mcp_junction.identity.keys import read_admin_key
 
-            key = kept_admin_key(data_dir(given))
+            key = read_admin_key(data_dir(given))
         return cls(url, key)
 
     def get(self, path: str, **query: Any) -> Any:

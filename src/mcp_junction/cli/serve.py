@@ -89,7 +89,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.app import Junction
     from mcp_junction.calls.stages.audit import CallAudit
     from mcp_junction.cli.storage import opened
-    from mcp_junction.identity.keys import KeyRing, sign_existing_keys, take_admin_key
+    from mcp_junction.identity.keys import KeyRing, adopt_admin_key, sign_existing_keys
     from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.registry.context import RegistryContext
     from mcp_junction.registry.registry import Registry, RegistryParts
@@ -116,7 +116,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
                 supervised=True,
                 starts=False,
                 stages=stages,
-                state_key=storage.vault.derived(REQUEST_STATE)[0],
+                state_key=storage.vault.derive_keys(REQUEST_STATE)[0],
                 clock=context.clock,
                 supervision=context.supervision,
                 call_sinks=(calls.record, parts.lifecycle.observe_call),
@@ -126,7 +126,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         )
         await sign_existing_keys(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
-        await take_admin_key(keys, variables())
+        await adopt_admin_key(keys, variables())
         registry = Registry(junction, parts)
         room = ApiContext(junction, registry, bus, storage.store, keys)
         open_to_owner = given.owner_without_key

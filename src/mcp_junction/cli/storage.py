@@ -34,7 +34,7 @@ class Storage(NamedTuple):
 
     @property
     def audit_keys(self) -> list[bytes]:
-        return self.vault.derived(AUDIT)
+        return self.vault.derive_keys(AUDIT)
 
     def audit_log(self) -> AuditLog:
         """A writer of the audit, still to be entered."""
@@ -50,7 +50,7 @@ async def opened(given: argparse.Namespace, *, serving: bool = False) -> AsyncIt
     folder, environ = data_dir(given), variables()
     url = given.store or environ.get("JUNCTION_STORE") or default_url(folder)
     url = _with_password(url, environ.get("PGPASSWORD"))
-    vault = Vault.of(environ, folder)
+    vault = Vault.from_environment(environ, folder)
     KNOWN.learn_url(url)
     for value in hidden_values():
         KNOWN.learn_value(value)

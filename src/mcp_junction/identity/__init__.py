@@ -1,4 +1,4 @@
-"""Who is asking: bearer keys to Principals.
+"""Authentication: bearer keys to Principals.
 
-Noun: *KeyRing* (the keys in force, from the store). What is kept of a key is a hash, never the key.
+Noun: *KeyRing* (the keys in force, from the store). Only hashes of keys are stored.
 """

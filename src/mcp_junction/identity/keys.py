@@ -1,4 +1,4 @@
-"""KeyRing: bearer keys, hashed in the store, checked in memory; and the first administrator's key.
+"""KeyRing: authenticates bearer keys in memory; also makes and adopts the administrator's key.
 
 Keys that an older version stored unsigned are signed once in the life of a store, and audited.
 """
@@ -24,7 +24,7 @@ from mcp_junction.store.store import Store
 
 PREFIX: Final = "jct"
 BLIND_AFTER: Final = 5.0
-"""Seconds without the store after which no key is good any more."""
+"""Seconds without the store after which no key is accepted."""
 _BEARER: Final = b"bearer "
 _PREFIX: Final = PREFIX.encode()
 _NOBODY: Final = bytes(32)
@@ -32,28 +32,28 @@ _SEEN: Final = 1_000
 _SHOWN: Final = 20
 log = logging.getLogger("mcp_junction.identity")
 LEAST: Final = 24
-"""Characters that a key of somebody's own making has at least."""
+"""Characters that a key has at least that the administrator has chosen."""
 
 
-class _Known(NamedTuple):
-    """A key in force, as it is looked up."""
+class _KeyInForce(NamedTuple):
+    """A key in force: the hash of its secret, and its principal."""
 
     digest: bytes
     principal: Principal
 
 
 class KeyRing:
-    """The keys of a store."""
+    """The keys in force of one store."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._now = now
-        self._in_force: dict[bytes, _Known] = {}
+        self._in_force: dict[bytes, _KeyInForce] = {}
         self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
         self._has_issued_client_keys = True
         self._generation = -1
         self._read_at = now()
-        """When the store was last asked what the keys are, and answered."""
+        """When the keys were last read from the store."""
 
     @classmethod
     async def open(cls, store: Store) -> KeyRing:
@@ -65,10 +65,10 @@ class KeyRing:
         await ring._load()
         return ring
 
-    # -- asking
+    # -- reading
 
     def principal(self, authorization: bytes) -> Principal | None:
-        """Who an Authorization header speaks for; None when for nobody."""
+        """Return the principal of an Authorization header; None when its key is not valid."""
         if self.is_blind:
             return None
         seen = self._seen.get(authorization)
@@ -76,11 +76,10 @@ class KeyRing:
             return seen
         if authorization[:7].lower() != _BEARER:
             return None
-        key_id, digest = _read(authorization[7:].strip())
+        key_id, digest = _parse_key(authorization[7:].strip())
         found = self._in_force.get(key_id)
-        if not compare_digest(digest, found.digest if found is not None else _NOBODY):
-            return None
-        if found is None:
+        is_equal = compare_digest(digest, found.digest if found is not None else _NOBODY)
+        if found is None or not is_equal:
             return None
         if len(self._seen) >= _SEEN:
             self._seen.clear()
@@ -89,12 +88,12 @@ class KeyRing:
 
     @property
     def has_any(self) -> bool:
-        """Whether any key is in force, as far as we know."""
+        """Whether any key is in force."""
         return bool(self._in_force)
 
     @property
     def has_issued_client_keys(self) -> bool:
-        """Whether a key for anybody but an administrator was ever made in this store."""
+        """Whether a key for a role other than admin was ever made in this store."""
         return self._has_issued_client_keys
 
     @property
@@ -102,8 +101,7 @@ class KeyRing:
         return any(known.principal.role is Role.ADMIN for known in self._in_force.values())
 
     def is_in_force(self, principal: Principal) -> bool:
-        """Whether the key that someone has shown is still good; any key of theirs, where it is
-        not known which that was."""
+        """Whether a principal's key is still in force; any key of its agent if it names none."""
         if principal.key:
             found = self._in_force.get(principal.key.encode())
             return found is not None and found.principal == principal
@@ -112,28 +110,29 @@ class KeyRing:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the keys were not read for so long that a revocation may have been missed."""
+        """Whether the keys were read so long ago that a revocation may have been missed."""
         return self._now() - self._read_at >= BLIND_AFTER
 
     @property
     def generation(self) -> object:
-        """Another one when the keys have changed."""
+        """A value that differs whenever the keys have changed."""
         return self._generation
 
     async def all(self) -> list[KeyRecord]:
+        """Read all keys, revoked ones too."""
         return await self._store.keys.all()
 
     # -- changing
 
     async def refresh(self) -> None:
-        """Read what other processes have changed. Raises nothing: see ``is_blind``."""
+        """Read what other processes have changed. An outage raises nothing: see ``is_blind``."""
         try:
             await self._load()
         except StoreUnavailable:
-            pass  # the time since the last success tells it
+            pass  # ``is_blind`` tells
 
     async def create(self, role: Role, agent: str, by: str) -> tuple[KeyRecord, str]:
-        """A new key; the second value is the key itself, which is never seen again."""
+        """Make a new key; return its record, and the key itself, which is not stored."""
         secret = secrets.token_urlsafe(32)
         key = KeyRecord(
             id=secrets.token_hex(6),
@@ -148,30 +147,30 @@ class KeyRing:
         return key, f"{PREFIX}_{key.id}_{secret}"
 
     async def adopt(self, text: str, by: str) -> None:
-        """Take a key of the administrator's own making; those taken so before end.
+        """Accept a key that the administrator has chosen, and revoke the one before it.
 
-        Raises UsageError for one that can be guessed.
+        Raises UsageError for a key that is too short.
         """
         if len(text) < LEAST or not text.isascii() or not text.isprintable() or " " in text:
             raise UsageError(
                 f"{by} must be at least {LEAST} printable ASCII characters without spaces"
             )
-        key_id, digest = _read(text.encode())
+        key_id, digest = _parse_key(text.encode())
         known = {key.id: key for key in await self._store.keys.all()}
-        there = known.pop(key_id.decode(), None)
-        if there is not None and (there.revoked_at or there.role != Role.ADMIN):
+        existing = known.pop(key_id.decode(), None)
+        if existing is not None and (existing.revoked_at or existing.role != Role.ADMIN):
             raise UsageError(f"{by} is a key that is revoked, or no administrator's; give another")
         for key in known.values():
             if key.created_by == by and key.revoked_at is None:
                 await self._store.keys.revoke(key.id, time.time(), by)
-        if there is None:
+        if existing is None:
             role, now = Role.ADMIN, time.time()
             made = KeyRecord(key_id.decode(), role.value, role.value, digest.hex(), now, by)
             await self._store.keys.add(made)
         await self._load()
 
     async def revoke(self, key_id: str, by: str) -> KeyRecord:
-        """Raises UsageError when there is no such key."""
+        """Revoke a key. Raises UsageError when there is no such key."""
         try:
             key = await self._store.keys.revoke(key_id, time.time(), by)
         except NotFound:
@@ -199,17 +198,18 @@ class KeyRing:
                 ", ".join(found.rejected[:_SHOWN]),
             )
         good = [key for key in found.keys if key.revoked_at is None and key.role in KEY_ROLES]
-        self._in_force = {key.id.encode(): _known(key) for key in good}
+        self._in_force = {
+            key.id.encode(): _KeyInForce(
+                bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role), key.id)
+            )
+            for key in good
+        }
         self._has_issued_client_keys = found.has_issued_client_keys
         self._seen.clear()
 
 
-def _known(key: KeyRecord) -> _Known:
-    return _Known(bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role), key.id))
-
-
-def _read(key: bytes) -> tuple[bytes, bytes]:
-    """The id of a key, and the hash of its secret; a foreign one is found by its own hash."""
+def _parse_key(key: bytes) -> tuple[bytes, bytes]:
+    """Return the id of a key and the hash of its secret; a chosen key's id is from its hash."""
     parts = key.split(b"_", 2)
     if len(parts) == 3 and parts[0] == _PREFIX:
         return parts[1], sha256(parts[2]).digest()
@@ -222,16 +222,16 @@ _LISTED_KEYS: Final = 20
 
 
 async def sign_existing_keys(store: Store, audit: AuditLog, folder: Path) -> int:
-    """Sign the keys that an older version stored, unless that was done before; how many."""
+    """Sign the keys that an older version stored, unless that was done before; return how many."""
     ids = await store.keys.unsigned()
-    note = folder / SIGNED_FILE
-    if ids and note.exists():
+    marker = folder / SIGNED_FILE
+    if ids and marker.exists():
         log.error(
             "%d rows of the table of keys are not signed and are ignored: the keys of this data"
             " directory were signed before. If the store was restored from a backup of an older"
             " version, delete %s and start again",
             len(ids),
-            note,
+            marker,
         )
         return 0
     count = 0
@@ -240,9 +240,9 @@ async def sign_existing_keys(store: Store, audit: AuditLog, folder: Path) -> int
         async with audit.act(me.id, me.role, "keys.sign", detail=detail):
             count = await store.keys.sign_existing(ids)
         log.warning("%d keys that an older version had stored were signed", count)
-    if not note.exists():
-        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        note.touch(mode=0o600)
+    if not marker.exists():
+        marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        marker.touch(mode=0o600)
     return count
 
 
@@ -250,8 +250,8 @@ VARIABLE: Final = "JUNCTION_ADMIN_KEY"
 ADMIN_KEY_FILE: Final = "admin.key"
 
 
-async def take_admin_key(keys: KeyRing, environ: Mapping[str, str]) -> bool:
-    """Let the key of the environment, if there is one, be the administrator's."""
+async def adopt_admin_key(keys: KeyRing, environ: Mapping[str, str]) -> bool:
+    """Accept the administrator's key of the environment, if there is one."""
     given = environ.get(VARIABLE, "")
     if given:
         await keys.adopt(given, VARIABLE)
@@ -259,21 +259,21 @@ async def take_admin_key(keys: KeyRing, environ: Mapping[str, str]) -> bool:
 
 
 async def make_admin_key(keys: KeyRing, folder: Path) -> str:
-    """A key for the first administrator; it is written down for the commands of this machine."""
+    """Make the first administrator's key, and store it in a file for commands of this machine."""
     _, text = await keys.create(Role.ADMIN, Role.ADMIN.value, LOCAL_OWNER.id)
-    _write(folder / ADMIN_KEY_FILE, text)
+    _write_private(folder / ADMIN_KEY_FILE, text)
     return text
 
 
-def kept_admin_key(folder: Path) -> str | None:
-    """The key as it was written down, if it still is."""
+def read_admin_key(folder: Path) -> str | None:
+    """Read the administrator's key from its file, if there is one."""
     try:
         return (folder / ADMIN_KEY_FILE).read_text("utf-8").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _write(path: Path, text: str) -> None:
+def _write_private(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.unlink(missing_ok=True)  # never write into a file that others may have open
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,14 +1,13 @@
-"""Redaction: everything that keeps secrets out of what is shown, logged, stored or told.
+"""Redaction: keeps secrets out of everything that is shown, logged, stored or sent as an event.
 
-Secrets are known in two ways: by the *name* they stand under (``names``) and by their *value*
-(``secrets`` finds the values that a server is given, ``known`` remembers those of all servers and
-our own). Who shows something uses one of
+Secrets are recognised by the *name* they stand under (``detect``) and by their *value*
+(``secrets`` finds the values in a server's definition, ``known`` remembers those of all servers and
+our own). To redact
 
-- ``connections``: a connection as REST shows it, and taking a shown one back;
-- ``texts``: errors and stderr of a server, without what that server is given;
-- ``payloads``: parameters and results as the audit keeps them;
-- ``known``: any text, without every secret that this process knows; so the log, and events.
+- a connection for a REST response, and to restore one that is sent back: ``connections``;
+- errors and stderr of a server, by that server's own secrets: ``texts``;
+- parameters and results for the audit: ``payloads``;
+- any text, such as log records and events, by all secrets of this process: ``known``.
 
-Sealing what is stored is the vault's, not done here. A result on its way to its caller is not
-touched.
+Encrypting what is stored is the vault's job. Results on their way to a caller are not redacted.
 """

@@ -1,13 +1,12 @@
-"""Masks the secrets of a connection for responses, and restores them when it is sent back.
+"""Masks the secrets of a server's connection in responses, and restores them in requests.
 
-Every value of ``env`` and ``headers`` is masked, so is what stands under a secret's name anywhere
-else, in words, in ``NAME=value``, in a header that is an argument and in urls; and any of these
-values wherever else it occurs. A reference to a variable (``${VAR}``) is shown: it is a name.
+Every value of ``env`` and ``headers`` is masked; so is every value under a secret's name elsewhere:
+arguments, ``NAME=value``, headers in arguments, urls; and these values wherever else they occur. A
+reference to a variable (``${VAR}``) is shown.
 
-A masked value that is sent back where it was shown means "as before". That holds as long as the
-connection leads to the same place: a kept secret is not sent to another origin or program. Which
-program runs, and where it connects to, may also be said by its arguments (``npx PACKAGE``,
-``--host NAME``): flags alone may come and go.
+A mask that is sent back where it was shown means "unchanged". That holds only while the connection
+has the same target: a stored secret is never sent to another origin or program. Arguments may name
+the program or its target, too (``npx PACKAGE``, ``--host NAME``), so only flags may change.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ _ADVICE: Final = "send the value itself instead of the mask"
 
 
 def mask_connection(config: dict[str, Any]) -> dict[str, Any]:
-    """A connection with its secrets masked."""
+    """Mask the secrets of a connection."""
     return _mask_members(config, with_spellings(find_secrets(_sources(config))))
 
 
 def mask_url(url: str) -> str:
-    """A url with its secrets masked."""
+    """Mask the secrets of a url."""
     return str(mask_connection({"url": url})["url"])
 
 
 def restore_masked(sent: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """A connection that was sent, with what is masked in it taken from the one that is kept.
+    """Replace the masks in a connection that was sent by the stored (``kept``) values.
 
-    Raises MaskError for a mask where nothing was kept, and when the connection leads elsewhere.
+    Raises MaskError for a mask without a stored value, and when the connection's target changed.
     """
     restored: dict[str, Any] = _restore(sent, mask_connection(kept), kept)
     if restored != sent and (what := _changed_target(restored, kept)) is not None:
@@ -56,7 +55,7 @@ def restore_masked(sent: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]
 
 
 def restore_url(sent: str, kept: str | None) -> str:
-    """A url that was sent, with what is masked in it taken from the one that is kept.
+    """Return the stored url if the one that was sent is its masked form.
 
     Raises MaskError for a mask in another url.
     """
@@ -67,7 +66,7 @@ def restore_url(sent: str, kept: str | None) -> str:
 
 
 def check_unmasked(sent: Any, kept: Any = None) -> None:
-    """Raise MaskError where a mask would be stored as if it were a value."""
+    """Raise MaskError where a mask would be stored as a value."""
     if isinstance(sent, dict):
         inner = kept if isinstance(kept, dict) else {}
         for name, value in sent.items():
@@ -108,7 +107,7 @@ def _mask_members(config: dict[str, Any], secrets: tuple[str, ...]) -> dict[str,
 
 
 def _is_fully_masked(name: str, value: Any) -> bool:
-    """Whether all values of a member are masked; an object like ``auth`` is looked into instead."""
+    """Whether all values of a member are masked; an object like ``auth`` is searched instead."""
     if name in _FULLY_MASKED or names_secret(name):
         return True
     return is_secret_name(name) and not isinstance(value, dict)
@@ -179,7 +178,7 @@ def _mask_url_parts(text: str) -> str:
 
 
 def _restore(sent: Any, shown: Any, kept: Any) -> Any:
-    """Replace what equals the shown form by the kept value at the same place."""
+    """Replace values that equal the masked form by the stored value at the same place."""
     if isinstance(sent, dict) and isinstance(kept, dict) and isinstance(shown, dict):
         return {
             name: _restore(value, shown[name], kept[name]) if name in kept else value
@@ -191,7 +190,7 @@ def _restore(sent: Any, shown: Any, kept: Any) -> Any:
 
 
 def _restore_words(sent: list[Any], shown: list[Any], kept: list[Any]) -> list[Any]:
-    """Restore arguments, which may have moved: a mask is the kept value after the same word."""
+    """Restore arguments, which may have moved: a mask stands for the value after the same flag."""
     if sent == shown:
         return kept
     before = ["", *shown]
@@ -211,7 +210,7 @@ def _restore_words(sent: list[Any], shown: list[Any], kept: list[Any]) -> list[A
 
 
 def _changed_target(restored: dict[str, Any], kept: dict[str, Any]) -> str | None:
-    """Name what makes a connection lead elsewhere than before; None when nothing does."""
+    """Name what changed in the target of a connection; None when nothing did."""
     if restored.get("command") != kept.get("command"):
         return "its command"
     if _operands(restored) != _operands(kept):
@@ -222,7 +221,7 @@ def _changed_target(restored: dict[str, Any], kept: dict[str, Any]) -> str | Non
 
 
 def _operands(config: dict[str, Any]) -> list[str]:
-    """The arguments of a connection, without bare flags and without secrets."""
+    """Return the arguments of a connection, without bare flags and secrets."""
     words = config.get("args")
     found: list[str] = []
     before = ""
@@ -237,7 +236,7 @@ def _operands(config: dict[str, Any]) -> list[str]:
 
 
 def _origin(config: dict[str, Any]) -> tuple[str, str] | None:
-    """Scheme, host and port that a connection leads to; variables in them as they are written."""
+    """Return scheme and host with port of a connection; variables in them as they are written."""
     url = config.get("url") or config.get("base_url")
     if not isinstance(url, str):
         return None

@@ -1,4 +1,4 @@
-"""Tells which names and which values stand for secrets."""
+"""Detects secrets: by the name they stand under, or by what the value looks like."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST: Final = 100
 
 
 class Memo(dict[str, T]):
-    """What ``answer`` gives for a text; it must be pure. When it is full it begins anew."""
+    """Caches a pure function of a text. Long texts are not cached; a full cache is emptied."""
 
     __slots__ = ("_answer",)
 
@@ -39,15 +39,15 @@ SECRET_WORDS: Final = (
     "authorization",
     "cookie",
 )
-"""In any part of a name, in any case."""
+"""Words that make a name a secret's, anywhere in it, in any case."""
 
 _WITH_K: Final = tuple(word for word in SECRET_WORDS if "k" in word)
 _WITHOUT: Final = tuple(word for word in SECRET_WORDS if "k" not in word)
-# To go from one k to the next is faster than to look for words that are as short as these.
+# Faster than to search for each of these short words: texts have few letters k.
 _FROM_K: Final = re.compile(f"k(?:{'|'.join(word.partition('k')[2] for word in _WITH_K)})")
 
 _ENDINGS: Final = ("key", "token", "cookie")
-"""Short enough to begin other words: these count at the end of one."""
+"""These begin other words, too (keyboard): they count at the end of a word only."""
 _ANYWHERE: Final = tuple(word for word in SECRET_WORDS if word not in _ENDINGS)
 _WORD: Final = re.compile(r"[A-Z]*[a-z]+|[A-Z]+")
 _ALSO_NAMED: Final = re.compile(
@@ -74,7 +74,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_credential_name(name: str) -> bool:
-    """Whether the value under this name is a secret wherever else it occurs."""
+    """Whether the value under this name is masked wherever it occurs."""
     lowered = name.lower()
     if _ALSO_NAMED.search(lowered):
         return True
@@ -88,7 +88,7 @@ def is_credential_name(name: str) -> bool:
 _PATH: Final = re.compile(r"[/~]|\.\.?/|[A-Za-z]:[\\/]")
 _PARTS: Final = re.compile(r"[^\s\"'{}\[\],;]+")
 _LONGEST: Final = 200
-"""What is longer than this is not ordinary, unless it is a path or several words."""
+"""A longer word is not ordinary, unless it is a path."""
 _COMPASS: Final = "(?:north|south|east|west|central){1,2}"
 _ORDINARY: Final = re.compile(
     r"""
@@ -123,14 +123,14 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def unusual_parts(value: str) -> list[str]:
-    """The words of a value that may be secrets, though nothing says so."""
+    """Return the words of a value that look like secrets."""
     if _PATH.match(value):
         return []
     return [part for part in _PARTS.findall(value) if not is_ordinary(part)]
 
 
 def is_ordinary(part: str) -> bool:
-    """Whether a word is an ordinary value (a path, a word, a number, a host), and so no secret."""
+    """Whether a word is an ordinary value: a path, a word, a number, a host."""
     if _PATH.match(part):
         return True
     if len(part) > _LONGEST:
@@ -141,5 +141,5 @@ def is_ordinary(part: str) -> bool:
 
 
 def is_token(word: str) -> bool:
-    """Whether a word can hardly be anything but a credential."""
+    """Whether a word has the form of a credential."""
     return _TOKEN.fullmatch(word) is not None and _COMMIT.fullmatch(word) is None

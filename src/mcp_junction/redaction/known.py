@@ -1,12 +1,12 @@
-"""KnownSecrets: removes every secret that this process knows by value from any text.
+"""KnownSecrets: masks every secret that this process knows by value in any text.
 
-Values are learned from the servers' definitions and from our own environment, and are not
-forgotten: a credential that was replaced may still be one. A *strong* one could hardly be in a text
-by chance and is hidden everywhere; a weak one (a word, a number) only in what its own server says.
-Keys that Junction has made are known by their form: their values are kept nowhere.
+Values are learned from servers' definitions and from our own environment, and never forgotten: a
+replaced credential may still be valid. A *strong* secret hardly occurs in a text by chance and is
+masked everywhere; a weak one (a word, a number) only in texts of its own server. Keys that Junction
+issues are recognised by their form: their values are stored nowhere.
 
-Asking is cheap: one scan for the four rarest characters of each secret. Learning is put off until
-somebody asks. Any thread may do either.
+Searching is cheap: one scan for the four rarest characters of each secret. Learning is deferred
+until the first search. All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _LEAST: Final = 6
 _ANCHOR: Final = 4
 _OWN_KEY: Final = re.compile(r"jct_[0-9a-f]{12}_[\w-]{8,}")
-"""A key of Junction's own making, also one that was cut."""
+"""A key that Junction issued, whole or cut short."""
 
 
 class _Finder:
-    """Some secrets, and a pattern that finds quickly whether one of them may be in a text."""
+    """Some secrets, and a pattern that tells quickly whether one of them may be in a text."""
 
     __slots__ = ("pattern", "secrets")
 
@@ -42,7 +42,7 @@ class _Url(NamedTuple):
 
 
 class KnownSecrets:
-    """The secrets that this process has learned, and redaction of texts by them."""
+    """Learns secrets, and masks them in texts."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -53,23 +53,23 @@ class KnownSecrets:
     # -- learning
 
     def learn(self, definition: ServerDefinition) -> None:
-        """Remember what a server is given."""
+        """Learn the secrets in a server's definition."""
         self._pending.append(definition)
 
     def learn_value(self, value: str) -> None:
-        """Remember one secret of our own, if it is strong."""
+        """Learn one secret of our own, if it is strong."""
         self._pending.append(value)
 
     def learn_url(self, url: str) -> None:
-        """Remember what a url of our own holds before its host, or under a secret's name."""
+        """Learn the secrets in a url of our own."""
         self._pending.append(_Url(url))
 
     def forget(self) -> None:
-        """Forget everything; for tests, which share a process."""
+        """Forget everything; for tests."""
         with self._lock:
             self._pending, self._strong, self._weak = [], (), {}
 
-    # -- asking
+    # -- masking
 
     def may_occur_in(self, text: str, server_id: str | None = None) -> bool:
         """Whether a known secret may be in a text, or a weak one of the given server."""
@@ -109,13 +109,13 @@ class KnownSecrets:
 
     @property
     def is_pending(self) -> bool:
-        """Whether something was learned that ``process_pending`` has not seen."""
+        """Whether there is something to learn for ``process_pending``."""
         return bool(self._pending)
 
     def process_pending(self) -> None:
-        """Find the secrets in what was learned: some tenths of a millisecond for each server.
+        """Find the secrets in what is to be learned: some tenths of a millisecond per server.
 
-        Redaction does this first; call it ahead, in a thread, to keep that short.
+        Masking does so first; call this ahead, in a thread, to keep masking fast.
         """
         with self._lock:
             pending, self._pending = self._pending, []
@@ -136,8 +136,8 @@ KNOWN: Final = KnownSecrets()
 
 
 def _secrets_in(source: ServerDefinition | _Url | str) -> Iterable[str]:
-    """The secrets of something that was learned, in every spelling."""
-    # Imported where they are used: in stdio mode often nobody asks.
+    """Find the secrets in something to be learned, in every spelling."""
+    # Imported late: in stdio mode they are often not needed.
     from mcp_junction.redaction.secrets import (
         SecretSources,
         find_secrets,
@@ -161,7 +161,7 @@ def _is_strong(secret: str) -> bool:
 def _with_new(finders: tuple[_Finder, ...], new: set[str]) -> tuple[_Finder, ...]:
     """Add a finder for new secrets, merged with the small ones at the end.
 
-    So there are few of them, and a secret is not made part of a pattern again and again.
+    So there are few finders, and a secret is seldom compiled into a pattern again.
     """
     kept = list(finders)
     while kept and len(kept[-1].secrets) <= 2 * len(new):
@@ -186,7 +186,7 @@ def _prefix_pattern(words: set[str]) -> str:
 
 
 def _anchor(secret: str) -> str:
-    """The four neighbouring characters of a secret that are rarest in other texts."""
+    """Return the four adjacent characters of a secret that are rarest in other texts."""
     places = range(max(len(secret) - _ANCHOR, 0) + 1)
     return max((secret[at : at + _ANCHOR] for at in places), key=_rarity)
 

@@ -1,8 +1,8 @@
-"""Redacts parameters, results and details for rows of the audit.
+"""Redacts parameters, results and details of calls for the audit.
 
-Parameters are kept as a SHA-256 of their redacted, canonical form; results as the redacted
-beginning of their text. What stands under a secret's name goes, in JSON, in JSON inside strings
-and in ``name=value`` text; and every value that is known to be a secret, whatever it stands under.
+Parameters are stored as a SHA-256 of their redacted, canonical form; results as the redacted
+beginning of their text. Values under a secret's name are removed, in JSON, in JSON inside strings
+and in ``name=value`` text; so are all values that are known secrets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcp_junction.redaction.known import KNOWN, KnownSecrets
 
 SUMMARY: Final = 500
 LOOKED_AT: Final = 1_000
-"""Bytes of a result that a summary is made from."""
+"""Bytes of a result that its summary is made from."""
 REDACTED: Final = "[REDACTED]"
 _LONGEST: Final = 2_000
 _SECRET: Final = Memo(names_secret)
@@ -40,7 +40,7 @@ _HIDDEN: Final = rf"\g<name>{REDACTED}"
 
 
 def digest_params(params: bytes | None) -> str | None:
-    """The hash of redacted parameters: equal for equal ones, however they are written."""
+    """Hash redacted parameters; equal for equal values, however they are written."""
     if params is None:
         return None
     try:
@@ -53,13 +53,13 @@ def digest_params(params: bytes | None) -> str | None:
 
 
 def _digest(data: bytes) -> str:
-    state = _NOTHING.copy()  # a new one has to look its algorithm up
+    state = _NOTHING.copy()  # cheaper than a new one
     state.update(data)
     return state.hexdigest()
 
 
 def _has_secret(value: Any) -> bool:
-    """Whether anything stands under a secret's name. To find that out is cheaper than to redact."""
+    """Whether a value has a secret's name in it. Cheaper than redacting it."""
     if type(value) is dict:
         secret = _SECRET
         for name, inner in value.items():
@@ -71,7 +71,7 @@ def _has_secret(value: Any) -> bool:
 
 
 def redact_value(value: Any, *, texts: bool = True, known: KnownSecrets = KNOWN) -> Any:
-    """A JSON value without what stands under a secret's name; in its ``texts``, too."""
+    """Redact the values under a secret's name in a JSON value; inside its ``texts``, too."""
     if isinstance(value, dict):
         return {
             name: REDACTED if _SECRET[name] else redact_value(inner, texts=texts, known=known)
@@ -85,27 +85,27 @@ def redact_value(value: Any, *, texts: bool = True, known: KnownSecrets = KNOWN)
 
 
 def redact_named_values(text: str) -> str:
-    """A text without the values that follow a secret's name in it."""
+    """Redact the values that follow a secret's name in a text."""
     return _NAMED.sub(_HIDDEN, text) if names_secret(text) else text
 
 
 def summarize(
     result: bytes | None, server_id: str | None = None, known: KnownSecrets = KNOWN
 ) -> str | None:
-    """The beginning of a result, redacted and cut."""
+    """Return the beginning of a result, redacted."""
     if result is None:
         return None
     text = result[:LOOKED_AT].decode("utf-8", "replace")
     if known.may_occur_in(text, server_id):
         text = known.redact(text, server_id, is_cut=len(result) >= LOOKED_AT)
     shown = text[:SUMMARY]
-    if names_secret(shown):  # a name comes before its value: what is not shown hides nothing
+    if names_secret(shown):  # only a name that is shown can have its value shown
         shown = _NAMED.sub(_HIDDEN, text)[:SUMMARY]
     return shown if "\0" not in shown else clean(shown)
 
 
 def clean(text: str) -> str:
-    """NUL is no text to PostgreSQL, a lone surrogate is none to UTF-8."""
+    """Replace what a database does not store: NUL and lone surrogates."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")

@@ -1,20 +1,20 @@
-"""Finds the secrets in a server's definition, and the spellings in which they may turn up.
+"""Finds the secrets in a server's definition, with the spellings in which they may occur.
 
-What counts, and where the line is:
+What counts as a secret:
 
-- What a name calls a secret (of a variable, a flag, a header, a parameter, a member of JSON), what
-  follows ``Bearer`` and its like, and what a url holds before its host, from 4 characters on:
-  shorter ones are found in every other word, and hiding them would tell more than it hides.
-- An argument, a segment of a url's path or a value of its query that can hardly be anything but a
-  credential (``values.is_token``).
+- A value under a secret's name (of a variable, flag, header, parameter or JSON member), what
+  follows ``Bearer`` and the like, and the credentials of a url, from 4 characters on: shorter ones
+  occur in every other word, and masking them would reveal more than it hides.
+- An argument, a segment of a url's path or a value of its query that has the form of a credential
+  (``detect.is_token``).
 - A password after a user's name (``-u name:password``, ``name:password@host``), unless it is
   ordinary.
-- Whatever else stands in ``headers``, from 6 characters on; and of ``env``, and of variables that
-  came into ``args``, what is not ordinary: paths, words, hosts and numbers stay, and variables
-  that every process has. They are what messages are about. A reference to a variable is its name.
+- Any other value of ``headers``, from 6 characters on; and those of ``env``, and of variables that
+  were expanded in ``args``, that are not ordinary. Paths, words, hosts and numbers are what
+  messages are about, and so are variables that every process has.
 
-A value of many lines is kept line by line as well, and each in the ways that programs quote and
-encode it (``_spellings``). Taking them out of a text is ``texts.py``.
+Each line of a value with many lines counts as well, and each value in the ways that programs quote
+and encode it (``_spellings``). ``texts.py`` masks them in a text.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from mcp_junction.redaction.texts import SHORTEST
 
 _LEAST: Final = 6
 _LONG_USER: Final = 12
-"""Before a host, from here on a lone name is a token: those of people are shorter."""
+"""A user name in a url of at least this length is a token."""
 _SCHEMES: Final = frozenset({"apikey", "basic", "bearer", "digest", "negotiate", "token"})
 _PLAIN: Final = _SCHEMES | {"true", "false", "none", "null", "auto", "default"}
-"""Values that are no secret, whatever they are called."""
+"""Values that are never secrets, whatever their name."""
 _SHORT_FLAG: Final = re.compile("-[kptsa]")
-"""Flags that often mean a key, a password or a token: their value counts if it is unusual."""
+"""Flags that often mean a key, password or token: their value counts if it is unusual."""
 _USER_FLAGS: Final = ("-u", "--user")
 _USER_AT_HOST: Final = re.compile(r"[^\s:/@]++:([^\s/@]++)@[\w(\[]")
 _HEADER_FLAGS: Final = ("-h", "--header", "--headers")
 _HEADER: Final = re.compile(r"([\w-]+):(?!//)\s*(.+)", re.DOTALL)
 _BREAKS: Final = re.compile(r"\r\n?|\n|\\r|\\n")  # also as .env files and JSON write them
-# Nothing here goes back over what it has read: a long text takes no longer than several short ones.
+# Possessive: none of these backtracks, so the time is linear in the length of the text.
 _PAIR_NAME: Final = re.compile(r"(?<![\w.-])([\w.-]++)=")
 _PAIR_ENDS: Final = re.compile(r"[\s;&,#]+")
 _BEFORE_HOST: Final = re.compile(r"://([^/?#\s]++)")
@@ -53,9 +53,9 @@ _URL_PARTS: Final = re.compile(r"[/?&;#]|(?<=[^=])=(?=[^=])")
 _LOWER_HEX: Final = re.compile("%[0-9A-F]{2}")
 _SHELL_WORD: Final = re.compile(r"""(?:"[^"]*+"|'[^']*+'|\S)++""")
 _LOOKED_AT: Final = 65_536
-"""Of one value, in characters; a longer one is kept as a whole as well."""
+"""Characters of one value that are searched; a longer one counts as a whole as well."""
 _NESTED: Final = 4
-"""How many secrets may stand in each other, as in ``a=b=c``."""
+"""How many secrets may be nested, as in ``a=b=c``."""
 
 
 class SecretSources(NamedTuple):
@@ -70,7 +70,7 @@ class SecretSources(NamedTuple):
 
 
 def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
-    """What a server is given that it should not repeat, in every spelling; the longest first."""
+    """Find the secrets of a server, in every spelling; the longest first."""
     missing = frozenset(definition.missing)
 
     def plain(text: str) -> str:
@@ -89,7 +89,7 @@ def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
 
 @lru_cache(maxsize=128)
 def _all_spellings(sources: SecretSources) -> tuple[str, ...]:
-    """Cached: it is needed twice per failure, and a server that fails does so again."""
+    """Find secrets with their spellings. Cached: a failing server fails again."""
     return with_spellings(find_secrets(sources))
 
 
@@ -103,57 +103,54 @@ def with_spellings(values: Iterable[str]) -> tuple[str, ...]:
 def find_secrets(sources: SecretSources) -> set[str]:
     """Find the secrets in parts of a definition, as they are written there."""
     found = {
-        value for value in _named(sources) if len(value) >= SHORTEST and value.lower() not in _PLAIN
+        value
+        for value in _find_named(sources)
+        if len(value) >= SHORTEST and value.lower() not in _PLAIN
     }
-    found |= {value for value in _unnamed(sources) if len(value) >= _LEAST}
+    found |= {value for value in _find_unnamed(sources) if len(value) >= _LEAST}
     lines = {line.strip() for value in found for line in _BREAKS.split(value)}
     return found | {line for line in lines if len(line) >= _LEAST}
 
 
-def secret_parts(name: str, value: str) -> set[str]:
-    """The secrets in one variable of the environment."""
-    return find_secrets(SecretSources(env=((name, value),)))
-
-
-def _named(given: SecretSources) -> Iterator[str]:
-    """What something calls a secret."""
+def _find_named(given: SecretSources) -> Iterator[str]:
+    """Find values under a secret's name."""
     for name, value in (*given.env, *given.variables):
         if is_credential_name(name) or value.partition(" ")[0].lower() in _SCHEMES:
             yield from _credentials(value)
-        yield from _told_in(value)
-        yield from _told_in_line(value)
+        yield from _in_text(value)
+        yield from _in_command_line(value)
     for name, value in given.headers:
         if is_credential_name(name):
             yield from _words(value)
     for url in given.urls:
-        yield from _told_in(url)
+        yield from _in_text(url)
     for before, word in pairwise(("", *given.words)):
-        yield from _told_by(before, word)
-        yield from _told_in_line(word)
+        yield from _in_argument(before, word)
+        yield from _in_command_line(word)
 
 
-def _unnamed(given: SecretSources) -> Iterator[str]:
-    """What nothing calls a secret, and may be one."""
+def _find_unnamed(given: SecretSources) -> Iterator[str]:
+    """Find values that look like secrets, whatever their name."""
     for _, value in given.headers:
         yield from _words(value)
         yield from _basic_password(value)
     yield from filter(is_token, given.words)
-    for name, value in (*given.env, *_used(given)):
+    for name, value in (*given.env, *_variables_in_arguments(given)):
         if not is_common_variable(name) and (parts := unusual_parts(value)):
             yield value
             yield from parts
 
 
-def _used(given: SecretSources) -> Iterator[tuple[str, str]]:
-    """The variables that came into the arguments."""
+def _variables_in_arguments(given: SecretSources) -> Iterator[tuple[str, str]]:
+    """Return the variables that were expanded in the arguments."""
     for name, value in given.variables:
         if any(value in word for word in given.words):
             yield name, value
 
 
-def _told_by(before: str, word: str) -> Iterator[str]:
-    """What an argument tells, by itself or as the value of the one before it."""
-    yield from _told_in(word)
+def _in_argument(before: str, word: str) -> Iterator[str]:
+    """Find secrets in an argument, by itself or as the value of the flag before it."""
+    yield from _in_text(word)
     if word.startswith("-"):
         before, _, word = word.partition("=")
     elif before.startswith("-") and "=" not in before:
@@ -170,25 +167,25 @@ def _told_by(before: str, word: str) -> Iterator[str]:
         yield from _words(header[2])
 
 
-def _told_in_line(line: str) -> Iterator[str]:
-    """What is told by the words of a text, as a shell takes it apart."""
+def _in_command_line(line: str) -> Iterator[str]:
+    """Find secrets in the words of a text, split as a shell does."""
     if len(line.split(maxsplit=1)) > 1:
         quoted = _SHELL_WORD.findall(line[:_LOOKED_AT])
         words = [word.replace('"', "").replace("'", "").rstrip(";") for word in quoted]
         for before, word in pairwise(("", *words)):
-            yield from _told_by(before, word)
+            yield from _in_argument(before, word)
 
 
-def _told_in(text: str) -> Iterator[str]:
-    """What is in a text under the name of a secret, or before the host of a url."""
+def _in_text(text: str) -> Iterator[str]:
+    """Find values under a secret's name, and credentials of urls, in a text."""
     if len(text) > _LOOKED_AT:
         yield text
         text = text[:_LOOKED_AT]
     if '":' in text:
-        yield from _told_in_json(text)
+        yield from _in_json(text)
     if "=" in text:
         for part in _PAIR_ENDS.split(text):
-            yield from _paired(part)
+            yield from _in_pair(part)
     if "://" in text:
         for part in _BEFORE_HOST.findall(text):
             yield from _before_host(part)
@@ -197,11 +194,11 @@ def _told_in(text: str) -> Iterator[str]:
             yield from _tokens_in_url(word)
     elif "=" in text:
         for word in text.split():
-            yield from _paired(word)
+            yield from _in_pair(word)
 
 
-def _told_in_json(text: str) -> Iterator[str]:
-    """What is in JSON under the name of a secret, also where the JSON is in a string of JSON."""
+def _in_json(text: str) -> Iterator[str]:
+    """Find values under a secret's name in JSON, also in JSON inside a string."""
     for written in {text, text.replace('\\"', '"')}:
         for name, value in _JSON_PAIR.findall(written):
             if is_credential_name(name):
@@ -218,8 +215,8 @@ def _unescaped(value: str) -> str:
         return value
 
 
-def _paired(part: str) -> Iterator[str]:
-    """What follows the name of a secret, and "=": to the end of this part of a text."""
+def _in_pair(part: str) -> Iterator[str]:
+    """Find what follows a secret's name and "=", to the end of this part of a text."""
     names = (name for name in _PAIR_NAME.finditer(part) if _is_password_name(name[1]))
     for name in islice(names, _NESTED):
         yield from _decoded(part[name.end() :].strip("\"'"))
@@ -231,7 +228,7 @@ def _is_password_name(name: str) -> bool:
 
 
 def _tokens_in_url(word: str) -> Iterator[str]:
-    """What in the path or the query of a url can hardly be anything but a credential."""
+    """Find the tokens in the path and the query of a url."""
     place = word.partition("://")[2]
     return filter(is_token, _URL_PARTS.split(place)[1:])
 
@@ -244,27 +241,27 @@ def _before_host(part: str) -> Iterator[str]:
 
 
 def _password(word: str) -> Iterator[str]:
-    """A password in a url that has what should have been escaped."""
+    """Find the password of a url in which special characters are not escaped."""
     before = word.rpartition("@")[0]
     if user := _USER.search(before):
         yield from _decoded(before[user.end() :])
 
 
 def _words(value: str) -> Iterator[str]:
-    """The value of a header, and each word of it but the name of a scheme."""
+    """Return the value of a header, and its words without the scheme."""
     yield value
     yield from (word for word in value.split() if word.lower() not in _SCHEMES)
 
 
 def _credentials(value: str) -> Iterator[str]:
-    """A secret, what follows the name of a scheme in it, and those of its words that are odd."""
+    """Return a secret, and what follows its scheme, or else its unusual words."""
     yield value
     scheme, *words = value.split() or [""]
     yield from words if scheme.lower() in _SCHEMES else unusual_parts(value)
 
 
 def _basic_password(value: str) -> Iterator[str]:
-    """The password of a Basic credential."""
+    """Decode the password of a Basic credential."""
     scheme, _, encoded = value.partition(" ")
     if scheme.lower() == "basic":
         from base64 import b64decode  # few need it
@@ -284,12 +281,12 @@ def _decoded(value: str) -> Iterator[str]:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """A value as JSON, Python, JavaScript and urls quote it, and as it is encoded."""
+    """Spell a value as JSON, Python, JavaScript and urls quote it, and encoded."""
     if len(value) >= _LEAST:
         yield from _encoded(value)
     if value.isascii() and value.isalnum():
         return
-    # Imported where they are used: few servers fail.
+    # Imported late: few servers fail.
     import json
     from urllib.parse import quote, quote_plus
 
@@ -310,10 +307,10 @@ def _spellings(value: str) -> Iterator[str]:
 
 
 def _encoded(value: str) -> Iterator[str]:
-    """A value in base64 and in hexadecimal digits, also as a part of something longer.
+    """Encode a value in hexadecimal and in base64, also as a part of something longer.
 
-    Where it begins in a longer text decides between three forms in base64; of each only the digits
-    that do not depend on what stands around it are taken.
+    Its offset in a longer text gives three forms in base64; of each only the digits that do not
+    depend on the surrounding text are taken.
     """
     from base64 import b64encode
 

@@ -1,8 +1,7 @@
-"""Redacts what a server says, so that it can be logged, stored and shown to anybody.
+"""Redacts a server's own words, such as errors and stderr, so that anybody may read them.
 
-The words may be the server's own. It may repeat the credentials it was sent, go on for a megabyte,
-or hold what steers a terminal and what a database does not take. What a call is answered with is
-not touched here: that is between the server and its caller.
+They may repeat the credentials that the server was given, be a megabyte long, or contain control
+characters. Results of calls are not redacted: they are between the server and its caller.
 """
 
 from __future__ import annotations
@@ -14,45 +13,47 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ServerError
 
 MASK: Final = "***"
-"""What stands in the place of a secret."""
+"""Replaces a secret."""
 LONGEST: Final = 2_000
 SHORTEST: Final = 4
-"""What is shorter is no secret."""
+"""A shorter value does not count as a secret."""
 _MANY: Final = 50
 _START: Final = 16
 
 
 def redact_error(error: ServerError, definition: ServerDefinition) -> ServerError:
-    """The same error, without the secrets that its server is given."""
+    """Redact an error of a server."""
     message = redact_line(error.message, definition)
     return error.with_message(message, redact_lines(error.stderr_tail, definition))
 
 
 def redact_line(text: str, definition: ServerDefinition) -> str:
-    """One line of what a server has said, without the secrets that it is given."""
+    """Redact a text of a server, and make it one line."""
     return to_plain_line(redact(text, _secrets_of(definition)))
 
 
 def redact_lines(text: str, definition: ServerDefinition) -> str:
-    """What a server has written, line by line, without the secrets that it is given."""
-    text = redact(text, _secrets_of(definition))  # before it is lines: a secret may be several
+    """Redact a text of a server, and make its lines printable."""
+    text = redact(
+        text, _secrets_of(definition)
+    )  # before splitting: a secret may have several lines
     return "\n".join(map(to_plain_line, text.splitlines()))
 
 
 def redact_text(text: str, definition: ServerDefinition) -> str:
-    """What a server has said, whole, without the secrets that it is given."""
+    """Redact a text of a server, without any other change."""
     return redact(text, _secrets_of(definition))
 
 
 def cut_tail(written: bytes, size: int, definition: ServerDefinition) -> str:
-    """The end of what a server wrote, about so many bytes of it.
+    """Return about the last ``size`` bytes of what a server wrote.
 
-    What is left of a secret that was cut would not be known again: the tail begins behind it.
+    The rest of a secret that is cut would not be recognised: the tail begins after it.
     """
     start = len(written) - size
     if start <= 0:
         return written.decode("utf-8", "replace")
-    text = written.decode("utf-8", "surrogateescape")  # as the secrets are: from the environment
+    text = written.decode("utf-8", "surrogateescape")  # as secrets from the environment are
     start = len(written[:start].decode("utf-8", "surrogateescape"))
     secrets = _secrets_of(definition)
     first = max(start - max(map(len, secrets), default=0), 0)
@@ -94,14 +95,14 @@ def _mask_cut_secret(text: str, secrets: Iterable[str]) -> str:
 
 
 def _secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
-    # Imported where it is used: its patterns take milliseconds, and few servers fail.
+    # Imported late: its patterns take milliseconds, and few servers fail.
     from mcp_junction.redaction.secrets import secrets_of
 
     return secrets_of(definition)
 
 
 def _find_spans(text: str, secrets: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Where secrets are in a text, in order. Those that overlap are one: nothing is left of it."""
+    """Find where secrets are in a text, in order; overlapping ones are merged."""
     covered: list[tuple[int, int]] = []
     for start, end in sorted(s for secret in _likely(text, secrets) for s in _spans(text, secret)):
         if covered and start < covered[-1][1]:
@@ -112,7 +113,7 @@ def _find_spans(text: str, secrets: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 def _likely(text: str, secrets: tuple[str, ...]) -> Iterable[str]:
-    """The secrets that may be in a text: most of very many are not, and that is soon seen."""
+    """Select the secrets that may be in a text, quickly, where there are very many."""
     if len(secrets) <= _MANY:
         return secrets
     pieces = {text[at : at + SHORTEST] for at in range(len(text))}
@@ -120,7 +121,7 @@ def _likely(text: str, secrets: tuple[str, ...]) -> Iterable[str]:
 
 
 def _spans(text: str, secret: str) -> Iterator[tuple[int, int]]:
-    """Where a secret is; from the first to the last of those that overlap."""
+    """Find one secret in a text; occurrences that overlap are one span."""
     size = len(secret)
     start = text.find(secret)
     while start >= 0:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.words import all_terms, asked, terms
+from mcp_junction.search.words import all_terms, query_terms, terms
 
 NAME: Final = "name"
 DESCRIPTION: Final = "description"
@@ -20,7 +20,7 @@ PARAMS: Final = "params"
 SERVER: Final = "server"
 
 _READ: Final = 500
-"""Characters of a description. What comes later says less, and somebody may have written a book."""
+"""Characters of a description that are indexed: it may be very long."""
 _NAMES: Final = 300
 """Characters of a name."""
 _PARAMS: Final = 1000
@@ -29,8 +29,8 @@ _PARAMS: Final = 1000
 Fields = dict[str, Counter[str]]
 
 
-class Described(Protocol):
-    """A tool: the name it is known by, and what its server says of it, raw."""
+class IndexedTool(Protocol):
+    """A tool: its name, and the members of its definition, raw."""
 
     @property
     def name(self) -> str: ...
@@ -47,11 +47,13 @@ _strings = msgspec.json.Decoder(str)
 _schemas = msgspec.json.Decoder(_Schema)
 
 
-def fields(server: str, tool: Described) -> Fields:
-    """The terms of a tool, by field. What cannot be read has none."""
+def tool_fields(server: str, tool: IndexedTool) -> Fields:
+    """Return the terms of a tool, by field; none of a member that cannot be decoded."""
     members = tool.members
-    words = f"{_said(_strings, members.get('title'))} {_said(_strings, members.get('description'))}"
-    schema = _said(_schemas, members.get("inputSchema"))
+    words = (
+        f"{_decode(_strings, members.get('title'))} {_decode(_strings, members.get('description'))}"
+    )
+    schema = _decode(_schemas, members.get("inputSchema"))
     params = " ".join(schema.properties) if schema else ""
     return {
         NAME: Counter(all_terms(tool.name[:_NAMES])),
@@ -61,7 +63,7 @@ def fields(server: str, tool: Described) -> Fields:
     }
 
 
-def _said(decoder: msgspec.json.Decoder[Any], raw: Raw | None) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], raw: Raw | None) -> Any:
     try:
         return decoder.decode(raw) if raw is not None else ""
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -69,7 +71,7 @@ def _said(decoder: msgspec.json.Decoder[Any], raw: Raw | None) -> Any:
 
 
 class Field(NamedTuple):
-    """What a word in a field counts, and how much less in one that is longer than usual."""
+    """The weight of a term in a field, and how it falls in a field longer than usual."""
 
     weight: float
     usual: float
@@ -84,18 +86,18 @@ FIELDS: Final = {
 }
 _SATURATION: Final = 2.0
 MOST_LOOKED_AT: Final = 30_000
-"""Entries of the index for one search, those of the rarest terms. Everybody waits for its end."""
+"""Entries of the index for one search, those of the rarest terms: it blocks the event loop."""
 
 
 class Hit(NamedTuple):
-    """A tool that was found, and how much of the query it meets: 0 to 1."""
+    """A tool that was found, and how well it matches the query: 0 to 1."""
 
     pair: Pair
     score: float
 
 
 def weights(fields: Fields) -> dict[str, float]:
-    """What each term of a tool weighs, from 0 to 1."""
+    """Return the weight of each term of a tool, from 0 to 1."""
     found: dict[str, float] = {}
     for name, counts in fields.items():
         field = FIELDS[name]
@@ -107,7 +109,7 @@ def weights(fields: Fields) -> dict[str, float]:
 
 
 class KeywordIndex:
-    """Tools by their terms."""
+    """An inverted index: terms to tools with weights."""
 
     def __init__(self) -> None:
         self._numbers: dict[Pair, int] = {}
@@ -123,7 +125,7 @@ class KeywordIndex:
         return pair in self._numbers
 
     def put(self, pair: Pair, fields: Fields) -> None:
-        """A tool, new or as it is now."""
+        """Add or replace a tool."""
         self.remove(pair)
         number = self._numbers[pair] = self._next
         self._next += 1
@@ -134,7 +136,7 @@ class KeywordIndex:
             self._postings.setdefault(term, {})[number] = weight
 
     def remove(self, pair: Pair) -> None:
-        """A tool less, if it was there."""
+        """Remove a tool, if it is there."""
         number = self._numbers.pop(pair, None)
         if number is None:
             return
@@ -146,7 +148,7 @@ class KeywordIndex:
                 del self._postings[term]
 
     def search(self, query: str, limit: int, admits: Callable[[Pair], bool]) -> list[Hit]:
-        """The best tools for a query among those admitted, best first; equals in their order."""
+        """Find the best tools for a query among those admitted, best first; equals by name."""
         rarity = self._rarity(query)
         total = sum(rarity.values())
         scores: dict[int, float] = {}
@@ -164,10 +166,10 @@ class KeywordIndex:
         return hits
 
     def _rarity(self, query: str) -> dict[str, float]:
-        """The terms that tell most, as many as can be looked at, and how much each tells."""
+        """Choose the rarest terms of a query, as many as the limit allows, with their weights."""
         count = len(self._pairs)
         found: dict[str, float] = {}
-        for term in asked(query):
+        for term in query_terms(query):
             if term not in found:
                 having = len(self._postings.get(term, ()))
                 found[term] = log(1 + (count - having + 0.5) / (having + 0.5))

@@ -1,8 +1,8 @@
-"""Words: from names and sentences to the terms that are compared.
+"""Splits names and sentences into stemmed terms for the search index.
 
-``createPullRequest``, ``create_pull_request`` and "creating pull requests" come to the same terms.
-The stemming is light: endings that change no meaning go, and what is left need not be a word.
-Scripts without spaces are cut into overlapping pairs of characters.
+``createPullRequest``, ``create_pull_request`` and "creating pull requests" have the same terms.
+The stemming is light: a term need not be a word. Scripts without spaces are cut into overlapping
+pairs of characters.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _STOP: Final = frozenset(_SMALL.split())
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text, in its order, as often as they come; small words say nothing."""
+    """Return the terms of a text, in order, with repetitions, without stop words."""
     return [stem(word) for word in _words(text) if word not in _STOP]
 
 
 def all_terms(text: str) -> list[str]:
-    """The same with small words: in a name each one may matter."""
+    """Return the terms of a name, with stop words."""
     return [stem(word) for word in _words(text)]
 
 
-def asked(query: str) -> list[str]:
-    """The terms of a query; small words count where there are no others."""
+def query_terms(query: str) -> list[str]:
+    """Return the terms of a query; stop words count where there are no others."""
     return terms(query) or all_terms(query)
 
 
@@ -56,7 +56,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _pairs(run: str) -> Iterator[str]:
-    """Overlapping pairs of characters where there are no spaces; other letters as words."""
+    """Yield overlapping pairs of characters in scripts without spaces; other letters as words."""
     at = 0
     for dense in _DENSE.finditer(run):
         if at < dense.start():
@@ -70,13 +70,13 @@ def _pairs(run: str) -> Iterator[str]:
 
 @lru_cache(65536)
 def stem(word: str) -> str:
-    """A word without the endings that make no difference."""
+    """Remove endings such as -s, -ing and -ed from a word."""
     if len(word) <= 3 or not word.isascii():
         return word
     word = _singular(word)
     for ending in ("ing", "ed"):
-        if word.endswith(ending) and _stands(word[: -len(ending)]):
-            word = _single(word[: -len(ending)])
+        if word.endswith(ending) and _is_stem(word[: -len(ending)]):
+            word = _undouble(word[: -len(ending)])
             break
     else:
         if word.endswith(("tion", "sion")) and len(word) > 6:
@@ -94,12 +94,12 @@ def _singular(word: str) -> str:
     return word[:-1]
 
 
-def _stands(rest: str) -> bool:
+def _is_stem(rest: str) -> bool:
     return len(rest) >= 3 and _VOWEL.search(rest) is not None
 
 
-def _single(word: str) -> str:
-    """``runn`` is ``run``; ``call`` and ``pass`` stay."""
+def _undouble(word: str) -> str:
+    """Undouble the last letter: ``runn`` to ``run``; ``call`` and ``pass`` stay."""
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
         return word[:-1]
     return word

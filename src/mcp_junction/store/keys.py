@@ -42,7 +42,7 @@ class Signer(Protocol):
 
     def sign(self, message: bytes, purpose: str) -> bytes: ...
 
-    def verifies(self, message: bytes, mac: bytes, purpose: str) -> bool:
+    def verify(self, message: bytes, mac: bytes, purpose: str) -> bool:
         """Whether any of the vault's keys made this MAC."""
         ...
 
@@ -161,7 +161,7 @@ class KeyTable(StoreTable):
 
     def _is_signed(self, key: KeyRecord) -> bool:
         mac = key.mac  # SQLite keeps whatever it is given
-        return isinstance(mac, bytes) and self._signer.verifies(_key_form(key), mac, PURPOSE)
+        return isinstance(mac, bytes) and self._signer.verify(_key_form(key), mac, PURPOSE)
 
     def _put_state(self, *, issued: bool) -> Query:
         return Query(
@@ -178,7 +178,7 @@ class KeyTable(StoreTable):
 
     def _verifies_state(self, issued: bool, mac: object) -> bool:
         form = _state_form(issued)
-        return isinstance(mac, bytes) and self._signer.verifies(form, mac, PURPOSE)
+        return isinstance(mac, bytes) and self._signer.verify(form, mac, PURPOSE)
 
 
 def _key_form(key: KeyRecord) -> bytes:

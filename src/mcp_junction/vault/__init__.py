@@ -1,5 +1,5 @@
-"""Secrets at rest: sealing them.
+"""Encryption of secrets at rest.
 
-Noun: *Vault* (seals values with the credential key). It stores nothing itself but the key file.
-What is shown of secrets is ``redaction/``.
+Noun: *Vault* (encrypts and signs values with the credential key). It stores nothing but the key
+file. What is shown of secrets is ``redaction/``.
 """

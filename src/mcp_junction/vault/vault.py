@@ -1,6 +1,7 @@
-"""Vault: AES-256-GCM with the row's identity as associated data; and where its key comes from.
+"""Vault: encrypts stored values with AES-256-GCM, and makes MACs; also finds or creates its key.
 
-The key is ``MCP_CREDENTIAL_KEY``, or a file made at the first start.
+A row's identity is the associated data: a value that is moved to another row cannot be decrypted.
+The key is ``MCP_CREDENTIAL_KEY``, or a file created at the first start.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ LENGTH: Final = 32
 _HOW: Final = "it must be 32 bytes in base64 or hex; `openssl rand -base64 32` makes one"
 
 
-def credential_keys(environ: Mapping[str, str], data_dir: Path) -> list[bytes]:
-    """All keys, the sealing one first. Makes the file when there is none."""
+def read_keys(environ: Mapping[str, str], data_dir: Path) -> list[bytes]:
+    """Read all keys, the current one first; create the file when there is none."""
     if text := environ.get(VARIABLE, "").strip():
-        return _parsed(text, VARIABLE)
+        return _parse_keys(text, VARIABLE)
     path = data_dir / FILE
     try:
-        return _parsed(_read_or_make(path), str(path))
+        return _parse_keys(_read_or_create(path), str(path))
     except OSError as error:
         raise UsageError(f"{path} cannot be used: {error.strerror}") from None
 
 
-def _read_or_make(path: Path) -> str:
-    """Two processes may start at once: only one makes the file, both read it."""
+def _read_or_create(path: Path) -> str:
+    """Read the key file, creating it first. Two processes may do so at once: one file wins."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = path.with_suffix(f".{secrets.token_hex(4)}.tmp")
@@ -57,14 +58,14 @@ def _read_or_make(path: Path) -> str:
     return path.read_text("ascii", errors="replace")
 
 
-def _parsed(text: str, source: str) -> list[bytes]:
-    keys = [_key(word) for word in re.split(r"[\s,]+", text.strip())]
+def _parse_keys(text: str, source: str) -> list[bytes]:
+    keys = [_parse_key(word) for word in re.split(r"[\s,]+", text.strip())]
     if not keys or None in keys:
         raise UsageError(f"{source} holds no usable key: {_HOW}")
     return [key for key in keys if key is not None]
 
 
-def _key(word: str) -> bytes | None:
+def _parse_key(word: str) -> bytes | None:
     try:
         found = (
             bytes.fromhex(word)
@@ -83,27 +84,28 @@ _HEAD: Final = 1 + _ID + _NONCE
 
 
 class Vault:
-    """Seals with the first key, opens with any."""
+    """Encrypts and signs with the first key; decrypts and verifies with any."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keys = {_key_id(key): key for key in keys}
         self._first = _key_id(keys[0])
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], data_dir: Path) -> Vault:
-        """The vault of a data directory. Raises UsageError."""
-        return cls(credential_keys(environ, data_dir))
+    def from_environment(cls, environ: Mapping[str, str], data_dir: Path) -> Vault:
+        """Make the vault of a data directory. Raises UsageError."""
+        return cls(read_keys(environ, data_dir))
 
     def __repr__(self) -> str:
         return f"Vault({', '.join(key.hex() for key in self._keys)})"
 
     def seal(self, plain: bytes, identity: str) -> bytes:
+        """Encrypt a value for the row with this identity."""
         nonce = os.urandom(_NONCE)
         text: bytes = self._ciphers[self._first].encrypt(nonce, plain, identity.encode())
         return _FORMAT + self._first + nonce + text
 
     def open(self, sealed: bytes, identity: str) -> bytes:
-        """Raises VaultError: another key, another row, or changed bytes."""
+        """Decrypt a value. Raises VaultError: another key, another row, or changed bytes."""
         from cryptography.exceptions import InvalidTag
 
         if sealed[:1] != _FORMAT or len(sealed) < _HEAD:
@@ -122,13 +124,13 @@ class Vault:
             raise VaultError(f"{identity} was changed, or moved from another row") from None
         return plain
 
-    # -- MACs: the id of the key, and HMAC-SHA-256 under what is derived from it for the purpose
+    # -- MACs: the id of the key, and HMAC-SHA-256 with a key derived from it for the purpose
 
     def sign(self, message: bytes, purpose: str) -> bytes:
         """Make a MAC of a message for one purpose, with the first key."""
         return self._first + _mac(self._keys[self._first], purpose, message)
 
-    def verifies(self, message: bytes, mac: bytes, purpose: str) -> bool:
+    def verify(self, message: bytes, mac: bytes, purpose: str) -> bool:
         """Whether one of our keys made this MAC of the message for that purpose."""
         key = self._keys.get(mac[:_ID])
         return key is not None and hmac.compare_digest(_mac(key, purpose, message), mac[_ID:])
@@ -139,11 +141,11 @@ class Vault:
 
     @property
     def key_id(self) -> str:
-        """Which key seals now."""
+        """The id of the current key."""
         return self._first.hex()
 
-    def derived(self, purpose: str) -> list[bytes]:
-        """Keys for something else, one for each of ours; the first is the one to use now."""
+    def derive_keys(self, purpose: str) -> list[bytes]:
+        """Derive keys for another purpose, one from each of ours, the current one first."""
         ours = [self._keys[self._first], *self._keys.values()]
         return list(dict.fromkeys(_derive(key, purpose) for key in ours))
 
