@@ -6,7 +6,7 @@ import pytest
 from tests.plugin_rest import SERVERS
 from tests.registry.toolbox import tool
 
-from mcp_junction.skills.classifier import text_of
+from mcp_junction.skills.classifier import tool_text
 from mcp_junction.skills.embedder import WordVectors, mean, numbers
 
 SKILLS = "/api/v1/skills"
@@ -56,7 +56,8 @@ async def skills(served):
 def vector(*tools, instead=""):
     """The mean of what these tools say; of other words where there are none."""
     texts = [
-        text_of(one["name"], f'{{"description": "{one["description"]}"}}'.encode()) for one in tools
+        tool_text(one["name"], f'{{"description": "{one["description"]}"}}'.encode())
+        for one in tools
     ]
     return pytest.approx(numbers(mean(WordVectors()(texts or [instead]))), abs=1e-6)
 

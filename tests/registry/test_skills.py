@@ -10,7 +10,7 @@ from tests.registry.toolbox import tool, until
 
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.registry.background_classifier import BackgroundClassifier
-from mcp_junction.skills.classifier import text_of
+from mcp_junction.skills.classifier import tool_text
 from mcp_junction.skills.embedder import WordVectors, mean, numbers
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.tasks import TaskScope
@@ -48,7 +48,7 @@ def near(left: bytes, right: bytes) -> bool:
 async def as_it_should_be(running, skill) -> bytes:
     """The vector of a skill, computed from what its tools say."""
     members = [one for one in await running.store.tools.all() if skill.id in one.skill_ids]
-    texts = [text_of(one.name, one.definition) for one in members]
+    texts = [tool_text(one.name, one.definition) for one in members]
     return mean(WordVectors()(texts or [skill.description]))
 
 

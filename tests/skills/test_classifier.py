@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.skills.classifier import Subject, TaxonomySkill, ZeroShot, taxonomy, verdict
+from mcp_junction.skills.classifier import Subject, TaxonomySkill, ZeroShot, choose_skills, taxonomy
 from mcp_junction.skills.embedder import WordVectors
 
 
@@ -15,7 +15,7 @@ def subject(text):
 @pytest.mark.req("AG-US3-AC2", "AG-US3-AC3")
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=31))
 def test_a_verdict_has_one_to_three_skills_the_likeliest_first(confidences):
-    said = verdict({f"s{n}": confidence for n, confidence in enumerate(confidences)})
+    said = choose_skills({f"s{n}": confidence for n, confidence in enumerate(confidences)})
     values = list(said.confidences.values())
     assert 1 <= len(values) <= 3
     assert values == sorted(values, reverse=True)
@@ -27,7 +27,7 @@ def test_a_verdict_has_one_to_three_skills_the_likeliest_first(confidences):
 @pytest.mark.req("AG-US3-AC3")
 @pytest.mark.parametrize(("confidence", "primary"), [(0.5, "a"), (0.49, None), (1.0, "a")])
 def test_the_primary_skill_begins_at_one_half(confidence, primary):
-    assert verdict({"a": confidence, "b": 0.2}).primary == primary
+    assert choose_skills({"a": confidence, "b": 0.2}).primary == primary
 
 
 @pytest.mark.parametrize(

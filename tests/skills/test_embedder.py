@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from mcp_junction.skills.classifier import text_of
-from mcp_junction.skills.embedder import WordVectors, mean, numbers, packed, stacked
+from mcp_junction.skills.classifier import tool_text
+from mcp_junction.skills.embedder import WordVectors, mean, pack_rows, stack_vectors, to_floats
 
 
 def nearness(*texts):
-    first, *rest = map(numbers, WordVectors()(texts))
+    first, *rest = map(to_floats, WordVectors()(texts))
     return [sum(a * b for a, b in zip(first, other, strict=True)) for other in rest]
 
 
@@ -19,8 +19,8 @@ def test_a_vector_is_little_endian_float32_of_length_one():
     vectors = WordVectors()(["send an email", "weather forecast"])
     assert [len(one) for one in vectors] == [1024, 1024]
     for one in vectors:
-        assert sum(number**2 for number in numbers(one)) == pytest.approx(1, abs=1e-5)
-    assert packed(stacked(vectors)) == vectors
+        assert sum(number**2 for number in to_floats(one)) == pytest.approx(1, abs=1e-5)
+    assert pack_rows(stack_vectors(vectors)) == vectors
 
 
 def test_what_is_about_the_same_is_near():
@@ -35,13 +35,13 @@ def test_a_vector_does_not_depend_on_its_neighbours():
 
 
 def test_no_words_have_no_direction_and_no_texts_no_vectors():
-    assert numbers(WordVectors()([""])[0]) == [0.0] * 256
+    assert to_floats(WordVectors()([""])[0]) == [0.0] * 256
     assert WordVectors()([]) == []
 
 
 def test_a_mean_is_taken_number_by_number():
-    one, two = (packed(stacked([bytes(4), bytes(4)]))[0], b"\0\0\x80?")
-    assert numbers(mean([one, two])) == [0.5]
+    one, two = (pack_rows(stack_vectors([bytes(4), bytes(4)]))[0], b"\0\0\x80?")
+    assert to_floats(mean([one, two])) == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_mean_is_taken_number_by_number():
 def test_a_tool_is_its_name_in_words_and_the_beginning_of_what_is_said_of_it(
     name, definition, text
 ):
-    assert text_of(name, definition) == text
+    assert tool_text(name, definition) == text
 
 
 def test_nothing_that_could_download_is_loaded_and_nothing_is_logged():

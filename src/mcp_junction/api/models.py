@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from mcp_junction.redaction.connections import mask_connection, mask_url
-from mcp_junction.skills.embedder import numbers
+from mcp_junction.skills.embedder import to_floats
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
 
 _CONVERTED: Final = {
@@ -292,7 +292,7 @@ def tool_model(record: ToolRecord, server: SourceServer, *, with_schema: bool) -
 
 
 def skill_model(record: SkillRecord, *, with_embedding: bool = False) -> Skill:
-    vector = None if record.embedding is None else numbers(record.embedding)
+    vector = None if record.embedding is None else to_floats(record.embedding)
     return Skill(
         record.id,
         record.name,

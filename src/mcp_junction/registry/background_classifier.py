@@ -10,7 +10,13 @@ from typing import Any, Final
 
 from mcp_junction.errors import ModelUnavailable, StoreError
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.skills.classifier import Classifier, SkillVerdict, Subject, TaxonomySkill, text_of
+from mcp_junction.skills.classifier import (
+    Classifier,
+    SkillVerdict,
+    Subject,
+    TaxonomySkill,
+    tool_text,
+)
 from mcp_junction.skills.model import Model
 from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
@@ -147,7 +153,7 @@ class BackgroundClassifier:
         self, page: Sequence[PendingTool]
     ) -> tuple[list[Subject], list[bytes | None]]:
         """Each tool with its vector; and the vectors that were made for that."""
-        texts = [text_of(one.tool.name, one.tool.definition) for one in page]
+        texts = [tool_text(one.tool.name, one.tool.definition) for one in page]
         lacking = [n for n, one in enumerate(page) if one.embedding is None]
         vectors = await self.model.embed([texts[n] for n in lacking]) if lacking else []
         made = dict(zip(lacking, vectors, strict=True))

@@ -1,9 +1,8 @@
-"""What tools are good for, found out offline.
+"""Classification of tools by skills, computed offline.
 
-Nouns: *Skill* (a name and what it means), *taxonomy* (those we begin with), *Embedder* (texts to
-vectors), *Subject* (a tool to be classified), *Classifier* (subjects to *Verdicts*: one to three
-skills, each with a confidence), *Model* (all that is computed with vectors, as the service calls
-it), *ModelWorker* (the Model in a process of its own, so that its weights and its work are not the
-service's). It knows no store and no server: who feeds it, and keeps what it says, is
-``registry/background_classifier.py``.
+Nouns: *TaxonomySkill* (a name and a description), *taxonomy* (the skills that come with the
+program), *Embedder* (texts to vectors), *Subject* (a tool to be classified), *SkillVerdict* (one to
+three skills, each with a confidence), *Model* (embeds, classifies, averages), *ModelWorker* (a
+Model in a process of its own, so that its weights are not in the service). It knows no store and
+no server: ``registry/background_classifier.py`` feeds it and stores the verdicts.
 """

@@ -1,7 +1,7 @@
-"""Embedder: texts to vectors, and how vectors are stored (little-endian float32).
+"""Embedder: turns texts into vectors, which are stored as little-endian float32.
 
-WordVectors reads them from the ``wordllama`` wheel, whose own module is not imported: it would
-load a client for downloads and set up logging. numpy is imported only by what computes, which runs
+WordVectors reads word vectors from the ``wordllama`` wheel, whose own module is not imported: it
+would load a client for downloads and set up logging. numpy is imported only by functions that run
 in the worker process.
 """
 
@@ -16,37 +16,34 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-
-if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer
 
     Matrix = NDArray[numpy.float32]
 
 
-def packed(matrix: Matrix) -> list[bytes]:
-    """Each row as it is kept."""
+def pack_rows(matrix: Matrix) -> list[bytes]:
+    """Convert the rows of a matrix to stored vectors."""
     return [row.astype("<f4").tobytes() for row in matrix]
 
 
-def stacked(vectors: Sequence[bytes]) -> Matrix:
-    """Vectors as the rows of a matrix. Raises ValueError when they are not of one length."""
+def stack_vectors(vectors: Sequence[bytes]) -> Matrix:
+    """Make a matrix of stored vectors. Raises ValueError when their lengths differ."""
     import numpy
 
     return numpy.stack([numpy.frombuffer(one, "<f4") for one in vectors]).astype(numpy.float32)
 
 
 def mean(vectors: Sequence[bytes]) -> bytes:
-    """The mean of vectors, of which there is at least one."""
+    """Compute the mean of vectors, of which there is at least one."""
     import numpy
 
-    return packed(stacked(vectors).mean(axis=0, dtype=numpy.float64)[None, :])[0]
+    return pack_rows(stack_vectors(vectors).mean(axis=0, dtype=numpy.float64)[None, :])[0]
 
 
-def numbers(vector: bytes) -> list[float]:
-    """A vector as numbers, without numpy."""
+def to_floats(vector: bytes) -> list[float]:
+    """Convert a stored vector to numbers, without numpy."""
     import struct
 
     return list(struct.unpack(f"<{len(vector) // 4}f", vector))
@@ -59,20 +56,20 @@ _TABLE: Final = "embedding.weight"
 
 
 class Embedder(Protocol):
-    """Makes vectors. Called in the worker process: it may take its time."""
+    """Turns texts into vectors. Called in the worker process: it may be slow."""
 
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
-        """A vector for each text, of length 1 (or 0, for a text without words)."""
+        """Return a vector for each text, of length 1 (or 0, for a text without words)."""
         ...
 
 
 class WordVectors:
-    """The mean of the vectors of a text's tokens. The first use loads them, once a process."""
+    """Embeds a text as the mean of its tokens' vectors, which the first use loads."""
 
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
         import numpy
 
-        tokenizer, table = _loaded()
+        tokenizer, table = _load()
         found = numpy.zeros((len(texts), table.shape[1]), numpy.float32)
         for row, text in enumerate(texts):
             # One by one: a batch would be spread over all processors, which are not ours alone.
@@ -81,11 +78,11 @@ class WordVectors:
                 found[row] = table[tokens].astype(numpy.float32).mean(axis=0)
         lengths = numpy.linalg.norm(found, axis=1, keepdims=True)
         lengths[lengths == 0] = 1
-        return packed((found / lengths).astype(numpy.float32))
+        return pack_rows((found / lengths).astype(numpy.float32))
 
 
 @cache
-def _loaded() -> tuple[Tokenizer, Matrix]:
+def _load() -> tuple[Tokenizer, Matrix]:
     from tokenizers import Tokenizer
 
     spec = find_spec(_PACKAGE)
@@ -95,13 +92,13 @@ def _loaded() -> tuple[Tokenizer, Matrix]:
     tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return tokenizer, _mapped(folder / _WEIGHTS)
+    return tokenizer, _map_table(folder / _WEIGHTS)
 
 
-def _mapped(file: Path) -> Matrix:
-    """The table of a safetensors file, left where it is: only what is looked up takes memory.
+def _map_table(file: Path) -> Matrix:
+    """Map the table of a safetensors file into memory.
 
-    The file is the size of a JSON text, that text, and the numbers where it says they are.
+    The file has the length of a JSON text, that text, and the numbers where the text says.
     """
     import numpy
 
@@ -115,7 +112,7 @@ def _mapped(file: Path) -> Matrix:
 
 
 class _Tensor(msgspec.Struct):
-    """Of what a table consists, and where in the file it lies."""
+    """The type, shape and place of a table in a safetensors file."""
 
     dtype: str
     shape: tuple[int, int]

@@ -1,13 +1,14 @@
-"""Jobs: what the worker process is asked, and what it answers, as frames on a socket.
+"""Messages between the service and the worker process: jobs and their answers, as frames.
 
-A frame is its length (4 bytes, big-endian) and one msgpack document. A job is answered by one
-frame, in the order of the jobs: by what was computed, or by a Failed. Nothing is encrypted and
-nothing is checked for age: both ends are one program, on a socket that nobody else has.
+A frame is its length (4 bytes, big-endian) and one msgpack document. Each job is answered by one
+frame, in order: by the result, or by Failed. Both ends are one program on a private socket, so
+nothing is encrypted or versioned.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,24 +17,24 @@ from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 
 HEAD: Final = struct.Struct("!I")
 LARGEST: Final = 256 * 1024 * 1024
-"""Bytes of a frame. What claims to be more is no frame."""
+"""Bytes of a frame, at most."""
 
 
 class Embed(msgspec.Struct, tag=True, frozen=True):
-    """Make a vector of each text."""
+    """Compute a vector for each text."""
 
     texts: list[str]
 
 
 class Classify(msgspec.Struct, tag=True, frozen=True):
-    """Say which skills each tool has."""
+    """Find the skills of each tool."""
 
     subjects: list[Subject]
     skills: list[TaxonomySkill]
 
 
 class Average(msgspec.Struct, tag=True, frozen=True):
-    """Make the mean of vectors."""
+    """Compute the mean of vectors."""
 
     vectors: list[bytes]
 
@@ -51,7 +52,7 @@ class Verdicts(msgspec.Struct, tag=True, frozen=True):
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """The job could not be done; the process is well, and does the next one."""
+    """The job failed; the process goes on with the next one."""
 
     reason: str
 
@@ -60,28 +61,19 @@ Job = Embed | Classify | Average
 Answer = Vectors | Verdicts | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
-_jobs: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
-_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+decode_job: Callable[[bytes], Job] = msgspec.msgpack.Decoder(Job).decode
+decode_answer: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
+"""Both raise ValueError for a malformed body."""
 
 
-def frame(message: Job | Answer) -> bytes:
-    """A job or an answer as it is sent."""
+def encode_frame(message: Job | Answer) -> bytes:
+    """Encode a job or an answer."""
     body = _encode(message)
     return HEAD.pack(len(body)) + body
 
 
-def decode_job(body: bytes) -> Job:
-    """The job of a frame. Raises ValueError when it is none."""
-    return _jobs.decode(body)
-
-
-def decode_answer(body: bytes) -> Answer:
-    """The answer of a frame. Raises ValueError when it is none."""
-    return _answers.decode(body)
-
-
-def size_of(head: bytes) -> int:
-    """How many bytes follow a head. Raises ValueError when it is none."""
+def frame_size(head: bytes) -> int:
+    """Return how many bytes follow the head of a frame. Raises ValueError."""
     (size,) = HEAD.unpack(head)
     if size > LARGEST:
         raise ValueError(f"a frame of {size} bytes")

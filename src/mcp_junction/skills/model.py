@@ -1,7 +1,7 @@
-"""Model: what is computed with vectors, as the service calls it; and LocalModel, which computes.
+"""Model: the protocol that embeds, classifies and averages; LocalModel: computes in this process.
 
-The service has it computed by ``worker.py``, in another process. LocalModel is what that process
-runs; it is not for the service, because numpy and the weights come with it.
+The service uses the Model of ``worker.py``, which runs LocalModel in another process: LocalModel
+loads numpy and the weights.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from mcp_junction.skills.embedder import WordVectors, mean
 
 
 class Model(Protocol):
-    """Embeds, classifies and averages. Every method raises ModelUnavailable when it cannot now."""
+    """Embeds, classifies and averages. Every method may raise ModelUnavailable."""
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
-        """A vector for each text, of length 1 (or 0, for a text without words)."""
+        """Return a vector for each text, of length 1 (or 0, for a text without words)."""
         ...
 
     async def classify(
         self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
     ) -> Sequence[SkillVerdict | None]:
-        """A verdict for each subject; None for one that could not be classified now."""
+        """Return a verdict for each subject; None for one that could not be classified now."""
         ...
 
     async def average(self, vectors: Sequence[bytes]) -> bytes:
-        """The mean of vectors, of which there is at least one."""
+        """Compute the mean of vectors, of which there is at least one."""
         ...
 
 
@@ -37,7 +37,4 @@ class LocalModel:
     def __init__(self) -> None:
         self.embed = WordVectors()
         self.classify = ZeroShot(self.embed)
-
-    def average(self, vectors: Sequence[bytes]) -> bytes:
-        """The mean of vectors, of which there is at least one."""
-        return mean(vectors)
+        self.average = mean

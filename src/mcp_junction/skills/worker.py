@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,8 +31,8 @@ from mcp_junction.skills.jobs import (
     Vectors,
     Verdicts,
     decode_answer,
-    frame,
-    size_of,
+    encode_frame,
+    frame_size,
 )
 from mcp_junction.tasks import TaskScope
 
@@ -55,7 +56,7 @@ _LOOKS: Final = 500
 
 
 class WorkerProcess:
-    """A worker that runs, and the socket to talk to it."""
+    """A running worker process, and the socket to it."""
 
     def __init__(self, process: subprocess.Popen[bytes], stderr: _Stderr) -> None:
         self._process = process
@@ -70,20 +71,15 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls) -> WorkerProcess:
-        """Start one. Raises OSError."""
-        ours, theirs = socket.socketpair()
-        try:
+        """Start a process and connect to it. Raises OSError."""
+        async with AsyncExitStack() as on_failure:
+            ours, theirs = socket.socketpair()
+            on_failure.callback(ours.close)
             with theirs:
-                process = _spawn(theirs)
-            worker = cls(process, _Stderr())
-            try:
-                await worker._connect(ours)
-            except BaseException:
-                await worker.end()
-                raise
-        except BaseException:
-            ours.close()
-            raise
+                worker = cls(_spawn(theirs), _Stderr())
+            on_failure.push_async_callback(worker.end)
+            await worker._connect(ours)
+            on_failure.pop_all()
         return worker
 
     async def _connect(self, ours: socket.socket) -> None:
@@ -95,17 +91,17 @@ class WorkerProcess:
         self._open.append(self._writer.transport)
 
     async def ask(self, job: Job) -> Answer:
-        """Have a job done. Raises OSError, EOFError or ValueError when it is not answered."""
-        self._writer.write(frame(job))
+        """Send a job and wait for its answer. Raises OSError, EOFError or ValueError."""
+        self._writer.write(encode_frame(job))
         await self._writer.drain()
         head = await self._reader.readexactly(HEAD.size)
-        return decode_answer(await self._reader.readexactly(size_of(head)))
+        return decode_answer(await self._reader.readexactly(frame_size(head)))
 
     async def end(self) -> None:
-        """End it, whatever it does; it holds nothing that could be lost."""
+        """Kill the process; it has no state to lose."""
         try:
             self._process.kill()
-            for _ in range(_LOOKS):  # to wait until its memory is freed would hold up the loop
+            for _ in range(_LOOKS):  # process.wait() would block the loop while its memory is freed
                 if self._process.poll() is not None:
                     break
                 await asyncio.sleep(0.01)
@@ -113,15 +109,15 @@ class WorkerProcess:
             for transport in self._open:
                 transport.close()
 
-    def last_words(self) -> str:
-        """How it ended, and the end of its stderr, for a message."""
+    def describe_end(self) -> str:
+        """Describe how the process ended, with the end of its stderr, for a message."""
         status = self._process.poll()
         how = "it runs" if status is None else f"it ended with {status}"
         return f"{how}: {' / '.join(self._stderr.tail)}" if self._stderr.tail else how
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the program. In the loop's thread: the worker goes with the thread it was made in."""
+    """Start the program, in the loop's thread: the worker dies with the thread that starts it."""
     path = os.pathsep.join([str(Path(mcp_junction.__file__).parents[1]), *filter(None, sys.path)])
     return subprocess.Popen(
         [sys.executable, "-I", "-c", _PROGRAM, str(os.getpid()), path],
@@ -161,7 +157,7 @@ A = TypeVar("A", Vectors, Verdicts)
 
 
 class ModelWorker:
-    """A Model whose jobs are done by a worker process."""
+    """A Model that sends its jobs to a worker process, which it starts and ends."""
 
     def __init__(
         self,
@@ -187,7 +183,7 @@ class ModelWorker:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now, if one does."""
+        """The id of the running process, if there is one."""
         return self._process.pid if self._process is not None else None
 
     # -- the Model
@@ -206,7 +202,7 @@ class ModelWorker:
         return (await self._ask(Average(list(vectors)), Vectors)).vectors[0]
 
     async def _ask(self, job: Job, kind: type[A]) -> A:
-        """Have a job done, and wait for its answer. Raises ModelUnavailable."""
+        """Queue a job and wait for its answer. Raises ModelUnavailable."""
         done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._jobs.append((job, done))
         self._has_jobs.set()
@@ -222,7 +218,7 @@ class ModelWorker:
     # -- the owner of the process
 
     async def _do_jobs(self) -> None:
-        """Run worker processes until no job is left for a while."""
+        """Run worker processes until there was no job for a while."""
         try:
             while self._jobs:
                 try:
@@ -230,7 +226,7 @@ class ModelWorker:
                 except (OSError, EOFError, ValueError, TimeoutError) as error:
                     self._in_a_row += 1
                     self.failures += 1
-                    words = f"the model's process was lost ({error!r}; {self._last_words()})"
+                    words = f"the model's process was lost ({error!r}; {self._describe_end()})"
                     log.warning("%s; tools wait until it is started again", words)
                     self._fail_all(words)
                 finally:
@@ -239,7 +235,7 @@ class ModelWorker:
             self._fail_all("Junction is ending")
 
     async def _run(self) -> None:
-        """Start a process and hand it jobs. Raises what kept it from answering."""
+        """Start a process and send it jobs. Raises the reason why it failed."""
         if self._in_a_row:
             pause = self._first_pause * 2.0 ** min(self._in_a_row - 1, 16)
             await asyncio.sleep(min(pause, LONGEST_PAUSE))
@@ -254,10 +250,10 @@ class ModelWorker:
                 done.set_result(answer)
 
     async def _next(self) -> tuple[Job, asyncio.Future[Answer]] | None:
-        """The job to do next, which stays the first in the queue; None when there is none."""
+        """Wait for the next job, which stays first in the queue; None when there is none."""
         while True:
             while self._jobs and self._jobs[0][1].done():
-                self._jobs.popleft()  # nobody waits for it any more
+                self._jobs.popleft()  # its caller was cancelled
             if self._jobs:
                 return self._jobs[0]
             self._has_jobs.clear()
@@ -272,8 +268,8 @@ class ModelWorker:
         if process is not None:
             await process.end()
 
-    def _last_words(self) -> str:
-        return self._process.last_words() if self._process is not None else "it did not start"
+    def _describe_end(self) -> str:
+        return self._process.describe_end() if self._process is not None else "it did not start"
 
     def _fail_all(self, reason: str) -> None:
         jobs, self._jobs = self._jobs, deque()

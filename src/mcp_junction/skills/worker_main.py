@@ -1,8 +1,8 @@
-"""The worker process: computes with vectors, so that the service need not.
+"""The worker process: runs the model of skills outside the service.
 
-It is started by ``worker.py`` with a socket as its standard input and nearly no environment. It
-reads one job at a time, answers it, and ends when the socket does. It opens no file but the
-model's and no connection, and it goes with its parent, also when that is killed.
+``worker.py`` starts it with a socket as its standard input and nearly no environment. It reads one
+job at a time, answers it, and ends when the socket is closed. It opens no file but the model's and
+no connection, and dies with its parent, also when that is killed.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from mcp_junction.skills.jobs import (
     Vectors,
     Verdicts,
     decode_job,
-    frame,
-    size_of,
+    encode_frame,
+    frame_size,
 )
 from mcp_junction.skills.model import LocalModel
 
 _SET_PDEATHSIG, _SET_DUMPABLE = 1, 4
 _NICENESS: Final = 10
-"""Calls come first: on a busy machine this process gets what the others leave."""
+"""Low priority: calls come first."""
 
 
 def serve(sock: socket.socket, model: LocalModel) -> None:
-    """Answer jobs until the other end closes."""
+    """Answer jobs until the other end closes the socket."""
     with sock.makefile("rb") as jobs:
         while len(head := jobs.read(HEAD.size)) == HEAD.size:
-            size = size_of(head)
+            size = frame_size(head)
             body = jobs.read(size)
             if len(body) < size:
                 return
-            sock.sendall(frame(answer(decode_job(body), model)))
+            sock.sendall(encode_frame(answer(decode_job(body), model)))
 
 
 def answer(job: Job, model: LocalModel) -> Answer:
-    """Do one job; a failure is an answer, too."""
+    """Do one job; an exception becomes Failed."""
     try:
         match job:
             case Embed(texts):
@@ -56,7 +56,7 @@ def answer(job: Job, model: LocalModel) -> Answer:
                 return Verdicts(model.classify(subjects, skills))
             case Average(vectors):
                 return Vectors([model.average(vectors)])
-    except Exception as error:  # noqa: BLE001 - a model may fail in any way
+    except Exception as error:  # noqa: BLE001 - whatever the model raises is the answer
         return Failed(repr(error)[:500])
 
 
@@ -77,5 +77,5 @@ def main(parent: int) -> None:
     try:
         serve(socket.socket(fileno=0), LocalModel())
     except (BrokenPipeError, ConnectionResetError):
-        pass  # nobody is there to answer to
-    os._exit(0)  # nothing here is worth tidying up
+        pass  # the service has ended
+    os._exit(0)  # there is nothing to clean up
