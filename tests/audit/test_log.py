@@ -28,7 +28,7 @@ async def main():
     vault = Vault([bytes(range(32))])
     store = await open_store(sys.argv[1], vault)
     points = Checkpoints(Path(sys.argv[2]))
-    log = AuditLog(store.audit, vault.derived("audit")[0], vault.key_id, points)
+    log = AuditLog(store.audit, vault.derive_keys("audit")[0], vault.key_id, points)
     await log.__aenter__()
     closed = await log.intent(log.entry("intent", "bot", "tools/call", target="files.done"))
     log.record(log.entry("outcome", "bot", "tools/call", outcome="ok", closes=closed))

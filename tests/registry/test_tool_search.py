@@ -26,7 +26,7 @@ def read(monkeypatch):
         seen.append(described.name)
         return tool_fields(server, described)
 
-    monkeypatch.setattr(finders, "fields", watched)
+    monkeypatch.setattr(finders, "tool_fields", watched)
     return seen
 
 

@@ -31,7 +31,7 @@ def read(monkeypatch):
         seen.append(Pair(server, described.name))
         return tool_fields(server, described)
 
-    monkeypatch.setattr(finders, "fields", watched)
+    monkeypatch.setattr(finders, "tool_fields", watched)
     return seen
 
 
@@ -132,7 +132,7 @@ async def test_whatever_states_it_saw_in_between_the_last_one_is_what_is_found(s
             await asyncio.sleep(0)
     fresh.follow(offers)
     await finder.wait_until_current()
-    await fresh.current()
+    await fresh.wait_until_current()
     for query in ("penguin", "walrus one", "a seal two"):
         assert finder.search(query, 50, lambda pair: True) == fresh.search(
             query, 50, lambda pair: True
