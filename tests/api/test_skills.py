@@ -7,7 +7,7 @@ from tests.plugin_rest import SERVERS
 from tests.registry.toolbox import tool
 
 from mcp_junction.skills.classifier import tool_text
-from mcp_junction.skills.embedder import WordVectors, mean, numbers
+from mcp_junction.skills.embedder import WordVectors, mean, to_floats
 
 SKILLS = "/api/v1/skills"
 MAIL = [
@@ -59,7 +59,7 @@ def vector(*tools, instead=""):
         tool_text(one["name"], f'{{"description": "{one["description"]}"}}'.encode())
         for one in tools
     ]
-    return pytest.approx(numbers(mean(WordVectors()(texts or [instead]))), abs=1e-6)
+    return pytest.approx(to_floats(mean(WordVectors()(texts or [instead]))), abs=1e-6)
 
 
 @pytest.mark.req("AG-US6-AC7", "AG-US3-AC1", "AG-US3-AC5", "K-5")

@@ -11,7 +11,7 @@ from tests.registry.toolbox import tool, until
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.registry.background_classifier import BackgroundClassifier
 from mcp_junction.skills.classifier import tool_text
-from mcp_junction.skills.embedder import WordVectors, mean, numbers
+from mcp_junction.skills.embedder import WordVectors, mean, to_floats
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
@@ -42,7 +42,7 @@ async def classified(running):
 
 
 def near(left: bytes, right: bytes) -> bool:
-    return numbers(left) == pytest.approx(numbers(right), abs=1e-6)
+    return to_floats(left) == pytest.approx(to_floats(right), abs=1e-6)
 
 
 async def as_it_should_be(running, skill) -> bytes:
