@@ -89,7 +89,7 @@ class Platform:
 
     def listed(self) -> list[str]:
         """The names of the tools that a client is shown."""
-        view = self.junction.snapshot.catalog.view(PLATFORM)
+        view = self.junction.snapshot.catalog.show(PLATFORM)
         return [name for key in self.junction.servers for name in view.names_of(key)]
 
     async def rows(self, **query: Any) -> list[AuditRow]:

@@ -15,10 +15,7 @@ import uvicorn
 
 from mcp_junction.api.context import ApiContext
 from mcp_junction.app import Junction
-from mcp_junction.catalog.catalog import ViewSpec
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
-from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.catalog.live_catalog import MANY_TOOLS
 from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import JunctionError, UsageError
 from mcp_junction.identity.keys import KeyRing
@@ -235,10 +232,7 @@ class Service:
     async def _wait_for_new_servers(self, rest: ApiContext) -> None:
         junction = self._junction
         await junction.settled()
-        catalog = junction.live_catalog.catalog
-        if catalog.size >= MANY_TOOLS:
-            usual = ViewSpec(junction.spelling(), TOOLS, EVERYTHING, aliases=True)
-            await asyncio.to_thread(catalog.prepare, [usual])
+        await junction.live_catalog.prepare(junction.spelling())
         await rest.wait_until_indexed()
 
     def _app(self) -> App:

@@ -47,7 +47,7 @@ class OwnWorld(World):
         self.snapshot = Snapshot(catalog, *self.paths, own=self.own)
 
     def listed(self) -> list[dict]:
-        view = self.snapshot.catalog.view(self.session.spelling, endpoint=self.session.endpoint)
+        view = self.snapshot.catalog.view(self.session.spelling, scope=self.session.endpoint)
         return json.loads(view.items.page())["tools"]
 
     async def ask(self, name: str, /, **arguments):

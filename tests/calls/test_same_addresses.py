@@ -31,7 +31,7 @@ async def test_one_of_two_resources_with_one_address_is_read_under_the_other():
             Offering(FakeUpstream(key, script=reads), resources=(offer,)), ["one", "two"]
         )
     snapshot = Snapshot(catalog, *world.paths)
-    listed = json.loads(catalog.listed(names.STDIO, RESOURCES, EVERYTHING).page(None))
+    listed = json.loads(catalog.page(names.STDIO, RESOURCES, EVERYTHING, None))
     addresses = [item["uri"] for item in listed["resources"]]
     assert len(set(addresses)) == 2
     for uri in addresses:

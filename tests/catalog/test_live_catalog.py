@@ -1,12 +1,12 @@
 """Keeper: the catalog that is current, and who is told what has changed in it."""
 
 import asyncio
-import threading
 from typing import Any
 
 import msgspec
 import pytest
 
+from mcp_junction.catalog import live_catalog
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.kinds import ALL, PROMPTS, RESOURCES, TOOLS
 from mcp_junction.catalog.live_catalog import LiveCatalog
@@ -116,7 +116,9 @@ async def test_a_server_that_leaves_is_told_by_what_it_offered():
     shelf.live_catalog.remove(server.upstream)
     assert shelf.names() == []
     assert shelf.told[1:] == [{TOOLS.changed, PROMPTS.changed}], "once"
-    assert shelf.live_catalog.catalog.view(STDIO).former("s:echo").upstream is server.upstream
+    assert (
+        shelf.live_catalog.catalog.view(STDIO).find_departed("s:echo").upstream is server.upstream
+    )
 
 
 @pytest.mark.req("J-DISCOVERY")
@@ -206,48 +208,51 @@ async def test_tools_are_shown_as_the_operator_selects_and_names_them():
 MANY = [f"t{n}" for n in range(600)]
 
 
-class Looked:
-    """Notes in which thread views are made."""
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """What is to be done once while names are spelled, which has a break after every step."""
+    todo: list = []
 
-    def __init__(self, monkeypatch) -> None:
-        self.threads: list[bool] = []
-        real = Catalog._view
+    class Breaks:
+        count, is_over = 0, True
 
-        def noted(catalog, *how):
-            self.threads.append(threading.current_thread() is threading.main_thread())
-            return real(catalog, *how)
+        async def rest(self) -> None:
+            self.count += 1
+            while todo:
+                todo.pop()()
 
-        monkeypatch.setattr(Catalog, "_view", noted)
+    monkeypatch.setattr(live_catalog, "Slices", Breaks)
+    return todo
 
 
-async def test_views_of_many_tools_are_made_in_a_thread_before_the_catalog_is_shown(monkeypatch):
+async def test_names_of_many_tools_are_spelled_before_the_catalog_is_shown(meanwhile):
     server, shelf = Server(), Shelf()
     await shelf.live_catalog.discover(server.upstream)
-    before = shelf.live_catalog.catalog.view(STDIO)
-    before.find("no such name")  # all other spellings are known, from now on
-    looked = Looked(monkeypatch)
+    before = shelf.live_catalog.catalog
+    before.view(STDIO)
     server.lists["tools"] = MANY
+    seen: list[list[str]] = []
+    meanwhile.append(lambda: seen.append(shelf.names()))
     await shelf.live_catalog.discover(server.upstream)
-    assert looked.threads == [False]
+    assert seen == [["s:echo"]]
+    roll = before.histories.roll(TOOLS, before.canonical)
+    assert not list(roll.prepare_names(STDIO)), "nothing is left to be spelled"
     assert len(shelf.names()) == len(MANY)
-    assert shelf.live_catalog.catalog.view(STDIO).has_aliases
-    assert looked.threads == [False], "what was prepared is what is used"
+    assert shelf.live_catalog.catalog.view(STDIO).find("s__t7") is not None
 
 
-async def test_a_prepared_view_is_not_used_once_names_were_shown_that_it_does_not_know(monkeypatch):
-    server, shelf = Server(), Shelf()
-    server.lists["tools"] = ["echo", "ping"]
-    await shelf.live_catalog.discover(server.upstream)
-    shown = shelf.live_catalog.catalog.view(STDIO)
-    looked = Looked(monkeypatch)
-    server.lists["tools"] = ["echo", *MANY]
-    await shelf.live_catalog.discover(server.upstream)
-    shown.keep_used("s:echo")  # by a call that began before
-    assert shelf.live_catalog.catalog.view(STDIO).find("s:echo") is not None
-    assert looked.threads == [False, True]
+async def test_names_that_are_shown_while_others_are_spelled_stay(meanwhile):
+    first, second, shelf = Server("a"), Server("a:b"), Shelf("a", "a:b")
+    second.lists["tools"] = ["c"]
+    await shelf.live_catalog.discover(second.upstream)
+    shelf.live_catalog.catalog.view(STDIO)
+    first.lists["tools"] = ["b:c", *MANY]
+    meanwhile.append(lambda: shelf.live_catalog.catalog.note_used("a:b:c", STDIO))
+    await shelf.live_catalog.discover(first.upstream)
+    assert shelf.live_catalog.catalog.view(STDIO).find("a:b:c").pair.server == "a:b"
 
 
-async def test_what_is_kept_back_while_views_are_prepared_is_not_shown(monkeypatch):
+async def test_what_is_kept_back_while_names_are_spelled_is_not_shown(meanwhile):
     kept_back: set[str] = set()
 
     class Reviewer:
@@ -257,41 +262,21 @@ async def test_what_is_kept_back_while_views_are_prepared_is_not_shown(monkeypat
 
     server, shelf = Server(), Shelf(review=Reviewer())
     await shelf.live_catalog.discover(server.upstream)
-    shelf.live_catalog.catalog.view(STDIO)
-    real = Catalog.prepare
-
-    def overtaken(catalog, wanted):
-        real(catalog, wanted)
-        kept_back.add("t7")
-
-    monkeypatch.setattr(Catalog, "prepare", overtaken)
     server.lists["tools"] = MANY
+    meanwhile.append(lambda: kept_back.add("t7"))
     await shelf.live_catalog.discover(server.upstream)
     names = shelf.names()
     assert len(names) == len(MANY) - 1
     assert "s:t7" not in names
 
 
-async def test_a_catalog_that_changed_while_views_were_prepared_keeps_the_change(monkeypatch):
+async def test_a_catalog_that_changed_while_names_were_spelled_keeps_the_change(meanwhile):
     first, second, shelf = Server("a"), Server("b"), Shelf("a", "b")
     await shelf.live_catalog.discover(first.upstream)
     await shelf.live_catalog.discover(second.upstream)
-    shelf.live_catalog.catalog.view(STDIO)
-    begun, go_on = threading.Event(), threading.Event()
-    real = Catalog.prepare
-
-    def slow(catalog, wanted):
-        begun.set()
-        go_on.wait(20)
-        real(catalog, wanted)
-
-    monkeypatch.setattr(Catalog, "prepare", slow)
     first.lists["tools"] = MANY
-    reading = asyncio.ensure_future(shelf.live_catalog.discover(first.upstream))
-    await asyncio.to_thread(begun.wait, 20)
-    shelf.live_catalog.remove(second.upstream)
-    go_on.set()
-    await asyncio.wait_for(reading, 20)
+    meanwhile.append(lambda: shelf.live_catalog.remove(second.upstream))
+    await shelf.live_catalog.discover(first.upstream)
     names = shelf.names()
     assert len(names) == len(MANY)
     assert not [name for name in names if name.startswith("b:")]

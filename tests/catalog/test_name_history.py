@@ -30,7 +30,7 @@ colliding = pytest.mark.parametrize(("spelling", "first", "second", "name"), COL
 
 def shown(catalog: Catalog, spelling: Spelling, **at) -> list[str]:
     """The names in a list that a client asks for."""
-    page = catalog.view(spelling, **at).items.page()
+    page = catalog.show(spelling, **at).items.page()
     return [tool["name"] for tool in json.loads(page)["tools"]]
 
 
@@ -108,7 +108,7 @@ async def test_a_name_is_nobody_elses_when_its_server_has_left(spelling, first, 
     after = two.grown(two.before.without(second.server))
     view = after.view(spelling)
     assert view.find(name) is None
-    assert view.former(name).pair == second
+    assert view.find_departed(name).pair == second
     assert shown(after, spelling) == [hashed(second, first, spelling)]
     back = after.with_offering(offering(second), two.order)
     assert pair_of(back, spelling, name) == second
@@ -123,7 +123,7 @@ async def test_a_name_is_nobody_elses_when_its_tool_is_no_longer_listed(
     after = two.grown(two.before.with_offering(offering(other), two.order))
     view = after.view(spelling)
     assert view.find(name) is None
-    assert view.former(name) is None
+    assert view.find_departed(name) is None
     assert name not in shown(after, spelling)
     back = after.with_offering(offering(other, second), two.order)
     assert pair_of(back, spelling, name) == second
@@ -161,7 +161,7 @@ async def test_the_name_with_the_hash_is_accepted_wherever_the_plain_one_is_list
     assert pair_of(two.grown(), spelling, theirs) == first
     left = two.grown().without(second.server).view(spelling)
     assert left.find(ours) is None
-    assert left.former(ours).pair == second
+    assert left.find_departed(ours).pair == second
     assert pair_of(two.before, spelling, name + "_00000000") is None
 
 
@@ -239,7 +239,7 @@ async def test_another_spelling_that_led_to_a_tool_is_not_another_servers_to_tak
         assert pair_of(catalog, spelling, called) == read
     left = catalog.without("a b").with_offering(offering(thief, Pair("c", "y")), order)
     assert left.view(spelling).find(called) is None
-    assert left.view(spelling).former(called).pair == read
+    assert left.view(spelling).find_departed(called).pair == read
     freed = catalog.forgetting("a b", ["c"])
     assert pair_of(freed, spelling, spelling.spell(thief)) == thief
 
@@ -247,10 +247,10 @@ async def test_another_spelling_that_led_to_a_tool_is_not_another_servers_to_tak
 async def test_another_spelling_that_was_called_before_any_list_is_kept():
     order = ["a", "b"]
     catalog = Catalog().with_offering(offering(Pair("b", "read")), order)
-    assert catalog.view(BARE).keep_used("b:read")
+    assert catalog.note_used("b:read", BARE)
     late = catalog.with_offering(offering(Pair("a", "b:read"), Pair("a", "b.read")), order)
     assert pair_of(late, BARE, "b:read") == Pair("b", "read")
-    assert late.view(BARE).keep_used(late.view(BARE).spelled(Pair("a", "b:read")))
+    assert late.note_used(late.view(BARE).name_of(Pair("a", "b:read")), BARE)
     assert pair_of(late.again(), BARE, "b:read") == Pair("b", "read")
     together = Catalog().with_offering(offering(Pair("b", "read")), order)
     together = together.with_offering(offering(Pair("a", "b:read")), order)
@@ -270,12 +270,12 @@ async def test_a_server_that_is_renamed_does_not_keep_the_spellings_with_its_old
     assert pair_of(after, BARE, "read") == Pair("b", "read")
 
 
-@pytest.mark.parametrize("how", ["names_of", "spelled", "described", "nearest"])
+@pytest.mark.parametrize("how", ["names_of", "name_of", "describe", "nearest"])
 async def test_names_are_kept_however_they_are_told(how):
     two = Pair("x", "who"), Pair("y", "who")
     catalog = Catalog().with_offering(offering(two[1]), ["x", "y"])
     told = {"names_of": "y", "nearest": "whom"}.get(how, two[1])
-    assert getattr(catalog.view(BARE), how)(told)
+    assert getattr(catalog.show(BARE), how)(told)
     after = catalog.with_offering(offering(two[0]), ["x", "y"])
     assert pair_of(after, BARE, "who") == two[1]
 
@@ -283,8 +283,8 @@ async def test_names_are_kept_however_they_are_told(how):
 async def test_a_name_that_was_called_before_any_list_is_kept_and_only_that():
     pairs = [Pair("y", "who"), Pair("y", "what")]
     catalog = Catalog().with_offering(offering(*pairs), ["x", "y"])
-    assert catalog.view(BARE).keep_used("who")
-    assert not catalog.view(BARE).keep_used("whom")
+    assert catalog.note_used("who", BARE)
+    assert not catalog.note_used("whom", BARE)
     after = catalog.with_offering(offering(Pair("x", "who"), Pair("x", "what")), ["x", "y"])
     assert pair_of(after, BARE, "who") == pairs[0]
     assert pair_of(after, BARE, "what") == Pair("x", "what")
@@ -306,8 +306,8 @@ async def test_each_address_kind_and_spelling_has_names_of_its_own():
     two = Two(BARE, Pair("x", "who"), Pair("y", "who"))
     after = two.grown()
     elsewhere = Endpoint("mcp/set", prefixed=False)
-    assert shown(after, BARE, endpoint=elsewhere)[0] == "who"
-    assert shown(after, BARE, endpoint=one_server("x")) == ["who"]
+    assert shown(after, BARE, scope=elsewhere)[0] == "who"
+    assert shown(after, BARE, scope=one_server("x")) == ["who"]
     assert after.view(BARE, PROMPTS).find("who") is None
     assert after.view(STRICT_BARE, TOOLS).find("who").pair == two.first
 
@@ -317,18 +317,18 @@ async def test_what_is_taken_out_of_a_set_is_free_there_and_only_there():
     keys = {"x": None, "y": None}
     both = {name: named_set(name, ["x", "y"], keys) for name in ("dev", "gone", "same")}
     for at in (*both.values(), EVERYTHING, one_server("x")):
-        assert "who" in shown(catalog, BARE, endpoint=at)
+        assert "who" in shown(catalog, BARE, scope=at)
     part = named_set("dev", ["x.what", "y"], keys)
     after = catalog.narrowed([part, both["same"]])
     assert after.narrowed([part, both["same"]]) is after
 
     def whose(name: str, at: Endpoint) -> str | None:
-        found = after.view(BARE, endpoint=at).find(name)
+        found = after.view(BARE, scope=at).find(name)
         return None if found is None else found.pair.server
 
     assert (whose("who", part), whose("what", part)) == ("y", "x")
     assert whose("who", both["same"]) == whose("who", EVERYTHING) == "x"
-    assert shown(after, BARE, endpoint=one_server("x")) == ["who", "what"]
+    assert shown(after, BARE, scope=one_server("x")) == ["who", "what"]
     assert whose("who", named_set("gone", ["y"], keys)) == "y", "of a set that was not there"
 
 
@@ -350,8 +350,8 @@ async def test_a_server_that_always_offers_something_else_takes_no_memory_withou
     for turn in range(4):
         tools = [Pair("x", f"t{turn}-{n}") for n in range(half)]
         catalog = catalog.with_offering(offering(*tools), order)
-        catalog.view(BARE).keep()
-    held = catalog.given.at(BARE, TOOLS, "mcp").names
+        catalog.show(BARE)
+    held = {pair: name for name, pair in catalog.show(BARE).history.items()}
     assert len(held) == 1 + half + MOST_PAST
     assert Pair("x", "t0-0") not in held, "the oldest of its own were given up"
     assert held[Pair("y", "who")] == "who"

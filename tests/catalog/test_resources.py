@@ -167,9 +167,9 @@ def test_a_template_made_to_be_slow_is_not():
 async def test_an_address_that_was_shown_stays_its_servers_whoever_lists_it_later():
     order, two = ["one", "two"], offering("two", ("a://1",), ("n://{id}",))
     before = Catalog().with_offering(two, order)
-    assert listed(before.resources()) == ["a://1"]
+    assert listed(before.show_resources()) == ["a://1"]
     both = before.with_offering(offering("one", ("a://1",), ("n://{id}",)), order)
-    found = both.resources()
+    found = both.show_resources()
     assert listed(found) == ["one+a://1", "a://1"], "in the order of the file all the same"
     assert found.find("a://1").upstream is two.upstream
     assert found.find("one+a://1").pair == Pair("one", "a://1")
@@ -184,14 +184,14 @@ async def test_an_address_that_was_shown_stays_its_servers_whoever_lists_it_late
 async def test_an_address_that_is_no_longer_listed_is_nobody_elses():
     order = ["one", "two"]
     before = Catalog().with_offering(offering("two", ("a://1", "b://1")), order)
-    assert listed(before.resources()) == ["a://1", "b://1"]
+    assert listed(before.show_resources()) == ["a://1", "b://1"]
     after = before.with_offering(offering("two", ("b://1",)), order)
     assert after.resources().find("a://1") is None, "of two places, no one has the scheme"
     after = after.with_offering(offering("one", ("a://2",), ("a://{id}",)), order)
     assert after.resources().find("a://1") is None
     assert after.resources().find("a://3").pair.server == "one"
     again = after.with_offering(offering("two", ("b://1", "a://3")), order)
-    assert listed(again.resources()) == ["a://2", "b://1", "a://3"]
+    assert listed(again.show_resources()) == ["a://2", "b://1", "a://3"]
     assert again.with_offering(offering("one", ("a://1",)), order).resources().find(
         "one+a://1"
     ).pair == Pair("one", "a://1")
@@ -200,7 +200,7 @@ async def test_an_address_that_is_no_longer_listed_is_nobody_elses():
 @pytest.mark.req("S-06")
 async def test_the_addresses_that_a_list_of_tools_refers_to_are_kept_with_it():
     before = Catalog().with_offering(offering("two", ("ui://x",)), ["one", "two"])
-    assert before.view(STDIO).items.page()
+    assert before.show(STDIO).items.page()
     after = before.with_offering(offering("one", ("ui://x",)), ["one", "two"])
     assert after.resources().find("ui://x").pair.server == "two"
 
@@ -211,7 +211,7 @@ async def test_an_address_that_led_to_a_server_by_its_template_is_not_anothers_t
     one = offering("one", ("note://1",), ("doc://{id}", "doc://{id}/{part}", "{?all}"))
     before = Catalog().with_offering(one, order)
     before = before.with_offering(offering("two", ("x://1",)), order)
-    assert listed(before.resources()) == ["x://1", "note://1"]
+    assert listed(before.show_resources()) == ["x://1", "note://1"]
     assert before.resources().find("doc://7").upstream is one.upstream
     after = before.with_offering(offering("two", ("doc://7", "x://1", "doc:/7")), order)
     for _ in range(2):
@@ -222,12 +222,12 @@ async def test_an_address_that_led_to_a_server_by_its_template_is_not_anothers_t
         after = after.again()
     assert after.without("one").resources().find("doc://7").upstream is one.upstream
     greedy = before.with_offering(offering("two", ("x://1",), ("doc://{+id}", "{+any}")), order)
-    assert listed(greedy.resources()) == ["x://1", "note://1"]
+    assert listed(greedy.show_resources()) == ["x://1", "note://1"]
     for templates in ((), ("doc://{+id}",)):
         after = greedy.with_offering(offering("two", ("doc://9",), templates), order)
-        assert listed(after.resources())[0] == "two+doc://9", "in two steps, too"
+        assert listed(after.show_resources())[0] == "two+doc://9", "in two steps, too"
     late = greedy.with_offering(offering("three", ("y://1",)), [*order, "three"])
-    assert listed(late.resources())[-1] == "y://1", "a template for all addresses keeps none"
+    assert listed(late.show_resources())[-1] == "y://1", "a template for all addresses keeps none"
     own = after.with_offering(offering("one", ("doc://8",), ("doc://{id}",)), order).resources()
     assert listed(own)[-1] == "doc://8", "its own template was the first to cover it"
 

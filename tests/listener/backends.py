@@ -52,7 +52,7 @@ class FakeBackend:
         self.settings = Settings(**settings)
         crossed = crossing(clock)
         self.parked_calls = crossed._parked_calls
-        self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), None, crossed)
+        self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), crossed)
         self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
         self.is_settled = settled
         self.junction_id = "here"

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.errors import CursorError
-from mcp_junction.protocol.merged_list import MergedList
+from mcp_junction.protocol.merged_list import MergedList, PageCache
 
 
 def merged(names: list[str], page_size: int) -> MergedList:
-    return MergedList("tools", names, [json.dumps({"name": n}).encode() for n in names], page_size)
+    items = [json.dumps({"name": n}).encode() for n in names]
+    load = names, lambda start, end: items[start:end]
+    return MergedList("tools", lambda: load, PageCache(), object(), page_size)
 
 
 def names_on(page: bytes) -> list[str]:
@@ -45,7 +47,6 @@ def test_the_pages_together_are_the_list(names, page_size):
 def test_a_list_that_fits_has_no_cursor():
     assert merged(["a", "b"], 2).page() == b'{"tools":[{"name": "a"},{"name": "b"}]}'
     assert merged([], 2).page() == b'{"tools":[]}'
-    assert len(merged(["a", "b"], 2)) == 2
 
 
 def test_a_page_is_made_once():
@@ -105,4 +106,17 @@ def test_a_false_cursor_cannot_fill_the_memory_with_pages():
     listing = merged(names, 10)
     pages = {listing.page(_cursor([0, name])) for name in names}
     assert len(pages) == 100
-    assert len(listing._pages) <= 11
+    assert len(listing._cache) <= 11
+
+
+def test_the_pages_used_longest_ago_are_dropped_beyond_the_limit():
+    cache = PageCache(limit=25)
+    for key in "abc":
+        cache.put(key, None, b"x" * 10)
+    assert [cache.get(key, None) is not None for key in "abc"] == [False, True, True]
+    cache.get("b", None)
+    cache.put("d", None, b"x" * 10)
+    assert [cache.get(key, None) is not None for key in "bcd"] == [True, False, True]
+    cache.put("large", None, b"x" * 100)
+    assert len(cache) == 1
+    assert cache.get("large", None) == b"x" * 100, "the newest stays, however large"

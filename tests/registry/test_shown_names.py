@@ -69,7 +69,7 @@ async def test_what_a_file_takes_out_of_a_set_is_free_there(single, toolbox):
 
     def whose(name):
         dev = named_sets(run.junction.config)["dev"]
-        view = run.junction.snapshot.catalog.view(PLATFORM, endpoint=dev)
+        view = run.junction.snapshot.catalog.show(PLATFORM, scope=dev)
         assert view.items.page()
         found = view.find(name)
         return None if found is None else found.pair.server

@@ -77,7 +77,7 @@ async def test_after_a_restart_tools_are_found_before_their_server_answers(platf
     assert run.registry.find("box").status == "CONNECTING"
     finding = run.junction.finding
     view = run.junction.snapshot.catalog.view(run.session.spelling)
-    assert [hit.pair for hit in await finding("penguin", 5, view.lists)] == [("box", "one")]
+    assert [hit.pair for hit in await finding("penguin", 5, view.admits)] == [("box", "one")]
     server.answers.set()
 
 

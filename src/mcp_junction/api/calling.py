@@ -207,26 +207,29 @@ class RestCalls:
         self, session: Session, name: str, server: str | None
     ) -> tuple[str, ServerRecord | None]:
         """The name of a tool in the session's spelling, and whose it is; None is Junction's."""
-        view = self._junction.snapshot.catalog.view(session.spelling, TOOLS, session.endpoint)
+        catalog, place = self._junction.snapshot.catalog, (TOOLS, session.endpoint)
         if server is not None:
-            return await self._of_server(view, name, self._registry.find(server))
+            shown = catalog.show(session.spelling, *place)
+            return await self._of_server(shown, name, self._registry.find(server))
+        view = catalog.view(session.spelling, *place)
         if name in view.own:
             return name, None
-        route = view.find(name) or view.former(name)
+        route = view.find(name) or view.find_departed(name)
         if route is not None:
-            view.keep_used(name)
+            catalog.note_used(name, session.spelling, *place)
             return name, self._standing(route.pair.server)
-        pairs = view.called(name)
+        view = catalog.show(session.spelling, *place)
+        pairs = view.pairs_called(name)
         if len(pairs) > 1:
             raise _ambiguous(view, pairs)
         if pairs:
-            return view.spelled(pairs[0]) or name, self._standing(pairs[0].server)
+            return view.name_of(pairs[0]) or name, self._standing(pairs[0].server)
         raise await self._away(name) or _unknown(view, name)
 
     async def _of_server(
         self, view: View, name: str, record: ServerRecord
     ) -> tuple[str, ServerRecord]:
-        spelled = view.spelled(Pair(record.name, name))
+        spelled = view.name_of(Pair(record.name, name))
         if spelled is not None:
             return spelled, self._standing(record.name)
         route = view.find(name)
@@ -362,7 +365,7 @@ def _own_failure(outcome: Outcome) -> RequestError:
 
 
 def _ambiguous(view: View, pairs: list[Pair]) -> RequestError:
-    names = [view.spelled(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
+    names = [view.name_of(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
     return RequestError(
         "TOOL_AMBIGUOUS",
         f"{len(pairs)} servers have a tool of this name; use its namespaced name, or server_id",

@@ -56,7 +56,7 @@ class RestSearch:
                 return pair.name in own
             if skilled is not None and pair not in skilled:
                 return False
-            return pair.server in servers and view.lists(pair)
+            return pair.server in servers and view.admits(pair)
 
         hits = await self._junction.finding(asked.query, asked.limit, admits)
         total = sum(servers.values()) + len(own) if skilled is None else sum(map(admits, skilled))

@@ -80,9 +80,9 @@ class OwnTools:
         call.address = Address(OWN, name)
         try:
             if name == FIND:
-                return self._find(call, view, _read(call, _Find))
+                return self._find(call, _shown(call), _read(call, _Find))
             if name == DESCRIBE:
-                return self._describe(call, view, _read(call, _Describe))
+                return self._describe(call, _shown(call), _read(call, _Describe))
             return self._call(call, view, following, _read(call, _Call))
         except _Wrong as error:
             return self._refused(call, f"{name}: {error}")
@@ -95,7 +95,7 @@ class OwnTools:
         return routed(call, view, following)
 
     async def _find(self, call: Call, view: View, asked: _Find) -> Outcome:
-        hits = await self._finding(asked.query, asked.limit, view.lists)
+        hits = await self._finding(asked.query, asked.limit, view.admits)
         if call.ended_by is not None:
             return call.ended_by
         found = [_found(view, hit.pair) for hit in hits]
@@ -110,7 +110,7 @@ class OwnTools:
         for name in dict.fromkeys(asked.names):
             route = view.find(name)
             if route is not None:
-                found.append(Raw(view.described(route.pair)))
+                found.append(Raw(view.describe(route.pair)))
             else:
                 short = name[:_QUOTED]
                 unknown.append({"name": short, "did_you_mean": view.nearest(short)})
@@ -141,6 +141,12 @@ class OwnTools:
         return outcomes.result(payload)
 
 
+def _shown(call: Call) -> View:
+    """The tools whose names the caller is about to be told."""
+    caller = call.caller
+    return call.snapshot.catalog.show(caller.spelling, TOOLS, caller.endpoint)
+
+
 def meant(call: Call, view: View) -> str:
     """The name of the tool that a call is for in the end."""
     if call.name == CALL and call.name in view.own:
@@ -163,8 +169,8 @@ def _read(call: Call, kind: type[T]) -> T:
 
 def _found(view: View, pair: Pair) -> dict[str, str]:
     try:
-        said = msgspec.json.decode(view.described(pair), type=_Said).description.strip()
+        said = msgspec.json.decode(view.describe(pair), type=_Said).description.strip()
     except msgspec.MsgspecError:  # no text: it has none that could be shown
         said = ""
     short = said if len(said) <= _SHOWN else said[: _SHOWN - 1] + "…"
-    return {"name": view.spelled(pair) or "", "server": pair.server, "description": short}
+    return {"name": view.name_of(pair) or "", "server": pair.server, "description": short}

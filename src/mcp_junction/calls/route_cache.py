@@ -57,7 +57,7 @@ class RouteCache(dict[tuple[Spelling, Endpoint, str, bytes], CachedRoute]):
         view = catalog.view(caller.spelling, target.kind, caller.endpoint)
         route = view.find(target.name)
         if route is None:
-            former = view.former(target.name)  # its server may be back in time
+            former = view.find_departed(target.name)  # its server may be back in time
             marked = former.headers if former is not None else ()
             return CachedRoute(method, target, None if marked else said, headers=marked)
         habit = CachedRoute(method, target, None if route.headers else said, route, route.headers)

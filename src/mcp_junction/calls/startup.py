@@ -80,4 +80,5 @@ class ServerStartup:
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
-        return view.keep_used(meant(call, view))  # else another may come that would have it
+        name = meant(call, view)  # which stays whose it is: another may come that would have it
+        return catalog.note_used(name, caller.spelling, call.address.kind, caller.endpoint)

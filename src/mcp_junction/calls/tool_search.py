@@ -57,5 +57,5 @@ class ToolSearch:
         return finder.search(query, limit, admits)
 
     def _offers(self) -> dict[str, tuple[Offer, ...]]:
-        known = {**self._catalog.gone, **self._catalog.offerings}
+        known = {**self._catalog.departed, **self._catalog.offerings}
         return {key: held.tools for key, held in known.items()} | {OWN_SERVER: self._own}

@@ -1,30 +1,30 @@
 """Catalog: all offers of one moment. Immutable; a change makes the next generation.
 
-Each Call keeps the catalog it started with. Views are made when first asked for and kept with their
-catalog. A server that leaves keeps its names for as long as the catalog remembers it, so that no
-call meant for it lands on another server's tool; and so does a tool that was shown (``given.py``),
-which all generations share, as they share the count of what was listed (``tokens.py``).
+Each Call keeps the catalog it started with. A server that leaves keeps its names for as long as
+the catalog remembers it, so that no call meant for it lands on another server's tool; and so does a
+tool that was shown (``name_history.py``). All generations share the histories of names, the encoded
+pages and the count of what was listed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, TOOLS, OfferKind
-from mcp_junction.catalog.name_history import NameHistories, NameHistory
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, OfferKind
+from mcp_junction.catalog.name_history import URIS, NameHistories
 from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
+from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
+from mcp_junction.catalog.scope import OPEN, Scope, everything_at
 from mcp_junction.catalog.tokens import ListedTokens
-from mcp_junction.catalog.view import Offered, View
+from mcp_junction.catalog.view import View, Visible
 from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import names
-from mcp_junction.protocol.merged_list import MergedList
+from mcp_junction.protocol.merged_list import PageCache
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.protocol.versions import DEFAULT_PAGE_SIZE
 from mcp_junction.upstream.server import Upstream
@@ -44,17 +44,12 @@ class Offering(msgspec.Struct, frozen=True):
         return found
 
 
-class ViewSpec(NamedTuple):
-    """Which view to prepare, and whether with aliases: the names in other spellings."""
-
-    spelling: Spelling
-    kind: OfferKind
-    endpoint: Endpoint
-    aliases: bool = False
-
-
 class Catalog(msgspec.Struct, frozen=True, eq=False):
-    """Every offer of every connected server, in the order of the config file."""
+    """Every offer of every connected server, in the order of the config file.
+
+    Each method that changes something returns the next generation. Views are made when they are
+    first asked for, and go on to the next generation if nothing changed that they can see.
+    """
 
     generation: int = 0
     offerings: Mapping[str, Offering] = {}
@@ -64,217 +59,273 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     exposure: str = ALL
     """What is listed where an endpoint does not say: all tools, or those to search them with."""
     order: tuple[str, ...] = ()
-    gone: Mapping[str, Offering] = {}
-    given: NameHistories = msgspec.field(default_factory=NameHistories)
+    departed: Mapping[str, Offering] = {}
+    """What servers offered that are not there now. Their names stay theirs."""
+    histories: NameHistories = msgspec.field(default_factory=NameHistories)
     tokens: ListedTokens = msgspec.field(default_factory=ListedTokens)
-    _made: dict[Any, Any] = {}
-    _prepared: dict[Any, Any] = {}
+    pages: PageCache = msgspec.field(default_factory=PageCache)
+    _lists: dict[tuple[str, OfferKind], NumberedList] = {}
+    _views: dict[tuple[object, ...], View | ResourceView] = {}
+    _masks: dict[tuple[OfferKind, bytes], bytes] = {}
+    _noted: set[tuple[object, ...]] = set()
 
-    def with_offering(self, offering: Offering, order: list[str]) -> Catalog:
+    # -- the next generation
+
+    def with_offering(self, offering: Offering, order: Sequence[str]) -> Catalog:
         """This catalog with one server's offers new or replaced."""
-        merged = {**self.offerings, offering.upstream.key: offering}
+        key = offering.upstream.key
+        merged = {**self.offerings, key: offering}
         present = {key: merged[key] for key in order if key in merged}
-        gone = {key: left for key, left in self.gone.items() if key not in present}
-        return self._next(present, gone, tuple(order))
+        departed = {key: left for key, left in self.departed.items() if key not in present}
+        return self._next(present, departed, order, key)
 
     def without(self, key: str) -> Catalog:
         """This catalog without a server, whose names stay its own."""
         present = dict(self.offerings)
         left = present.pop(key, None)
-        gone = self.gone if left is None else {**self.gone, key: left}
-        return self._next(present, gone, self.order)
+        departed = self.departed if left is None else {**self.departed, key: left}
+        return self._next(present, departed, self.order, key)
 
-    def with_absent(self, offering: Offering, order: list[str]) -> Catalog:
+    def with_absent(self, offering: Offering, order: Sequence[str]) -> Catalog:
         """This catalog with what a server offers when it is there, and it is not."""
         key = offering.upstream.key
         present = {k: v for k, v in self.offerings.items() if k != key}
-        return self._next(present, {**self.gone, key: offering}, tuple(order))
+        return self._next(present, {**self.departed, key: offering}, order, key)
 
-    def forgetting(self, key: str, order: list[str]) -> Catalog:
+    def forgetting(self, key: str, order: Sequence[str]) -> Catalog:
         """This catalog as if there had never been such a server; its names are free."""
-        self.given.forget(key)
         present = {k: v for k, v in self.offerings.items() if k != key}
-        gone = {k: v for k, v in self.gone.items() if k != key}
-        return self._next(present, gone, tuple(order))
+        departed = {k: v for k, v in self.departed.items() if k != key}
+        return self._next(present, departed, order, None, self.histories.forgetting(key))
 
     def narrowed(self, sets: Iterable[Endpoint]) -> Catalog:
         """This catalog when there are these named sets: what was taken out of one is free there."""
-        return self.again() if self.given.narrow(sets) else self
+        histories = self.histories.narrowed(sets)
+        if histories is self.histories:
+            return self
+        return self._next(self.offerings, self.departed, self.order, None, histories)
 
     def again(self) -> Catalog:
         """The same offers; what was made of them is made anew."""
-        return self._next(self.offerings, self.gone, self.order)
+        return self._next(self.offerings, self.departed, self.order, None)
 
-    def renamed(self, old: str, new: str, order: list[str]) -> Catalog:
+    def renamed(self, old: str, new: str, order: Sequence[str]) -> Catalog:
         """This catalog with another key for a server."""
-        self.given.rename(old, new)
 
         def under(offerings: Mapping[str, Offering]) -> dict[str, Offering]:
             return {(new if key == old else key): kept for key, kept in offerings.items()}
 
-        return self._next(under(self.offerings), under(self.gone), tuple(order))
+        histories = self.histories.renamed(old, new)
+        return self._next(under(self.offerings), under(self.departed), order, None, histories)
 
     def _next(
-        self, present: Mapping[str, Offering], gone: Mapping[str, Offering], order: tuple[str, ...]
+        self,
+        present: Mapping[str, Offering],
+        departed: Mapping[str, Offering],
+        order: Sequence[str],
+        changed: str | None,
+        histories: NameHistories | None = None,
     ) -> Catalog:
-        return Catalog(
+        """The next generation, in which one server is ``changed``, or anything at all."""
+        found = msgspec.structs.replace(
+            self,
             generation=self.generation + 1,
             offerings=present,
-            canonical=self.canonical,
-            timeout=self.timeout,
-            page_size=self.page_size,
-            exposure=self.exposure,
-            order=order,
-            gone=gone,
-            given=self.given,
-            tokens=self.tokens,
+            departed=departed,
+            order=tuple(order),
+            histories=histories or self.histories,
+            _lists={},
+            _views={},
+            _masks={},
+            _noted=set(),
         )
+        for (key, kind), listed in self._lists.items():
+            if found.offering(key) is self.offering(key):
+                found._lists[key, kind] = listed
+        if changed is not None and _without(self.order, changed) == _without(order, changed):
+            for place, view in self._views.items():
+                if not view.scope.can_see(changed):
+                    found._views[place] = view
+            found._noted.update(self._noted & found._views.keys())
+        return found._renumbered()
+
+    def _renumbered(self) -> Catalog:
+        """This catalog with fewer numbers, if most of them are used by nobody."""
+        histories = self.histories
+        for kind in (TOOLS, PROMPTS):
+            used = sum(len(offering.of(kind)) for offering in self._all().values())
+            if histories.is_sparse(kind, used):
+                numbers = (n for key in self._all() for n in self._list(key, kind).items)
+                histories = histories.renumbered(kind, numbers)
+        if histories is self.histories:
+            return self
+        return msgspec.structs.replace(
+            self, histories=histories, _lists={}, _views={}, _masks={}, _noted=set()
+        )
+
+    def prepare(self, offering: Offering) -> Iterator[None]:
+        """Read what a server will offer, a step at a time, so that views of it are quickly made."""
+        for kind in (TOOLS, PROMPTS):
+            pairs = (Pair(offering.upstream.key, offer.name) for offer in offering.of(kind))
+            yield from self.histories.roll(kind, self.canonical).prepare(pairs)
+
+    def prepare_names(self, spelling: Spelling) -> Iterator[None]:
+        """Spell all names of tools, a step at a time."""
+        for key in self._all():
+            self._list(key, TOOLS)
+        roll = self.histories.roll(TOOLS, self.canonical)
+        yield from roll.prepare_names(spelling)
+
+    # -- what is shown
+
+    def show(
+        self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope | Endpoint = OPEN
+    ) -> View:
+        """A view whose names the caller is about to be told: from now on they stay as they are."""
+        view = self.view(spelling, kind, scope)
+        self._note(_place(spelling, kind, view.scope), view)
+        return view
+
+    def show_resources(self, scope: Scope | Endpoint = OPEN) -> ResourceView:
+        """The same for resources and templates."""
+        view = self.resources(scope)
+        self._note(_place(URIS, RESOURCES, view.scope), view)
+        return view
+
+    def note_used(
+        self, name: str, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope | Endpoint = OPEN
+    ) -> bool:
+        """Remember that somebody uses a name, which stays whose it is. Whether it is anybody's."""
+        view = self.view(spelling, kind, scope)
+        route = view.find(name)
+        if route is not None:
+            view.note(route.pair)
+        return route is not None
 
     def settle(self) -> None:
-        """Every server has been heard of: what can be looked up from now on counts as shown."""
-        self.given.is_settled = True
-        for made in self._made.values():
-            if isinstance(made, View | ResourceView):
-                made.keep()
+        """Count what can be looked up as shown, from now on: every server has been heard of."""
+        self.histories.is_settled = True
+        for place, view in self._views.items():
+            self._note(place, view)
 
-    def view(
-        self, spelling: Spelling, kind: OfferKind = TOOLS, endpoint: Endpoint = EVERYTHING
-    ) -> View:
-        """Tools or prompts under ``spelling``, as seen at ``endpoint``."""
-        key = (spelling, kind, endpoint)
-        found: View | None = self._made.get(key)
-        if found is None:
-            resources = self.resources(endpoint)
-            held = self.given.at(spelling, kind, endpoint.name)
-            found = self._prepared.pop(key, None)
-            if found is None or not found.is_current(held, resources):
-                found = self._view(spelling, kind, endpoint, resources)
-            self._made[key] = found
-            if self.given.is_settled:
-                found.keep()
-        return found
-
-    def _view(
-        self, spelling: Spelling, kind: OfferKind, endpoint: Endpoint, resources: ResourceView
-    ) -> View:
-        offers = known = self._offered(kind, endpoint, self.offerings)
-        if list(every := self._all()) != list(self.offerings):
-            known = self._offered(kind, endpoint, every)
-        return View(
-            kind=kind,
-            spelling=spelling,
-            canonical=self.canonical,
-            offers=offers,
-            known=known,
-            gone={key: left.upstream for key, left in self.gone.items()},
-            resources=resources,
-            timeout=self.timeout,
-            page_size=self.page_size,
-            own=self._own(kind, endpoint, offers),
-            held=self.given.at(spelling, kind, endpoint.name),
-        )
-
-    # -- views that are made beforehand
-
-    @property
-    def size(self) -> int:
-        """How many tools and prompts there are."""
-        every = (*self.offerings.values(), *self.gone.values())
-        return sum(len(one.tools) + len(one.prompts) for one in every)
-
-    def used_views(self) -> list[ViewSpec]:
-        """The views that were used: those to prepare for the next catalog."""
-        views = [(key, made) for key, made in self._made.items() if isinstance(made, View)]
-        return [ViewSpec(key[0], key[1], key[2], view.has_aliases) for key, view in views]
-
-    def prepare(self, wanted: Iterable[ViewSpec]) -> None:
-        """Make views ahead of their use, in another thread than the loop's.
-
-        A view that is overtaken, since names were shown meanwhile, is not used: it is made when it
-        is asked for, like one that was not prepared.
-        """
-        for spelling, kind, endpoint, aliases in wanted:
-            try:
-                resources = self._prepared.get(endpoint) or self._resources(endpoint)
-                view = self._view(spelling, kind, endpoint, resources)
-                if aliases:
-                    view.make_aliases()
-            except RuntimeError:  # names were shown while we went through them
-                continue
-            self._prepared[endpoint] = resources
-            self._prepared[spelling, kind, endpoint] = view
-
-    def _own(
-        self, kind: OfferKind, endpoint: Endpoint, offers: Iterable[Pair]
-    ) -> tuple[Offer, ...]:
-        """Junction's own tools, where they are listed instead of the servers'."""
-        if kind is not TOOLS or (endpoint.exposure or self.exposure) != SEARCH:
-            return ()
-        return own_offers(Counter(pair.server for pair in offers))
+    def _note(self, place: tuple[object, ...], view: View | ResourceView) -> None:
+        if place not in self._noted:
+            self._noted.add(place)
+            view.note()
 
     def page(
-        self, spelling: Spelling, kind: OfferKind, endpoint: Endpoint, cursor: str | None
+        self, spelling: Spelling, kind: OfferKind, scope: Scope | Endpoint, cursor: str | None
     ) -> bytes:
         """Return one page of a list, and count its tokens as listed. Raises CursorError."""
-        if kind is not TOOLS:
-            return self.listed(spelling, kind, endpoint).page(cursor)
-        view = self.view(spelling, kind, endpoint)
+        if kind is RESOURCES:
+            return self.show_resources(scope).items.page(cursor)
+        if kind is TEMPLATES:
+            return self.show_resources(scope).templates.page(cursor)
+        view = self.show(spelling, kind, scope)
         page = view.items.page(cursor)
-        whole = len(page) if not view.own else 0 if cursor else view.whole_size
-        self.tokens.add(len(page), whole)
+        if kind is TOOLS:
+            whole = len(page) if not view.own else 0 if cursor else view.whole_size
+            self.tokens.add(len(page), whole)
         return page
 
-    def listed(self, spelling: Spelling, kind: OfferKind, endpoint: Endpoint) -> MergedList:
-        """The list of a kind, for a client to see."""
-        if kind is RESOURCES:
-            return self.resources(endpoint).items
-        if kind is TEMPLATES:
-            return self.resources(endpoint).templates
-        return self.view(spelling, kind, endpoint).items
+    # -- views
 
-    def resources(self, endpoint: Endpoint = EVERYTHING) -> ResourceView:
-        """Resources and templates as seen at ``endpoint``."""
-        found: ResourceView | None = self._made.get(endpoint)
-        if found is None:
-            found = self._prepared.get(endpoint)
-            if found is None or not found.is_current(*self._held_resources(endpoint)):
-                found = self._resources(endpoint)
-            self._made[endpoint] = found
-            if self.given.is_settled:
-                found.keep()
+    def view(
+        self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope | Endpoint = OPEN
+    ) -> View:
+        """Tools or prompts under ``spelling``, as one Scope has them."""
+        if isinstance(scope, Endpoint):
+            scope = everything_at(scope)
+        place = _place(spelling, kind, scope)
+        found = self._views.get(place)
+        if found is None or found.scope is not scope:
+            visible = self._visible(scope, kind)
+            found = self._views[place] = View(
+                visible,
+                self.histories.of(scope, spelling, kind),
+                self.resources(scope),
+                own=self._own(visible),
+                timeout=self.timeout,
+                page_size=self.page_size,
+                pages=self.pages,
+            )
+            self._noted.discard(place)
+            if self.histories.is_settled:
+                self._note(place, found)
+        assert isinstance(found, View)
         return found
 
-    def _resources(self, endpoint: Endpoint) -> ResourceView:
-        places = [key for key in self.order if endpoint.admits_server(key)]
-        held, held_templates = self._held_resources(endpoint)
-        return ResourceView(
-            [o for key, o in self._all().items() if endpoint.admits_server(key)],
-            frozenset(self.offerings),
-            self.timeout,
-            self.page_size,
-            held=held,
-            held_templates=held_templates,
-            alone=len(places) == 1,
-        )
+    def resources(self, scope: Scope | Endpoint = OPEN) -> ResourceView:
+        """Resources and templates, as one Scope has them."""
+        if isinstance(scope, Endpoint):
+            scope = everything_at(scope)
+        place = _place(URIS, RESOURCES, scope)
+        found = self._views.get(place)
+        if found is None or found.scope is not scope:
+            places = [key for key in self.order if scope.admits_server(RESOURCES, key)]
+            known = self._all()
+            found = self._views[place] = ResourceView(
+                scope,
+                [known[key] for key in known if scope.admits_server(RESOURCES, key)],
+                self.offerings,
+                self.histories,
+                timeout=self.timeout,
+                page_size=self.page_size,
+                pages=self.pages,
+                is_alone=len(places) == 1,
+            )
+            self._noted.discard(place)
+            if self.histories.is_settled:
+                self._note(place, found)
+        assert isinstance(found, ResourceView)
+        return found
 
-    def _held_resources(self, endpoint: Endpoint) -> tuple[NameHistory, NameHistory]:
-        kinds = RESOURCES, TEMPLATES
-        held, templates = (self.given.at(None, kind, endpoint.name) for kind in kinds)
-        return held, templates
+    def offering(self, key: str) -> Offering | None:
+        """What a server offers, or did before it left."""
+        return self.offerings.get(key) or self.departed.get(key)
+
+    def _visible(self, scope: Scope, kind: OfferKind) -> Visible:
+        roll = self.histories.roll(kind, self.canonical)
+        keys = [key for key in self._all() if scope.admits_server(kind, key)]
+        lists = {key: self._list(key, kind) for key in keys}
+        mask = bytearray(len(roll.pairs))
+        for key, listed in lists.items():
+            state = PRESENT if key in self.offerings else DEPARTED
+            is_whole = scope.admits_all(kind, key)
+            for number in listed.items:
+                if is_whole or scope.admits(kind, roll.pairs[number]):
+                    mask[number] = state
+        mark = fingerprint(mask)
+        shared = self._masks.setdefault((kind, mark), bytes(mask))
+        return Visible(scope, kind, roll, shared, mark, lists)
+
+    def _list(self, key: str, kind: OfferKind) -> NumberedList:
+        found = self._lists.get((key, kind))
+        if found is None:
+            offering = self._all()[key]
+            roll = self.histories.roll(kind, self.canonical)
+            pairs = {Pair(key, offer.name): offer for offer in offering.of(kind)}
+            found = self._lists[key, kind] = NumberedList(offering.upstream, pairs, roll)
+        return found
+
+    def _own(self, visible: Visible) -> tuple[Offer, ...]:
+        """Junction's own tools, where they are listed instead of the servers'."""
+        exposure = visible.scope.endpoint.exposure or self.exposure
+        if visible.kind is not TOOLS or exposure != SEARCH:
+            return ()
+        return own_offers(visible.count_by_server())
 
     def _all(self) -> dict[str, Offering]:
         """Every offering, also of servers that left, in the order in which names are given."""
-        both = {**self.offerings, **self.gone}
+        both = {**self.offerings, **self.departed}
         places = dict.fromkeys((*self.order, *both))
         return {key: both[key] for key in places if key in both}
 
-    @staticmethod
-    def _offered(
-        kind: OfferKind, endpoint: Endpoint, offerings: Mapping[str, Offering]
-    ) -> dict[Pair, Offered]:
-        return {
-            pair: Offered(offering.upstream, offer)
-            for key, offering in offerings.items()
-            for offer in offering.of(kind)
-            if endpoint.admits(pair := Pair(key, offer.name))
-        }
+
+def _place(spelling: Spelling, kind: OfferKind, scope: Scope) -> tuple[object, ...]:
+    """Where the view of a list is kept: one for each agent, whatever its grants are now."""
+    return spelling, kind, scope.endpoint, scope.agent
+
+
+def _without(order: Sequence[str], key: str) -> list[str]:
+    return [one for one in order if one != key]

@@ -52,6 +52,12 @@ class Endpoint(msgspec.Struct, frozen=True, cache_hash=True):
     def admits_server(self, server: str) -> bool:
         return self.patterns is None or any(p.admits_server(server) for p in self.patterns)
 
+    def admits_all(self, server: str) -> bool:
+        """Whether a server is shown whole, whatever it offers."""
+        if self.patterns is None:
+            return True
+        return any(p.name == "*" and p.admits_server(server) for p in self.patterns)
+
 
 EVERYTHING = Endpoint("mcp")
 

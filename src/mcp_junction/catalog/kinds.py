@@ -15,6 +15,11 @@ class OfferKind(NamedTuple):
     capability: str
     changed: str
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its items have names, which are spelled; others have URIs."""
+        return self.key == "name"
+
 
 TOOLS: Final = OfferKind(
     "tools", "tools/list", "tools", "name", "tools", "notifications/tools/list_changed"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -19,6 +19,8 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import ALL, TOOLS, OfferKind
 from mcp_junction.config.selection import ToolSelection
 from mcp_junction.errors import CircularError, ServerError
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.server import Upstream
@@ -39,21 +41,6 @@ class Review(Protocol):
     def shown(self, server: Upstream) -> Offering | None:
         """What may be shown now of the lists that were last looked at."""
         ...
-
-
-MANY_TOOLS: Final = 500
-"""Tools from which on views are made beforehand; fewer take less than a few milliseconds."""
-
-
-class PreparedCatalog(NamedTuple):
-    """A catalog that is made but not in use yet, and the one it was made from."""
-
-    before: Catalog
-    following: Catalog
-
-    def can_replace(self, catalog: Catalog, order: Sequence[str]) -> bool:
-        """Whether ``catalog`` is still the one it was made from, in the same order of servers."""
-        return self.before is catalog and self.following.order == tuple(order)
 
 
 class LiveCatalog:
@@ -112,13 +99,15 @@ class LiveCatalog:
         upstream.condition.shortfall = "; ".join(shortfalls)
         upstream.apply_condition()
         shown = await self._reviewed(offering)
-        ready = await self._prepare(shown)
-        if ready is not None:  # that took a while, in which a tool may have been kept back
-            before, shown = shown, await self._reviewed(offering)
-            ready = ready if shown == before else None
+        if await _in_slices(self.catalog.prepare(shown)):
+            shown = await self._reviewed(offering)  # a tool may have been kept back meanwhile
         is_there = upstream.current is not None  # else it went away meanwhile
         if is_there and upstream.key in self._order:
-            self._put(shown, ready)
+            self._put(shown)
+
+    async def prepare(self, spelling: Spelling) -> None:
+        """Spell all names of tools, so that the first view of them is quickly made."""
+        await _in_slices(self.catalog.prepare_names(spelling))
 
     def announce(self, upstream: Upstream, method: str | None = None) -> None:
         """A server says that its lists have changed; ``method`` is how it said so.
@@ -145,10 +134,6 @@ class LiveCatalog:
             before = self.catalog.offerings[upstream.key]
             self._swap(self.catalog.without(upstream.key), _kinds(before, None))
 
-    def offering(self, key: str) -> Offering | None:
-        """What a server offers, or did before it left."""
-        return self.catalog.offerings.get(key) or self.catalog.gone.get(key)
-
     def expect(self, offering: Offering, *, listed: bool) -> None:
         """What a server that has not answered yet is known to offer."""
         if listed:
@@ -163,7 +148,7 @@ class LiveCatalog:
 
     def _expect_again(self, server: Upstream) -> None:
         """List what a server that is about to be connected to offered before."""
-        known = self.offering(server.key)
+        known = self.catalog.offering(server.key)
         if known is not None:
             self.expect(msgspec.structs.replace(known, upstream=server), listed=True)
 
@@ -233,34 +218,14 @@ class LiveCatalog:
     async def _reviewed(self, offering: Offering) -> Offering:
         return offering if self._review is None else await self._review.review(offering)
 
-    async def _prepare(self, offering: Offering) -> PreparedCatalog | None:
-        """Make the catalog with this offering ahead, with the views that are in use; None if small.
-
-        Made in a thread: with 10,000 tools each view takes some 100 ms, and calls wait for it.
-        """
-        before = self.catalog
-        wanted = before.used_views()
-        if not wanted or before.size + len(offering.tools) < MANY_TOOLS:
-            return None
-        known = before.offerings.get(offering.upstream.key)
-        if known == offering:
-            return None  # there will be no other catalog
-        following = before.with_offering(offering, self._order)
-        await asyncio.to_thread(following.prepare, wanted)
-        return PreparedCatalog(before, following)
-
-    def _put(self, offering: Offering, ready: PreparedCatalog | None = None) -> None:
+    def _put(self, offering: Offering) -> None:
         key = offering.upstream.key
         known = self.catalog.offerings.get(key)
         changed = _kinds(known, offering)
         is_another = known is None or known.upstream is not offering.upstream
         said = self._said.pop(offering.upstream, set())
         if changed or is_another:
-            if ready is None or not ready.can_replace(self.catalog, self._order):
-                following = self.catalog.with_offering(offering, self._order)
-            else:
-                following = ready.following
-            self._swap(following, changed | said)
+            self._swap(self.catalog.with_offering(offering, self._order), changed | said)
         elif said:
             self._changed(said)
 
@@ -269,6 +234,15 @@ class LiveCatalog:
         swapped, self._swapped = self._swapped, asyncio.get_running_loop().create_future()
         swapped.set_result(None)
         self._changed(changed)
+
+
+async def _in_slices(steps: Iterator[None]) -> bool:
+    """Go through steps without holding up the loop. Whether others ran meanwhile."""
+    slices = Slices()
+    for _ in steps:
+        if slices.is_over:
+            await slices.rest()
+    return slices.count > 0
 
 
 def _is_down(server: Upstream) -> bool:

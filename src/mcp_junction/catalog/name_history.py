@@ -1,134 +1,306 @@
-"""NameHistory: the names and URIs that clients were shown in this run, and whose each of them is.
+"""NameHistory: the names and URIs that were shown in this run, and whose each of them is.
 
 A catalog is of one moment; the history goes on from one to the next. A name that was shown stays
-its pair's, and nobody else gets it when that pair is gone: only a server that is removed for good
-frees its names. Each list has a history of its own: one kind, one endpoint, one spelling. Nothing
-of it outlives the process.
+its pair's, and nobody else gets it when that pair is no longer offered: only a server that is
+removed for good frees its names. Each list has a history of its own: one agent, one endpoint, one
+spelling, one kind. Those who may see everything share one, since it holds nothing that any of them
+may not see. Nothing of it outlives the process.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
-from functools import partial
-from typing import Final
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import compress
+from typing import Final, NamedTuple
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
 from mcp_junction.catalog.kinds import OfferKind
+from mcp_junction.catalog.roll import PlainNames, Roll, unite
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair, Spelling
 
 MOST_PAST: Final = 5_000
 """How many tools that it no longer offers a server is remembered for, in each list. One that offers
 something else all the time gives up names of its own, and no one else's."""
+MOST_UNUSED: Final = 4 * MOST_PAST
+"""Numbers of a Roll that nobody uses, beyond as many as are used, before it is made anew."""
+URIS: Final = Spelling("", prefixed=False)
+"""How URIs are spelled: as they are."""
 
 
 class NameHistory:
-    """The names of one list, or the addresses."""
+    """The names, or the URIs, of one list: which pairs were shown, and those names that are not the
+    plain ones."""
 
-    def __init__(self) -> None:
-        self.names: dict[Pair, str] = {}
-        self.owners: dict[str, Pair] = {}
-        self.aliases: dict[Pair, list[str]] = {}
-        """What else stays a pair's, since somebody came whose name it would have been."""
-        self.changes = 0
-        """How often the names have changed: a view made before a change may be outdated."""
+    __slots__ = ("_names", "_owners", "_roll", "plain", "shown")
 
-    def keep(self, table: Mapping[str, Pair], known: Container[Pair]) -> None:
-        """These have been shown. ``known`` are the pairs that there are now."""
-        for name, pair in table.items():
-            if pair not in self.names and name not in self.owners:
-                self.names[pair] = name
-                self.owners[name] = pair
-                self.changes += 1
-        past = [pair for pair in self.names if pair not in known]
-        if len(past) > MOST_PAST:
-            self._give_up(past)
+    def __init__(self, roll: Roll, plain: PlainNames) -> None:
+        self.plain = plain
+        self.shown = bytearray()
+        """A byte for each number of the roll: whether the pair was shown."""
+        self._roll = roll
+        self._names: dict[int, str] = {}
+        self._owners: dict[str, int] = {}
 
-    def keep_aliases(self, table: Mapping[str, Pair]) -> None:
-        """These are other spellings of pairs that have names here, and stay theirs."""
-        for name, pair in table.items():
-            if pair in self.names and name not in self.owners:
-                self.changes += 1
-                self.owners[name] = pair
-                self.aliases.setdefault(pair, []).append(name)
+    # -- looking up
 
-    def forget(self, is_free: Callable[[Pair], bool]) -> bool:
-        """Free the names of some pairs. Whether there were any."""
-        freed = [pair for pair in self.names if is_free(pair)]
-        for pair in freed:
-            self._drop(pair)
-        return bool(freed)
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.shown)
 
-    def rename(self, old: str, new: str) -> None:
-        self.changes += 1
-        for pair in [pair for pair in self.aliases if pair.server == old]:
-            self._drop_aliases(pair)  # they hold the key
-        for name, pair in self.owners.items():
-            if pair.server == old:
-                self.owners[name] = Pair(new, pair.name)
-        self.names = {self.owners[name]: name for name in self.names.values()}
+    def has(self, number: int) -> bool:
+        """Whether a pair was shown."""
+        return number < len(self.shown) and self.shown[number] != 0
 
-    def _give_up(self, past: list[Pair]) -> None:
-        """Forget the oldest of those servers that have too many."""
-        over = Counter(pair.server for pair in past)
-        for pair in past:
-            if over[pair.server] > MOST_PAST:
-                over[pair.server] -= 1
-                self._drop(pair)
+    def name_of(self, number: int) -> str | None:
+        """The name that a pair was shown under."""
+        if not self.has(number):
+            return None
+        return self._names.get(number) or self.plain.names[number]
 
-    def _drop(self, pair: Pair) -> None:
-        self.changes += 1
-        del self.owners[self.names.pop(pair)]
-        self._drop_aliases(pair)
+    def owner(self, name: str) -> int | None:
+        """The pair that a name belongs to, since it was shown."""
+        owner = self._owners.get(name)
+        if owner is None:
+            for number in self.plain.numbers(name):
+                if self.has(number) and number not in self._names:
+                    return number
+        return owner
 
-    def _drop_aliases(self, pair: Pair) -> None:
-        for name in self.aliases.pop(pair, ()):
-            del self.owners[name]
+    def is_reserved(self, name: str) -> bool:
+        """Whether a name is no pair's plain one, and belongs to a pair."""
+        return name in self._owners
+
+    def has_own_name(self, number: int) -> bool:
+        """Whether a pair was shown under another name than the plain one."""
+        return number in self._names
+
+    def items(self) -> Iterator[tuple[str, Pair]]:
+        """Every name that was shown, and its pair."""
+        for number, is_shown in enumerate(self.shown):
+            if is_shown:
+                yield self._names.get(number) or self.plain.names[number], self._roll.pairs[number]
+
+    # -- noting
+
+    def note(
+        self, pairs: bytes | bytearray, names: Mapping[int, str], offered: bytes | bytearray
+    ) -> None:
+        """Remember that pairs were shown: a mask of them, and the names that are not plain.
+
+        ``offered`` is the mask of all that can be shown now; the rest is past.
+        """
+        deque(self.plain.catch_up(), 0)
+        shown = bytearray(pairs)
+        new = int.from_bytes(pairs, "little") & ~int.from_bytes(self.shown, "little")
+        unclear = new & int.from_bytes(self.plain.contested, "little")
+        for number in {*names, *_numbers(unclear)}:
+            if number < len(pairs) and pairs[number] and not self.has(number):
+                self._note_name(number, names.get(number), shown)
+        self.shown = unite(self.shown, shown)
+        past = int.from_bytes(self.shown, "little") & ~int.from_bytes(offered, "little")
+        if past.bit_count() > MOST_PAST:
+            self._forget_oldest(_numbers(past))
+
+    def _note_name(self, number: int, name: str | None, shown: bytearray) -> None:
+        """Remember the name of a pair that is new; it is not, if the name is another's by now."""
+        if self.owner(name or self.plain.names[number]) is not None:
+            shown[number] = 0
+        elif name is not None:
+            self._names[number] = name
+            self._owners[name] = number
+
+    def reserve(self, aliases: Mapping[str, int]) -> None:
+        """Let spellings of pairs that were shown stay theirs: others came that have such names."""
+        for name, number in aliases.items():
+            if self.has(number):
+                self._owners.setdefault(name, number)
+
+    def _forget_oldest(self, past: list[int]) -> None:
+        """Forget what is too much of the servers that no longer offer many things."""
+        over = Counter(self._roll.pairs[number].server for number in past)
+        for number in past:
+            server = self._roll.pairs[number].server
+            if over[server] > MOST_PAST:
+                over[server] -= 1
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self.shown[number] = 0
+        self._names.pop(number, None)
+        for name in [name for name, owner in self._owners.items() if owner == number]:
+            del self._owners[name]
+
+    # -- what follows from a change of the servers
+
+    def copy(self) -> NameHistory:
+        return self._changed(self._roll, self.shown, lambda number: number)
+
+    def without(self, freed: bytes | bytearray) -> NameHistory:
+        """A history without the names of the pairs in a mask."""
+        shown = int.from_bytes(self.shown, "little") & ~int.from_bytes(freed, "little")
+        return self._changed(self._roll, shown.to_bytes(len(self.shown), "little"), lambda n: n)
+
+    def renamed(self, moves: Mapping[int, int]) -> NameHistory:
+        """A history in which some pairs have other numbers, and no names but the shown ones."""
+        shown = self.shown.ljust(len(self._roll.pairs), b"\0")
+        for old, new in moves.items():
+            shown[new] |= shown[old]
+            shown[old] = 0
+        aliases = [n for n, o in self._owners.items() if o in moves and self._names.get(o) != n]
+        found = self._changed(self._roll, shown, lambda number: moves.get(number, number))
+        for name in aliases:
+            found._owners.pop(name, None)
+        return found
+
+    def renumbered(
+        self, roll: Roll, kept: bytes | bytearray, numbers: Mapping[int, int]
+    ) -> NameHistory:
+        """The same history for another roll, which has the pairs in the mask ``kept``."""
+        shown = self.shown.ljust(len(kept), b"\0")
+        return self._changed(roll, bytes(compress(shown, kept)), numbers.__getitem__)
+
+    def _changed(
+        self, roll: Roll, shown: bytes | bytearray, moved: Callable[[int], int]
+    ) -> NameHistory:
+        found = NameHistory(roll, roll.plain(self.plain.spelling))
+        found.shown = bytearray(shown)
+        names = {moved(number): name for number, name in self._names.items()}
+        found._names = {number: name for number, name in names.items() if found.has(number)}
+        owners = {name: moved(number) for name, number in self._owners.items()}
+        found._owners = {name: number for name, number in owners.items() if found.has(number)}
+        return found
+
+
+class ListKey(NamedTuple):
+    """Which list a history is of."""
+
+    agent: str
+    address: str
+    spelling: Spelling
+    kind: OfferKind
 
 
 class NameHistories:
-    """The names of every list."""
+    """The histories of all lists, and the rolls whose numbers they use.
+
+    They grow as names are shown. A change that frees names makes another object, so that a catalog
+    of before still has what it had.
+    """
 
     def __init__(self) -> None:
         self.is_settled = False
         """Whether names count as shown from the moment that there is a view of them."""
-        self._lists: dict[tuple[Spelling | None, str, str], NameHistory] = {}
+        self._rolls: dict[OfferKind, Roll] = {}
+        self._lists: dict[ListKey, NameHistory] = {}
 
-    def at(self, spelling: Spelling | None, kind: OfferKind, address: str) -> NameHistory:
-        """The names of one list. What has an address of its own is not spelled."""
-        return self._lists.setdefault((spelling, kind.name, address), NameHistory())
+    def roll(self, kind: OfferKind, canonical: Spelling) -> Roll:
+        """The numbers of one kind."""
+        found = self._rolls.get(kind)
+        if found is None:
+            found = self._rolls[kind] = Roll(canonical)
+        return found
 
-    def forget(self, server: str) -> None:
-        """A server is removed for good."""
-        for held in self._lists.values():
-            held.forget(lambda pair: pair.server == server)
-        self._lists = {key: held for key, held in self._lists.items() if held.names}
+    def of(self, scope: Scope, spelling: Spelling, kind: OfferKind) -> NameHistory:
+        """The history of one list of a kind that has a roll."""
+        key = ListKey(scope.agent, scope.endpoint.name, spelling, kind)
+        found = self._lists.get(key)
+        roll = self._rolls[kind]
+        plain = roll.plain(spelling)
+        if found is None:
+            shared = self._lists.get(key._replace(agent=""))
+            is_inherited = shared is not None and scope.saw_everything
+            found = shared.copy() if shared and is_inherited else NameHistory(roll, plain)
+            self._lists[key] = found
+        return found
 
-    def narrow(self, sets: Iterable[Endpoint]) -> bool:
-        """There are these named sets now; what is no longer part of one has no names there.
-        Whether there was any."""
+    def _with(self, lists: dict[ListKey, NameHistory]) -> NameHistories:
+        found = NameHistories()
+        found.is_settled = self.is_settled
+        found._rolls = self._rolls
+        found._lists = lists
+        return found
+
+    def forgetting(self, server: str) -> NameHistories:
+        """The histories when a server is removed for good."""
+        freed = {
+            kind: bytes(pair.server == server for pair in roll.pairs)
+            for kind, roll in self._rolls.items()
+        }
+        lists = {key: each.without(freed[key.kind]) for key, each in self._lists.items()}
+        return self._with({key: each for key, each in lists.items() if not each.is_empty})
+
+    def narrowed(self, sets: Iterable[Endpoint]) -> NameHistories:
+        """The histories when there are these named sets: what is no longer part of one has no names
+        there. The same object if nothing is freed."""
         by_address = {endpoint.name: endpoint for endpoint in sets}
-        freed = [
-            held.forget(partial(_is_left_out, by_address.get(address), address, spelling))
-            for (spelling, _, address), held in self._lists.items()
-            if address != EVERYTHING.name
-        ]
-        return any(freed)
+        freed: dict[tuple[str, OfferKind], bytes] = {}
+        lists = dict(self._lists)
+        for key, history in self._lists.items():
+            place = key.address, key.kind
+            if key.address != EVERYTHING.name and place not in freed:
+                now = by_address.get(key.address)
+                pairs = self._rolls[key.kind].pairs
+                freed[place] = bytes(_is_left_out(now, *place, pair) for pair in pairs)
+            if any(compress(history.shown, freed.get(place, b""))):
+                lists[key] = history.without(freed[place])
+        is_same = all(lists[key] is history for key, history in self._lists.items())
+        return self if is_same else self._with(lists)
 
-    def rename(self, old: str, new: str) -> None:
-        """A server has another key. The names that hold its key are others now, too."""
-        for (spelling, _, address), held in self._lists.items():
-            holds_key = spelling is not None and spelling.prefixed
-            if holds_key or address == one_server(old).name:
-                held.forget(lambda pair: pair.server == old)
+    def renamed(self, old: str, new: str) -> NameHistories:
+        """The histories when a server has another key. Names that hold its key are free."""
+        moves = {
+            kind: {
+                number: roll.add(Pair(new, pair.name))
+                for number, pair in enumerate(list(roll.pairs))
+                if pair.server == old
+            }
+            for kind, roll in self._rolls.items()
+        }
+        lists: dict[ListKey, NameHistory] = {}
+        for key, history in self._lists.items():
+            if key.spelling.prefixed or key.address == one_server(old).name:
+                freed = bytearray(len(self._rolls[key.kind].pairs))
+                for number in moves[key.kind]:
+                    freed[number] = 1
+                lists[key] = history.without(freed)
             else:
-                held.rename(old, new)
+                lists[key] = history.renamed(moves[key.kind])
+        return self._with(lists)
+
+    def is_sparse(self, kind: OfferKind, used: int) -> bool:
+        """Whether most numbers of a kind are used by nobody; ``used`` is how many are."""
+        roll = self._rolls.get(kind)
+        return roll is not None and len(roll.pairs) > 2 * used + MOST_UNUSED
+
+    def renumbered(self, kind: OfferKind, used: Iterable[int]) -> NameHistories:
+        """The histories with another roll of a kind: of the pairs that are used, or were shown."""
+        roll = self._rolls[kind]
+        kept = bytearray(len(roll.pairs))
+        for number in used:
+            kept[number] = 1
+        lists = {key: history for key, history in self._lists.items() if key.kind == kind}
+        for history in lists.values():
+            kept = unite(kept, history.shown)
+        numbers = {number: place for place, number in enumerate(compress(range(len(kept)), kept))}
+        new = Roll(roll.canonical, compress(roll.pairs, kept))
+        moved = {key: each.renumbered(new, kept, numbers) for key, each in lists.items()}
+        found = self._with({**self._lists, **moved})
+        found._rolls = {**self._rolls, kind: new}
+        return found
 
 
-def _is_left_out(now: Endpoint | None, address: str, spelling: Spelling | None, pair: Pair) -> bool:
+def _is_left_out(now: Endpoint | None, address: str, kind: OfferKind, pair: Pair) -> bool:
     """Whether a pair is not to be seen at an address that is one server's, or ``now`` a set's."""
     if one_server(pair.server).name == address:
         return False
     if now is None:
         return True
-    return not (now.admits_server(pair.server) if spelling is None else now.admits(pair))
+    return not (now.admits(pair) if kind.is_named else now.admits_server(pair.server))
+
+
+def _numbers(mask: int) -> list[int]:
+    """The numbers in a mask, which is read as one large integer."""
+    data = mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+    return [number for number, is_set in enumerate(data) if is_set]

@@ -7,18 +7,20 @@ Where two servers have the same URI, one of them is shown under another; what re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.name_history import NameHistory
+from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, OfferKind
+from mcp_junction.catalog.name_history import URIS, NameHistories, NameHistory
+from mcp_junction.catalog.roll import Roll
 from mcp_junction.catalog.routes import Route, timeout_for
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.merged_list import MergedList
+from mcp_junction.protocol.merged_list import MergedList, PageCache
 from mcp_junction.protocol.names import Pair
 from mcp_junction.upstream.server import Upstream
 
@@ -118,9 +120,9 @@ class Covering:
     """Whose template was the first to stand for an address; those that have no scheme, and stand
     for all, do not count. For many addresses: it looks at those only that begin as one does."""
 
-    def __init__(self, templates: Mapping[str, Pair]) -> None:
+    def __init__(self, templates: Iterable[tuple[str, Pair]]) -> None:
         self._by_beginning: dict[str, list[tuple[int, str, Template]]] = {}
-        for place, (text, pair) in enumerate(templates.items()):
+        for place, (text, pair) in enumerate(templates):
             template = parse_template(text)
             if template.has_scheme:
                 same = self._by_beginning.setdefault(template.literals[0], [])
@@ -148,77 +150,116 @@ class _Listed(NamedTuple):
     added: int
 
 
+class _Addresses:
+    """The address that each item of one list is shown under."""
+
+    def __init__(self, roll: Roll, history: NameHistory) -> None:
+        self.history = history
+        self.items: dict[str, bytes] = {}
+        """What is listed, by address."""
+        self._roll = roll
+        self._owners: dict[str, int] = {}
+
+    def assign(self, pair: Pair, covering: Covering | None = None) -> str:
+        """The address of a pair: the one it was shown under, or its own, or, if that is another
+        server's or covered by a template of another's, one that the server's key tells apart."""
+        number = self._roll.add(pair)
+        address = self.history.name_of(number)
+        if address is None:
+            address = pair.name
+            is_covered = covering is not None and covering.is_anothers(pair)
+            if is_covered or self._is_taken(address):
+                address = f"{_NOT_SCHEME.sub('-', pair.server)}+{address}"
+            while self._is_taken(address):
+                address = f"x-{address}"
+        self._owners[address] = number
+        return address
+
+    def _is_taken(self, address: str) -> bool:
+        return address in self._owners or self.history.owner(address) is not None
+
+    def pair_shown_as(self, address: str) -> Pair | None:
+        """Whose an address was when it was shown."""
+        owner = self.history.owner(address)
+        return None if owner is None else self._roll.pairs[owner]
+
+    def note(self) -> None:
+        """Remember that all of them were shown."""
+        mask = bytearray(len(self._roll.pairs))
+        for number in self._owners.values():
+            mask[number] = 1
+        pairs = self._roll.pairs
+        names = {n: address for address, n in self._owners.items() if pairs[n].name != address}
+        self.history.note(mask, names, mask)
+
+
 class ResourceView:
-    """Where an address leads, and both lists as bytes."""
+    """Where an address leads, and both lists as bytes, in one Scope."""
 
     def __init__(
         self,
+        scope: Scope,
         known: Sequence[Offering],
-        present: frozenset[str],
+        present: Container[str],
+        names: NameHistories,
+        *,
         timeout: float,
         page_size: int,
-        *,
-        held: NameHistory,
-        held_templates: NameHistory,
-        alone: bool = False,
+        pages: PageCache,
+        is_alone: bool = False,
     ) -> None:
-        self._held = held
-        self._held_templates = held_templates
-        self._held_changes = held.changes, held_templates.changes
-        self._is_kept = False
+        self.scope = scope
         self._page_size = page_size
+        self._pages = pages
         self._timeout = timeout
-        self._alone = known[0].upstream if alone and len(known) == 1 else None
+        self._alone = known[0].upstream if is_alone and len(known) == 1 else None
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, _Listed] = {}
         self._schemes: dict[str, dict[str, Upstream]] = {}
         self.apart: dict[Pair, str] = {}
         """The resources that are listed under another address than their server's own."""
-        self._listed: dict[str, bytes] = {}
-        self._listed_templates: dict[str, bytes] = {}
-        self._shown: dict[str, Pair] = {}
-        self._shown_templates: dict[str, Pair] = {}
+        self._resources, self._shown_templates = (
+            _Addresses(names.roll(kind, URIS), names.of(scope, URIS, kind))
+            for kind in (RESOURCES, TEMPLATES)
+        )
+        covering = Covering(self._shown_templates.history.items())
         for offering in known:
             upstream = offering.upstream
-            here = upstream.key in present
-            for offer in offering.resources:
-                uri, item = self._add(upstream, offer)
-                if here:
-                    self._listed[uri] = item
-            for offer in offering.templates:
-                text, item = self._add_template(upstream, offer)
-                if here:
-                    self._listed_templates[text] = item
+            is_present = upstream.key in present
+            for offer in self._admitted(offering, RESOURCES):
+                self._add(upstream, offer, is_present, covering)
+            for offer in self._admitted(offering, TEMPLATES):
+                self._add_template(upstream, offer, is_present)
 
-    def is_current(self, held: NameHistory, held_templates: NameHistory) -> bool:
-        """Whether nothing changed since this view was made, so that it can still be used."""
-        is_same = self._held is held and self._held_templates is held_templates
-        return is_same and self._held_changes == (held.changes, held_templates.changes)
+    def _admitted(self, offering: Offering, kind: OfferKind) -> Iterator[Offer]:
+        key = offering.upstream.key
+        for offer in offering.of(kind):
+            if self.scope.admits(kind, Pair(key, offer.name)):
+                yield offer
 
-    @cached_property
+    @property
     def items(self) -> MergedList:
         """The list of resources, for clients to see."""
-        self.keep()
-        listed = self._listed
-        return MergedList("resources", list(listed), list(listed.values()), self._page_size)
+        return self._list(RESOURCES, self._resources)
 
-    @cached_property
+    @property
     def templates(self) -> MergedList:
         """The list of templates, for clients to see."""
-        self.keep()
-        listed = self._listed_templates
-        return MergedList("resourceTemplates", list(listed), list(listed.values()), self._page_size)
+        return self._list(TEMPLATES, self._shown_templates)
 
-    def keep(self) -> None:
-        """The addresses have been shown: they stay whose they are, in the views that follow."""
-        if self._is_kept:
-            return
-        self._is_kept = True
-        for held, shown in (
-            (self._held, self._shown),
-            (self._held_templates, self._shown_templates),
-        ):
-            held.keep(shown, frozenset(shown.values()))
+    def _list(self, kind: OfferKind, addresses: _Addresses) -> MergedList:
+        listed = addresses.items
+        texts, items = list(listed), list(listed.values())
+
+        def load() -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
+            return texts, lambda start, end: items[start:end]
+
+        return MergedList(kind.member, load, self._pages, self, self._page_size)
+
+    def note(self) -> None:
+        """Remember that these addresses were shown."""
+        self._resources.note()
+        self._shown_templates.note()
 
     def find(self, uri: str) -> Route | None:
         """The route of an address, listed or not; None when no one server can be named.
@@ -229,14 +270,10 @@ class ResourceView:
         if found is not None:
             return found
         guessed = self._guessed(uri)
-        was = self._past.get(uri)
-        return guessed if was is None or guessed is None or guessed.pair == was else None
-
-    @cached_property
-    def _past(self) -> dict[str, Pair]:
-        """Whose the addresses were that nobody lists now."""
-        held = self._held.owners.items()
-        return {uri: pair for uri, pair in held if uri not in self._routes}
+        if guessed is None or not self.scope.admits(RESOURCES, guessed.pair):
+            return None
+        owner = self._resources.pair_shown_as(uri)
+        return guessed if owner in (None, guessed.pair) else None
 
     def _by_scheme(self, uri: str) -> Route | None:
         """The route of an address whose scheme one server has, and only one."""
@@ -271,40 +308,28 @@ class ResourceView:
         found = {owner.key: owner for owner in owners}
         return next(iter(found.values())) if len(found) == 1 else None
 
-    def _add(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
-        """The address a resource is listed under, and its item of the list."""
-        members = offer.members
+    def _add(self, upstream: Upstream, offer: Offer, is_present: bool, covering: Covering) -> None:
         self._note_scheme(offer.name, upstream)
         pair = Pair(upstream.key, offer.name)
-        uri = _address(pair, self._shown, self._held, self._is_covered)
+        uri = self._resources.assign(pair, covering)
+        self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
+        members = offer.members
         if uri != offer.name:
             self.apart[pair] = uri
             members = {**members, "uri": Raw(encode.dumps(uri))}
-        self._shown[uri] = pair
-        self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
-        return uri, encode.dumps(members)
+        if is_present:
+            self._resources.items[uri] = encode.dumps(members)
 
-    def _is_covered(self, pair: Pair) -> bool:
-        """Whether a newcomer's address is one of those that led to another server before, by a
-        template that was shown."""
-        return self._covering.is_anothers(pair)
-
-    @cached_property
-    def _covering(self) -> Covering:
-        return Covering(self._held_templates.owners)
-
-    def _add_template(self, upstream: Upstream, offer: Offer) -> tuple[str, bytes]:
-        """How a template is listed, and its item of the list."""
-        members = offer.members
+    def _add_template(self, upstream: Upstream, offer: Offer, is_present: bool) -> None:
         self._note_scheme(offer.name, upstream)
-        pair = Pair(upstream.key, offer.name)
-        text = _address(pair, self._shown_templates, self._held_templates, lambda _: False)
-        if text != offer.name:
-            members = {**members, "uriTemplate": Raw(encode.dumps(text))}
-        self._shown_templates[text] = pair
+        text = self._shown_templates.assign(Pair(upstream.key, offer.name))
         added = len(text) - len(offer.name)
         self._templates[text] = _Listed(parse_template(text), upstream, added)
-        return text, encode.dumps(members)
+        members = offer.members
+        if text != offer.name:
+            members = {**members, "uriTemplate": Raw(encode.dumps(text))}
+        if is_present:
+            self._shown_templates.items[text] = encode.dumps(members)
 
     def _note_scheme(self, uri: str, upstream: Upstream) -> None:
         self._schemes.setdefault(_scheme(uri), {})[upstream.key] = upstream
@@ -313,21 +338,6 @@ class ResourceView:
         pair = Pair(upstream.key, uri)
         timeout = timeout_for(upstream, self._timeout)
         return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
-
-
-def _address(
-    pair: Pair, shown: Container[str], held: NameHistory, is_covered: Callable[[Pair], bool]
-) -> str:
-    """The address of a pair: the one it holds, or its own, or, if that is another server's, one
-    that the server's key tells apart."""
-    address = held.names.get(pair)
-    if address is None:
-        address = pair.name
-        if address in shown or address in held.owners or is_covered(pair):
-            address = f"{_NOT_SCHEME.sub('-', pair.server)}+{address}"
-        while address in shown or address in held.owners:
-            address = f"x-{address}"
-    return address
 
 
 def _scheme(uri: str) -> str:

@@ -1,35 +1,76 @@
-"""View: tools, or prompts, under one spelling: names to routes, and the list as ready bytes."""
+"""View: the tools, or the prompts, of one Scope under one spelling: names to routes, and the list.
+
+The names are those of the Roll, but for the few that two pairs of this Scope would share, or that
+belong to another since they were shown. What the Scope does not admit plays no part in it. A View
+never changes, and notes nothing: whoever shows its names says so (``Catalog.show``).
+"""
 
 from __future__ import annotations
 
 import difflib
 import heapq
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final
+
+import msgspec
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.kinds import OfferKind
-from mcp_junction.catalog.name_history import NameHistory
+from mcp_junction.catalog.name_history import URIS, NameHistory
 from mcp_junction.catalog.resources import ResourceView, referred
+from mcp_junction.catalog.roll import (
+    ABSENT,
+    DEPARTED,
+    PRESENT,
+    NumberedList,
+    Roll,
+    encode_as,
+    known,
+    words,
+)
 from mcp_junction.catalog.routes import Route, timeout_for
-from mcp_junction.protocol import encode, names
-from mcp_junction.protocol.merged_list import MergedList
-from mcp_junction.protocol.names import Pair, Spelling
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.catalog.scope import Scope
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.merged_list import MergedList, PageCache
+from mcp_junction.protocol.names import Pair, assign
 
-_META = "_meta"
-_NEAREST = 3
-_COMPARED = 200
-_WORD = re.compile(r"[^\W_]+")
+_META: Final = "_meta"
+_NEAREST: Final = 3
+_COMPARED: Final = 200
 
 
-class Offered(NamedTuple):
-    """Something offered, and who offers it."""
+class Visible(msgspec.Struct, frozen=True, eq=False):
+    """What one Scope admits of one kind in one catalog."""
 
-    upstream: Upstream
-    offer: Offer
+    scope: Scope
+    kind: OfferKind
+    roll: Roll
+    mask: bytes
+    """For each number: absent, present, or departed with its server."""
+    fingerprint: bytes
+    """What tells the admitted pairs from those of another Scope."""
+    lists: Mapping[str, NumberedList]
+    """The servers that can be seen."""
+
+    def known(self) -> list[int]:
+        """The numbers of the pairs that are present or departed, in the order of the list."""
+        mask = self.mask
+        return [n for listed in self.lists.values() for n in listed.items if mask[n]]
+
+    def present(self) -> list[int]:
+        """The numbers of the pairs that are present, in the order of the list."""
+        mask = self.mask
+        return [n for listed in self.lists.values() for n in listed.items if mask[n] == PRESENT]
+
+    def count_by_server(self) -> dict[str, int]:
+        """How many items each server has that can be called."""
+        mask = self.mask
+        counts = {
+            key: sum(mask[number] == PRESENT for number in listed.items)
+            for key, listed in self.lists.items()
+        }
+        return {key: count for key, count in counts.items() if count}
 
 
 class View:
@@ -37,250 +78,276 @@ class View:
 
     def __init__(
         self,
-        *,
-        kind: OfferKind,
-        spelling: Spelling,
-        canonical: Spelling,
-        offers: Mapping[Pair, Offered],
-        known: Mapping[Pair, Offered],
-        gone: Mapping[str, Upstream],
+        visible: Visible,
+        history: NameHistory,
         resources: ResourceView,
+        *,
+        own: Sequence[Offer] = (),
         timeout: float,
         page_size: int,
-        held: NameHistory,
-        own: Sequence[Offer] = (),
+        pages: PageCache,
     ) -> None:
-        self._kind = kind
+        self.scope = visible.scope
+        self.mask = visible.mask
         self.own = frozenset(offer.name for offer in own)
         """The names of Junction's own tools, where they are listed instead of the others."""
-        self._spelling = spelling
-        self._canonical = canonical
-        self._offers = offers
-        self._known = known
-        self._gone = gone
-        self._resources = resources
+        self.resources = resources
+        self.history = history
+        self.names: dict[int, str] = {}
+        """The names of pairs that have another than the plain one here."""
+        self.reserved: dict[str, int] = {}
+        """The plain names of newcomers that already meant another pair that was shown."""
+        self._visible = visible
+        self._roll = visible.roll
+        self._plain = history.plain
+        self._own_offers = own
         self._timeout = timeout
         self._page_size = page_size
-        self._own_offers = own
-        self._held = held
-        self._held_changes = held.changes
-        self._is_kept = False
-        self._reserved: dict[str, Pair] = {}
-        self._table = table = names.assign(known, spelling, self.own, held.names, self._is_anothers)
-        here = {name: pair for name, pair in table.items() if pair in offers}
-        self._routes = {name: self._route(pair) for name, pair in here.items()}
-        self._departed = {name: table[name] for name in table.keys() - here.keys()}
+        self._pages = pages
+        self._decided: dict[str, int] = {}
+        self._routes: dict[str, Route] = {}
+        self._decide()
 
-    def is_current(self, held: NameHistory, resources: ResourceView) -> bool:
-        """Whether nothing changed since this view was made, so that it can still be used."""
-        is_same = self._held is held and self._resources is resources
-        return is_same and self._held_changes == held.changes
+    # -- names that are not simply the plain ones
 
-    @property
-    def has_aliases(self) -> bool:
-        """Whether the aliases, names in other spellings, were made."""
-        return "_others" in self.__dict__
+    def _decide(self) -> None:
+        """Name the pairs whose plain name may not be theirs."""
+        numbers = list(self._doubtful())
+        pairs = self._roll.pairs
+        known = ((number, self.history.name_of(number)) for number in numbers)
+        kept = {pairs[number]: name for number, name in known if name is not None}
+        doubtful = [pairs[number] for number in numbers]
+        table = assign(doubtful, self._plain.spelling, self.own, kept, self._is_anothers)
+        for number, name in zip(numbers, table, strict=True):
+            self._decided[name] = number
+            if name != self._plain.names[number]:
+                self.names[number] = name
 
-    def make_aliases(self) -> None:
-        """Make the aliases now, not when one is first used."""
-        self._others  # noqa: B018 - what is cached is made by looking at it
+    def _doubtful(self) -> Iterator[int]:
+        contested, history = self._plain.contested, self.history
+        own = {number for name in self.own for number in self._plain.numbers(name)}
+        is_first = history.is_empty
+        if is_first and not own and not any(contested):
+            return
+        for number in self._visible.known():
+            if contested[number] or number in own or (not is_first and self._is_in_doubt(number)):
+                yield number
 
-    @cached_property
-    def items(self) -> MergedList:
-        """The list, for clients to see."""
-        self.keep()
-        if self._own_offers:
-            listed = [offer.name for offer in self._own_offers]
-            items = [encode.dumps(offer.members) for offer in self._own_offers]
-        else:
-            listed = list(self._routes)
-            items = [self._described(name, route.pair) for name, route in self._routes.items()]
-        return MergedList(self._kind.member, listed, items, self._page_size)
-
-    @cached_property
-    def whole_size(self) -> int:
-        """The bytes of a list of all tools of this view, also when only search is listed."""
-        head = len(self._kind.member) + 7
-        each = (_size(name, self._offers[r.pair].offer) for name, r in self._routes.items())
-        return head + sum(each) + max(0, len(self._routes) - 1)
-
-    def keep(self) -> None:
-        """The names here have been shown: they stay whose they are, in the views that follow."""
-        if not self._is_kept:
-            self._is_kept = True
-            self._held.keep_aliases(self._reserved)
-            self._held.keep(self._table, self._known)
-            self._resources.keep()  # to which tools refer
-
-    def keep_used(self, name: str) -> bool:
-        """Somebody uses a name: it stays whose it is. Whether it is anybody's who is there."""
-        route = self.find(name)
-        if route is not None and route.pair not in self._held.names:
-            used = {each: pair for each, pair in self._table.items() if pair == route.pair}
-            self._held.keep_aliases(self._reserved)
-            self._held.keep(used, self._known)
-        return route is not None
-
-    def find(self, name: str) -> Route | None:
-        """The route of a name in this view's spelling, or in any other that is not ambiguous."""
-        return self._routes.get(name) or (None if name in self.own else self._other(name))
-
-    def former(self, name: str) -> Route | None:
-        """Where a name led, if that server has left; it may be back in a moment."""
-        if name in self.own:
-            return None
-        pair = self._departed.get(name) or self._aliases.get(name) or self._by_hash(name)
-        return self._route(pair) if pair is not None and pair.server in self._gone else None
-
-    def names_of(self, server: str) -> list[str]:
-        """The names under which one server's offers are listed."""
-        self.keep()
-        return [name for name, route in self._routes.items() if route.pair.server == server]
-
-    def spelled(self, pair: Pair) -> str | None:
-        """The name of a pair here, also if its server has left; None when it is not known."""
-        return self._spelled.get(pair)
-
-    def lists(self, pair: Pair) -> bool:
-        """Whether a pair can be seen and called here, under whatever name."""
-        return pair in self._offers
-
-    def described(self, pair: Pair) -> bytes:
-        """A pair that can be called, as a list would describe it."""
-        return self._described(self._spelled[pair], pair)
-
-    def called(self, name: str) -> list[Pair]:
-        """The pairs whose server calls them so; of those that have left only if no other does."""
-        known = self._by_own_name.get(name, [])
-        return [pair for pair in known if pair in self._offers] or known
-
-    @cached_property
-    def _spelled(self) -> dict[Pair, str]:
-        self.keep()
-        return {pair: name for name, pair in self._table.items()}
-
-    @cached_property
-    def _by_own_name(self) -> dict[str, list[Pair]]:
-        table: dict[str, list[Pair]] = {}
-        for pair in self._known:
-            table.setdefault(pair.name, []).append(pair)
-        return table
-
-    def nearest(self, name: str) -> list[str]:
-        """Names like one that is not there."""
-        self.keep()
-        known = self._comparable(name)
-        folded: dict[str, list[str]] = {}
-        for other in known:
-            folded.setdefault(other.casefold(), []).append(other)
-        like = difflib.get_close_matches(name.casefold(), folded, _NEAREST, 0.5)
-        close = [other for each in like for other in folded[each]]
-        tail = name.rpartition(self._spelling.separator)[2]
-        ending = [other for other in known if tail and other.endswith(tail) and other not in close]
-        return (close + ending)[:_NEAREST]
-
-    def _comparable(self, name: str) -> list[str]:
-        """The names worth comparing: that is slow, and a wrong name must not hold up the rest."""
-        if len(self._routes) <= _COMPARED:
-            return list(self._routes)
-        words = _words(name)
-        return heapq.nlargest(_COMPARED, self._words, lambda other: len(self._words[other] & words))
-
-    @cached_property
-    def _words(self) -> dict[str, frozenset[str]]:
-        return {name: _words(name) for name in self._routes}
-
-    def _other(self, name: str) -> Route | None:
-        found = self._others.get(name)
-        if found is None and (pair := self._by_hash(name)) is not None and pair in self._offers:
-            return self._route(pair)
-        return found
-
-    @cached_property
-    def _others(self) -> dict[str, Route]:
-        by_pair = {route.pair: route for route in self._routes.values()}
-        return {name: by_pair[pair] for name, pair in self._aliases.items() if pair in by_pair}
-
-    @cached_property
-    def _aliases(self) -> dict[str, Pair]:
-        """What else means one of the pairs; nothing that is, was or could have been another's."""
-        table = names.aliases(self._ever, self._canonical, self._spelling)
-        for name, owner in self._owners.items():
-            if table.get(name, owner) != owner:
-                del table[name]
-        for pair, others in self._held.aliases.items():
-            table.update(dict.fromkeys(others, pair))
-        table.update(self._reserved)
-        if made_up := {pair for pair in self._known if names.looks_hashed(pair.name)}:
-            for name in [name for name, pair in table.items() if pair in made_up]:
-                if self._hashes.is_anothers(name, table[name]):
-                    del table[name]
-        if len(self._ever) == len(self._known):
-            return table
-        return {name: pair for name, pair in table.items() if pair in self._known}
-
-    @cached_property
-    def _ever(self) -> list[Pair]:
-        """The pairs that are known, and those that were shown and are offered no more."""
-        return [*self._known, *(pair for pair in self._held.names if pair not in self._known)]
-
-    @cached_property
-    def _owners(self) -> dict[str, Pair]:
-        """Whose each name is, also of what is offered no more."""
-        return {**self._held.owners, **self._reserved, **self._table}
+    def _is_in_doubt(self, number: int) -> bool:
+        """Whether a pair was shown under a name of its own, or comes with one that may be another's
+        who was shown."""
+        history, name = self.history, self._plain.names[number]
+        if history.has(number):
+            return history.has_own_name(number)
+        meant = self._roll.meanings.spelled(name)
+        return history.is_reserved(name) or any(other != number for other in meant)
 
     def _is_anothers(self, name: str, pair: Pair) -> bool:
         """Whether what would be the name of a newcomer means another pair that was shown.
 
         If it does so in another spelling, it stays the other's in the views that follow.
         """
-        if self._held.owners.get(name, pair) != pair or self._hashes.is_anothers(name, pair):
-            return True
-        owner = self._spelled_otherwise.find(name) if self._held.names else None
-        if owner is None or owner == pair:
+        number = self._roll.number(pair)
+        owner = self.history.owner(name)
+        if owner is None:
+            owner = self._by_hash(name)
+        if owner is not None or self.history.is_empty:
+            return owner not in (None, number)
+        meant = [other for other in self._roll.meanings.spelled(name) if self.history.has(other)]
+        if len(meant) != 1 or meant[0] == number:
             return False
-        self._reserved[name] = owner
+        self.reserved[name] = meant[0]
         return True
 
-    @cached_property
-    def _spelled_otherwise(self) -> names.Spelled:
-        return names.Spelled(self._held.names, self._canonical, self._spelling)
+    def note(self, only: Pair | None = None) -> None:
+        """Remember in the history that the names here were shown, or the one of a pair alone."""
+        self.history.reserve(self.reserved)
+        offered = known(self.mask)
+        if only is None:
+            self.resources.note()  # to which tools refer
+            self.history.note(offered, self.names, offered)
+        else:
+            number = self._roll.number(only)
+            self.history.note(
+                bytes(each == number for each in range(len(self.mask))), self.names, offered
+            )
 
-    def _by_hash(self, name: str) -> Pair | None:
-        """The pair that a name means by its hash, where it is listed under another."""
-        if name in self._owners:
+    # -- looking up
+
+    def find(self, name: str) -> Route | None:
+        """The route of a name in this view's spelling, or in any other that is not ambiguous."""
+        route = self._routes.get(name)
+        if route is None:
+            number = self._look_up(name)
+            if number is not None and self.mask[number] == PRESENT:
+                route = self._routes[name] = self._route(number)
+        return route
+
+    def find_departed(self, name: str) -> Route | None:
+        """Where a name led, if that server has left; it may be back in a moment."""
+        number = self._look_up(name)
+        is_departed = number is not None and self.mask[number] == DEPARTED
+        return self._route(number) if number is not None and is_departed else None
+
+    def _look_up(self, name: str) -> int | None:
+        """The pair that a name means here, be it present or departed."""
+        if name in self.own:
             return None
-        pair = self._hashes.find(name)
-        return pair if pair in self._known else None
+        owner = self._owner(name)
+        if owner is None:
+            owner = self._by_hash(name)
+        if owner is None:
+            owner = self._by_other_spelling(name)
+        return owner if owner is not None and self._knows(owner) else None
 
-    @cached_property
-    def _hashes(self) -> names.Hashes:
-        return names.Hashes(self._ever, self._canonical, self._spelling)
+    def _owner(self, name: str) -> int | None:
+        """The pair whose name this is, also of those that are offered no more."""
+        for table in (self._decided, self.reserved):
+            if name in table:
+                return table[name]
+        for number in self._plain.numbers(name):
+            if self._knows(number) and number not in self.names:
+                return number
+        return self.history.owner(name)
 
-    def _route(self, pair: Pair) -> Route:
-        upstream, offer = self._known[pair]
+    def _by_hash(self, name: str) -> int | None:
+        """The pair that a name means by its hash, where it is listed under another."""
+        found = filter(self._counts, self._roll.meanings.hashed(name, self._plain.spelling))
+        return _only(found)
+
+    def _by_other_spelling(self, name: str) -> int | None:
+        meant = {*self._roll.meanings.spelled(name), *self._plain.numbers(name)}
+        return _only(filter(self._counts, meant))
+
+    def _knows(self, number: int) -> bool:
+        """Whether a pair is present or departed. The roll may have others that came later."""
+        return number < len(self.mask) and self.mask[number] != ABSENT
+
+    def _counts(self, number: int) -> bool:
+        """Whether a pair is known here, or was shown before."""
+        return self._knows(number) or self.history.has(number)
+
+    def _route(self, number: int) -> Route:
+        pair = self._roll.pairs[number]
+        server = self._visible.lists[pair.server]
+        offer = server.items[number]
         return Route(
-            upstream=upstream,
+            upstream=server.upstream,
             pair=pair,
-            canonical=self._canonical.separator.join(pair),
+            canonical=self._roll.canonical.separator.join(pair),
             raw_name=offer.members["name"],
-            timeout=timeout_for(upstream, self._timeout),
+            timeout=timeout_for(server.upstream, self._timeout),
             headers=offer.headers,
         )
 
-    def _described(self, name: str, pair: Pair) -> bytes:
-        own = self._offers[pair].offer.members
-        if (apart := self._resources.apart) and _META in own:
-            own = {**own, _META: referred(own[_META], pair.server, apart)}
-        return encode.dumps({**own, "name": name})
+    # -- what there is
+
+    def admits(self, pair: Pair) -> bool:
+        """Whether a pair can be seen and called here, under whatever name."""
+        number = self._roll.number(pair)
+        return number is not None and self._is_present(number)
+
+    def _is_present(self, number: int) -> bool:
+        return number < len(self.mask) and self.mask[number] == PRESENT
+
+    def name_of(self, pair: Pair) -> str | None:
+        """The name of a pair here, also if its server has left; None when it is not known."""
+        number = self._roll.number(pair)
+        return self._name(number) if number is not None and self._knows(number) else None
+
+    def _name(self, number: int) -> str:
+        return self.names.get(number) or self._plain.names[number]
+
+    def names_of(self, server: str) -> list[str]:
+        """The names under which one server's items are listed."""
+        pairs = self._roll.pairs
+        return [self._name(n) for n in self._visible.present() if pairs[n].server == server]
+
+    def count_by_server(self) -> dict[str, int]:
+        """The servers of which something can be called here, and how many items each has."""
+        return self._visible.count_by_server()
+
+    def pairs_called(self, name: str) -> list[Pair]:
+        """The pairs whose server calls them so; of those that have left only if no other does."""
+        known = [n for n in self._roll.plain(URIS).numbers(name) if self._knows(n)]
+        found = {n for n in known if self._is_present(n)} or set(known)
+        return [self._roll.pairs[n] for n in self._visible.known() if n in found]
+
+    # -- the list
+
+    @property
+    def items(self) -> MergedList:
+        """The list, for clients to see."""
+        load = self._load_own if self._own_offers else self._load
+        return MergedList(self._visible.kind.member, load, self._pages, self, self._page_size)
+
+    def _load(self) -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
+        present = self._visible.present()
+
+        def encode_items(start: int, end: int) -> Iterator[bytes]:
+            return map(self._encode, present[start:end])
+
+        return list(map(self._name, present)), encode_items
+
+    def _load_own(self) -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
+        items = [encode.dumps(offer.members) for offer in self._own_offers]
+        return [offer.name for offer in self._own_offers], lambda start, end: items[start:end]
+
+    def describe(self, pair: Pair) -> bytes:
+        """A pair that can be called, as a list would describe it."""
+        number = self._roll.number(pair)
+        assert number is not None
+        return self._encode(number)
+
+    def _encode(self, number: int) -> bytes:
+        server = self._roll.pairs[number].server
+        listed = self._visible.lists[server]
+        offer = listed.items[number]
+        apart = self.resources.apart
+        if apart and _META in offer.members:
+            meta = referred(offer.members[_META], server, apart)
+            return encode.dumps({**offer.members, _META: meta, "name": self._name(number)})
+        if number in self.names:
+            return encode_as(self.names[number], offer)
+        return listed.encode(number, self._plain)
+
+    @cached_property
+    def whole_size(self) -> int:
+        """The bytes of a list of all tools of this view, also when only search is listed."""
+        head = len(self._visible.kind.member) + 7
+        present = self._visible.present()
+        return head + sum(map(self._size, present)) + max(0, len(present) - 1)
+
+    def _size(self, number: int) -> int:
+        """The bytes of an item in a list, computed without encoding it."""
+        members = self._visible.lists[self._roll.pairs[number].server].items[number].members
+        named = len(encode.dumps(self._name(number))) - len(members["name"])
+        return named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())
+
+    # -- hints
+
+    def nearest(self, name: str) -> list[str]:
+        """Names like one that is not there."""
+        known = self._comparable(name)
+        folded: dict[str, list[str]] = {}
+        for other in known:
+            folded.setdefault(other.casefold(), []).append(other)
+        like = difflib.get_close_matches(name.casefold(), folded, _NEAREST, 0.5)
+        close = [other for each in like for other in folded[each]]
+        tail = name.rpartition(self._plain.spelling.separator)[2]
+        ending = [other for other in known if tail and other.endswith(tail) and other not in close]
+        return (close + ending)[:_NEAREST]
+
+    def _comparable(self, name: str) -> list[str]:
+        """The names worth comparing: that is slow, and a wrong name must not hold up the rest."""
+        names = list(map(self._name, self._visible.present()))
+        if len(names) <= _COMPARED:
+            return names
+        wanted = words(name)
+        return heapq.nlargest(_COMPARED, names, lambda other: len(words(other) & wanted))
 
 
-def _size(name: str, offer: Offer) -> int:
-    """Compute the bytes of an offer in a list under a name, without encoding it."""
-    members = offer.members
-    named = len(encode.dumps(name)) - len(members["name"])
-    return named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())
-
-
-def _words(name: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(name.lower()))
+def _only(numbers: Iterable[int]) -> int | None:
+    """The only one of some numbers; None if there are several, or none."""
+    found = list(numbers)
+    return found[0] if len(found) == 1 else None

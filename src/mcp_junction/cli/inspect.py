@@ -52,7 +52,7 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
         junction.greet()
         await with_progress(junction, junction.settled())
         catalog = junction.snapshot.catalog
-        view = catalog.view(junction.spelling())
+        view = catalog.show(junction.spelling())
         report = [
             _described(server, sorted(view.names_of(server.key)))
             for server in junction.servers.values()

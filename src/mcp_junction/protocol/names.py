@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,9 +29,6 @@ class Pair(NamedTuple):
 
     server: str
     name: str
-
-
-_NOTHING: Final[Mapping[Pair, str]] = {}
 
 
 class Spelling(msgspec.Struct, frozen=True, cache_hash=True):
@@ -50,12 +47,6 @@ class Spelling(msgspec.Struct, frozen=True, cache_hash=True):
         if self.max_length and len(name) > self.max_length:
             name = self.hashed(name, pair)
         return name
-
-    def could_be(self, name: str) -> bool:
-        """Whether this spelling can make such a name."""
-        if self.prefixed and self.separator not in name:
-            return False
-        return not self.strict or _NOT_STRICT.search(name) is None
 
     def hashed(self, name: str, pair: Pair, attempt: int = 0) -> str:
         """``name``, cut to fit, with a hash of ``pair`` behind it; another for each attempt."""
@@ -83,114 +74,94 @@ def assign(
     pairs: Iterable[Pair],
     spelling: Spelling,
     taken: Collection[str] = (),
-    held: Mapping[Pair, str] = _NOTHING,
+    kept: Mapping[Pair, str] | None = None,
     is_anothers: Callable[[str, Pair], bool] | None = None,
 ) -> dict[str, Pair]:
-    """A name for each pair, no name twice and none of those ``taken``. A pair keeps the name it
-    holds, which no other gets; of the rest, earlier pairs get the plain spelling, unless that
-    ``is_anothers``."""
+    """Give each pair a name, no name twice and none of those ``taken``.
+
+    A pair that has a name in ``kept`` keeps it. Of the others, the earlier get the plain spelling,
+    and the later one with a hash, as does a pair whose name ``is_anothers``.
+    """
     table: dict[str, Pair] = {}
-    others = frozenset(held.values())
+    kept = kept or {}
     for pair in pairs:
-        name = held.get(pair)
+        name = kept.get(pair)
         if name is None or name in taken:
             name = plain = spelling.spell(pair)
             attempt = 0
-            if is_anothers is not None and is_anothers(name, pair):
-                name = spelling.hashed(plain, pair)
             # A server may have taken the hashed name too, on purpose.
-            while name in table or name in others or name in taken:
+            while name in table or name in taken or (is_anothers and is_anothers(name, pair)):
                 name = spelling.hashed(plain, pair, attempt)
                 attempt += 1
         table[name] = pair
     return table
 
 
-def aliases(pairs: Sequence[Pair], *extra: Spelling) -> dict[str, Pair]:
-    """Every other spelling that means exactly one of ``pairs``; what could mean two means none."""
-    table: dict[str, Pair] = {}
-    doubtful: set[str] = set()
-    for spelling in _accepted(*extra):
-        for name, pair in assign(pairs, spelling).items():
-            for meant in (name, spelling.spell(pair)):
-                if table.setdefault(meant, pair) != pair:
-                    doubtful.add(meant)
-    for name in doubtful:
-        del table[name]
-    return table
+class Numbers(dict[str, "int | list[int]"]):
+    """Texts, and the numbers that belong to each: mostly one, so that one takes no list."""
+
+    __slots__ = ()
+
+    def add(self, text: str, number: int) -> None:
+        found = self.setdefault(text, number)
+        if isinstance(found, list):
+            found.append(number)
+        elif found != number:
+            self[text] = [found, number]
+
+    def of(self, text: str) -> Sequence[int]:
+        """The numbers of a text, in the order in which they came."""
+        found = self.get(text)
+        if found is None:
+            return ()
+        return (found,) if isinstance(found, int) else found
 
 
-class Hashes:
-    """Which pair a name means that carries the pair's hash, whether or not it is listed so."""
+class Meanings:
+    """Which pairs of a list a name can mean, in any spelling that a caller may use, or by its hash.
 
-    def __init__(self, pairs: Collection[Pair], *extra: Spelling) -> None:
-        self._all = pairs
-        self._extra = extra
+    A pair is known by its number, its place in the list. The list may grow: what was added is read
+    by the next look-up, or before it with ``catch_up``.
+    """
 
-    def find(self, name: str) -> Pair | None:
-        """The only pair that is meant; None if there is none."""
-        if not looks_hashed(name):
-            return None
-        found = [pair for pair in self._pairs.get(name[-_HASH_DIGITS:], ()) if self._is(name, pair)]
-        return found[0] if len(found) == 1 else None
-
-    def is_anothers(self, name: str, pair: Pair) -> bool:
-        """Whether a name of ``pair`` means another by its hash."""
-        return self.find(name) not in (None, pair)
-
-    @cached_property
-    def _pairs(self) -> dict[str, list[Pair]]:
-        """By their hashes, which are made when a name is the first to look as if it had one."""
-        table: dict[str, list[Pair]] = {}
-        for pair in self._all:
-            table.setdefault(digest(pair), []).append(pair)
-        return table
-
-    @cached_property
-    def _spellings(self) -> set[Spelling]:
-        return _accepted(*self._extra)
-
-    def _is(self, name: str, pair: Pair) -> bool:
-        return any(name == each.hashed(each.spell(pair), pair) for each in self._spellings)
-
-
-class Spelled:
-    """Which pair a name means in any spelling a caller may use. For a few names among many pairs:
-    it takes the name apart every way, and spells the pairs only where that cannot be undone."""
-
-    def __init__(self, pairs: Collection[Pair], *extra: Spelling) -> None:
+    def __init__(self, pairs: Sequence[Pair], *extra: Spelling) -> None:
         self._pairs = pairs
-        spellings = _accepted(*extra)
-        self._separators = {each.separator for each in spellings if each.prefixed}
-        # A name that was cut has a hash, by which it is found.
-        whole = {msgspec.structs.replace(each, max_length=0) for each in spellings}
-        self._lossy = [each for each in whole if each.strict or not each.prefixed]
-        self._tables: dict[Spelling, dict[str, list[Pair]]] = {}
+        self._spellings = _accepted(*extra)
+        self._spelled = Numbers()
+        self._digests = Numbers()
+        self._read = 0
+        self._hashed = 0
 
-    def find(self, name: str) -> Pair | None:
-        """The only pair that is meant; None if there is none."""
-        parts = (pair for separator in self._separators for pair in _splits(name, separator))
-        found = {pair for pair in parts if pair in self._pairs}
-        for spelling in self._lossy:
-            if spelling.could_be(name):
-                found.update(self._spelled(spelling).get(name, ()))
-        return found.pop() if len(found) == 1 else None
+    def spelled(self, name: str) -> Sequence[int]:
+        """The pairs that have this name in some spelling."""
+        deque(self.catch_up(), 0)
+        return self._spelled.of(name)
 
-    def _spelled(self, spelling: Spelling) -> dict[str, list[Pair]]:
-        table = self._tables.get(spelling)
-        if table is None:
-            table = self._tables[spelling] = {}
-            for pair in self._pairs:
-                table.setdefault(spelling.spell(pair), []).append(pair)
-        return table
+    def hashed(self, name: str, *also: Spelling) -> list[int]:
+        """The pairs that have this name with their hash, in some spelling or one of ``also``."""
+        if not looks_hashed(name):
+            return []
+        for number in range(self._hashed, len(self._pairs)):
+            self._digests.add(digest(self._pairs[number]), number)
+        self._hashed = len(self._pairs)
+        spellings = self._spellings.union(also)
+        return [
+            number
+            for number in self._digests.of(name[-_HASH_DIGITS:])
+            if any(_has_hash(name, self._pairs[number], each) for each in spellings)
+        ]
+
+    def catch_up(self) -> Iterator[None]:
+        """Read what was added to the list, a pair at a step."""
+        while self._read < len(self._pairs):
+            for name in {each.spell(self._pairs[self._read]) for each in self._spellings}:
+                self._spelled.add(name, self._read)
+            self._read += 1
+            yield
 
 
-def _splits(name: str, separator: str) -> Iterator[Pair]:
-    """Every pair that is written so with this separator."""
-    at = name.find(separator)
-    while at >= 0:
-        yield Pair(name[:at], name[at + len(separator) :])
-        at = name.find(separator, at + 1)
+def _has_hash(name: str, pair: Pair, spelling: Spelling) -> bool:
+    return name == spelling.hashed(spelling.spell(pair), pair)
 
 
 def looks_hashed(name: str) -> bool:

@@ -48,20 +48,23 @@ def routed(call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
     """The rest of the way for a name that may be a server's."""
     name = call.address.name
     # Its server may have left, and be back in time.
-    call.route = view.find(name) or view.former(name)
-    return following(call) if call.route is not None else _unknown(call, view)
+    call.route = view.find(name) or view.find_departed(name)
+    return following(call) if call.route is not None else _unknown(call)
 
 
 async def _ended(outcome: Outcome) -> Outcome:
     return outcome
 
 
-async def _unknown(call: Call, view: View) -> Outcome:
+async def _unknown(call: Call) -> Outcome:
     absent = _absent(call)
     if absent is not None:
         return absent.unavailable()
     name = _short(call.name)
-    near = view.nearest(name)
+    caller = call.caller
+    near = call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.endpoint).nearest(
+        name
+    )
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     message = f"unknown {call.address.kind.name[:-1]}: {name}{hint}"
     return outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, nearest=near)
@@ -77,7 +80,7 @@ def _absent(call: Call) -> Upstream | None:
         return None
     found = None
     for key, server in call.snapshot.servers.items():
-        if server.error is None or key in catalog.offerings or key in catalog.gone:
+        if server.error is None or catalog.offering(key) is not None:
             continue
         begins = beginnings(key, caller.spelling)
         is_longer = found is None or len(key) > len(found.key)

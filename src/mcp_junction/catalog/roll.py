@@ -1,0 +1,153 @@
+"""Roll: numbers all tools, or all prompts, of a run, and has the name of each in each spelling.
+
+One Roll serves every generation of the catalog and every Scope. What a Scope admits is a *mask*: a
+byte for each number, which says whether the pair is absent, present, or departed with its server.
+So a Scope takes as many bytes as there are tools, and whatever is worked out about a name is worked
+out once. Numbers are only ever added: a catalog that has too many unused ones goes on with another
+Roll (``name_history.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from mcp_junction.catalog.discovery import Offer
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.names import Meanings, Numbers, Pair, Spelling, looks_hashed
+from mcp_junction.upstream.server import Upstream
+
+ABSENT: Final = 0
+PRESENT: Final = 1
+DEPARTED: Final = 2
+_WORD: Final = re.compile(r"[^\W_]+")
+
+
+class PlainNames:
+    """The name of each number of a Roll in one spelling, before any two are told apart."""
+
+    def __init__(self, pairs: Sequence[Pair], spelling: Spelling) -> None:
+        self.spelling = spelling
+        self.names: list[str] = []
+        self.contested = bytearray()
+        """Which numbers share their name with another, or have one that looks like a hashed one."""
+        self._pairs = pairs
+        self._numbers = Numbers()
+
+    def catch_up(self) -> Iterator[None]:
+        """Read what was added to the Roll, a pair at a step."""
+        while (number := len(self.names)) < len(self._pairs):
+            name = self.spelling.spell(self._pairs[number])
+            self.names.append(name)
+            self._numbers.add(name, number)
+            shared = self._numbers.of(name)
+            self.contested.append(len(shared) > 1 or looks_hashed(name))
+            self.contested[shared[0]] |= len(shared) > 1
+            yield
+
+    def numbers(self, name: str) -> Sequence[int]:
+        """The numbers that have this name."""
+        return self._numbers.of(name)
+
+
+class Roll:
+    """The pairs of one kind, by number."""
+
+    def __init__(self, canonical: Spelling, pairs: Iterable[Pair] = ()) -> None:
+        self.canonical = canonical
+        self.pairs = list(pairs)
+        self.meanings = Meanings(self.pairs, canonical)
+        """Which numbers a name can mean in whatever spelling."""
+        self._numbers = {pair: number for number, pair in enumerate(self.pairs)}
+        self._plain: dict[Spelling, PlainNames] = {}
+
+    def number(self, pair: Pair) -> int | None:
+        """The number of a pair, if it has one."""
+        return self._numbers.get(pair)
+
+    def add(self, pair: Pair) -> int:
+        """The number of a pair, which may be new."""
+        number = self._numbers.setdefault(pair, len(self.pairs))
+        if number == len(self.pairs):
+            self.pairs.append(pair)
+        return number
+
+    def plain(self, spelling: Spelling) -> PlainNames:
+        """The names in one spelling."""
+        found = self._table(spelling)
+        deque(found.catch_up(), 0)
+        return found
+
+    def _table(self, spelling: Spelling) -> PlainNames:
+        found = self._plain.get(spelling)
+        if found is None:
+            found = self._plain[spelling] = PlainNames(self.pairs, spelling)
+        return found
+
+    def prepare(self, pairs: Iterable[Pair]) -> Iterator[None]:
+        """Read pairs that are to come, a step at a time, into all that has been used so far."""
+        for pair in pairs:
+            self.add(pair)
+            yield
+        for spelling in list(self._plain):
+            yield from self.prepare_names(spelling)
+
+    def prepare_names(self, spelling: Spelling) -> Iterator[None]:
+        """Spell all names, a step at a time, and every other spelling of them."""
+        yield from self._table(spelling).catch_up()
+        yield from self.meanings.catch_up()
+
+
+class NumberedList:
+    """One server's items of one kind by their numbers, and as bytes under their plain names."""
+
+    __slots__ = ("_encoded", "items", "upstream")
+
+    def __init__(self, upstream: Upstream, pairs: Mapping[Pair, Offer], roll: Roll) -> None:
+        self.upstream = upstream
+        self.items = {roll.add(pair): offer for pair, offer in pairs.items()}
+        self._encoded: dict[Spelling, dict[int, bytes]] = {}
+
+    def encode(self, number: int, names: PlainNames) -> bytes:
+        """An item as a list has it, under its plain name."""
+        encoded = self._encoded.setdefault(names.spelling, {})
+        found = encoded.get(number)
+        if found is None:
+            found = encode_as(names.names[number], self.items[number])
+            encoded[number] = found
+        return found
+
+
+def encode_as(name: str, offer: Offer) -> bytes:
+    """An item of a list, under this name."""
+    return encode.dumps({**offer.members, "name": name})
+
+
+def unite(one: bytes | bytearray, other: bytes | bytearray) -> bytearray:
+    """A mask that has every number that either has. Both are of zeros and ones."""
+    size = max(len(one), len(other))
+    both = int.from_bytes(one, "little") | int.from_bytes(other, "little")
+    return bytearray(both.to_bytes(size, "little"))
+
+
+_ANY: Final = bytes([0, 1, 1]) + bytes(253)
+
+
+def fingerprint(mask: bytes | bytearray) -> bytes:
+    """What tells a mask from all others."""
+    return blake2b(mask, digest_size=16).digest()
+
+
+def known(mask: bytes) -> bytes:
+    """A mask with a one wherever this one has a pair, be it present or departed."""
+    return mask.translate(_ANY)
+
+
+@lru_cache(20_000)
+def words(name: str) -> frozenset[str]:
+    """The words of a name."""
+    return frozenset(_WORD.findall(name.lower()))

@@ -1,0 +1,86 @@
+"""Scope: what one principal sees at one endpoint: the endpoint's selection and its own grants.
+
+A Scope keys everything that is made for a caller: views, routes, what a search admits, hints. Two
+callers who may use everything have the same Scope at the same endpoint. The pairs that a Scope
+admits have a fingerprint, by which equal ones share what is made of them (``roll.py``).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.catalog.kinds import ALL, OfferKind
+from mcp_junction.policy.access import AccessPolicy, Grants
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.names import Pair
+
+
+class Scope(msgspec.Struct, frozen=True, eq=False):
+    """What is visible to a caller. Compared by identity: other grants make another Scope."""
+
+    endpoint: Endpoint
+    grants: Grants | None = None
+    """None admits all that the endpoint shows."""
+    agent: str = ""
+    """Whose names are remembered; empty for all who see everything, who share theirs."""
+    saw_everything: bool = False
+    """Whether the agent could see everything before, and may know those names."""
+
+    def admits(self, kind: OfferKind, pair: Pair) -> bool:
+        """Whether a pair is visible. Endpoints select tools and prompts, and servers otherwise."""
+        endpoint, grants = self.endpoint, self.grants
+        selected = endpoint.admits(pair) if kind.is_named else endpoint.admits_server(pair.server)
+        return selected and (grants is None or grants.admits(kind.capability, pair))
+
+    def admits_server(self, kind: OfferKind, server: str) -> bool:
+        """Whether anything of this kind can be visible of a server."""
+        if not self.endpoint.admits_server(server):
+            return False
+        return self.grants is None or self.grants.admits_server(kind.capability, server)
+
+    def can_see(self, server: str) -> bool:
+        """Whether anything at all can be visible of a server."""
+        return any(self.admits_server(kind, server) for kind in ALL)
+
+    def admits_all(self, kind: OfferKind, server: str) -> bool:
+        """Whether all of a server's items are visible, without a look at each of them."""
+        return self.grants is None and self.endpoint.admits_all(server)
+
+
+@lru_cache(4096)
+def everything_at(endpoint: Endpoint) -> Scope:
+    """The Scope of those who may use all that an endpoint shows."""
+    return Scope(endpoint)
+
+
+OPEN = everything_at(EVERYTHING)
+
+
+class Scopes:
+    """Gives each caller its Scope, by the policy as it is now."""
+
+    __slots__ = ("_made", "_policy", "_saw_everything")
+
+    def __init__(self, policy: AccessPolicy | None = None) -> None:
+        """Without a policy, everybody may use everything."""
+        self._policy = policy
+        self._made: dict[tuple[str, Endpoint], Scope] = {}
+        self._saw_everything: set[str] = set()
+
+    def of(self, principal: Principal, endpoint: Endpoint) -> Scope:
+        """What a principal sees at an endpoint."""
+        if self._policy is None:
+            return everything_at(endpoint)
+        grants = self._policy.grants(principal)
+        agent = f"{principal.role}:{principal.id}"
+        if grants is None:
+            self._saw_everything.add(agent)
+            return everything_at(endpoint)
+        made = self._made.get((agent, endpoint))
+        if made is None or made.grants is not grants:
+            made = Scope(endpoint, grants, agent, agent in self._saw_everything)
+            self._made[agent, endpoint] = made
+        return made
