@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from mcp_junction.config.registration import ServerOptions
 from mcp_junction.redaction.connections import mask_connection, mask_url
 from mcp_junction.skills.embedder import to_floats
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
@@ -19,7 +20,6 @@ _CONVERTED: Final = {
     "connection_config",
     "health_check_url",
     "last_health_check",
-    "timeout_ms",
     "registered_at",
     "connected_at",
     "updated_at",
@@ -94,12 +94,7 @@ class ServerHealth(msgspec.Struct):
     error_message: str | None
 
 
-class Server(ServerHealth):
-    """A server: its definition, with secrets masked, and how it stands.
-
-    ``absent`` is one of an earlier config file that the current one does not name.
-    """
-
+class _DescribedServer(ServerHealth):
     description: str
     transport_type: str
     connection_config: dict[str, Any]
@@ -107,12 +102,21 @@ class Server(ServerHealth):
     tool_count: int
     origin: str
     absent: bool
-    isolation: str
-    pin: str
-    trust_annotations: bool
-    allow_private: bool
-    allow_http: bool
-    timeout_ms: int
+
+
+_ServerWithOptions: Any = msgspec.defstruct(
+    "_ServerWithOptions",
+    [(field.name, field.type) for field in msgspec.structs.fields(ServerOptions)],
+    bases=(_DescribedServer,),
+)
+
+
+class Server(_ServerWithOptions):  # type: ignore[misc]
+    """A server: its definition, with secrets masked, and how it stands.
+
+    ``absent`` is one of an earlier config file that the current one does not name.
+    """
+
     version: int
     registered_at: str | None
     connected_at: str | None
@@ -242,7 +246,6 @@ def server_model(
         connection_config=mask_connection(record.connection_config),
         health_check_url=None if url is None else mask_url(url),
         last_health_check=format_time(record.last_health_check),
-        timeout_ms=record.timeout_ms or 0,
         registered_at=format_time(record.registered_at),
         connected_at=format_time(record.connected_at),
         updated_at=format_time(record.updated_at),

@@ -10,21 +10,23 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mcp_junction.config.registration import (
     CHANGEABLE,
-    LONGEST_TIMEOUT,
     TRANSPORTS,
     ConnectionConfig,
     Registration,
 )
-from mcp_junction.config.servers import ISOLATIONS, PINS
+from mcp_junction.config.servers import OPTIONS
 
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Ref = Annotated[str, Meta(min_length=1, max_length=300)]
 _TYPES: Final[dict[str, Any]] = {
     "name": Name,
     "transport_type": Literal[TRANSPORTS],
-    "isolation": Literal[ISOLATIONS],
-    "pin": Literal[PINS],
-    "timeout_ms": Annotated[int, Meta(ge=0, le=LONGEST_TIMEOUT)],
+    **{name: Literal[option.choices] for name, option in OPTIONS.items() if option.choices},
+    **{
+        name: Annotated[int, Meta(ge=0, le=option.most)]
+        for name, option in OPTIONS.items()
+        if option.most
+    },
 }
 """Constraints of a field beyond its type."""
 

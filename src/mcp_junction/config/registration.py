@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from mcp_junction.config.document import child_path
-from mcp_junction.config.servers import ISOLATIONS, PIN_DEFAULT, PINS, ServerDefinition
+from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import DEFAULTS, Settings, limits_of
 from mcp_junction.config.urls import lowered, read_url
 from mcp_junction.config.variables import expand, is_own_variable, not_set, references
@@ -27,8 +27,7 @@ from mcp_junction.errors import Problem, ProblemCode
 
 TRANSPORTS: Final = ("STDIO", "SSE", "HTTP")
 CHANGEABLE: Final = (
-    "name", "description", "connection_config", "health_check_url", "enabled", "isolation", "pin",
-    "trust_annotations", "allow_private", "allow_http", "timeout_ms",
+    "name", "description", "connection_config", "health_check_url", "enabled", *OPTIONS,
 )  # fmt: skip
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -37,7 +36,6 @@ _HALF: Final = re.compile(rb"\\u[dD][89abAB]|\\u[dD][c-fC-F]")
 _REFERENCE: Final = r"\$\{[^}]*\}|\$[A-Z_][A-Z0-9_]*"
 _MANY: Final = 1_000
 _LONG: Final = 32_768
-LONGEST_TIMEOUT: Final = 24 * 3600 * 1000
 
 
 class ConnectionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,7 +54,18 @@ class ConnectionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
         return "ConnectionConfig(…)"
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of OPTIONS, with their types: of a registration, a record and a REST model."""
+
+    isolation: str = OPTIONS["isolation"].default
+    pin: str = OPTIONS["pin"].default
+    trust_annotations: bool = False
+    allow_private: bool = False
+    allow_http: bool = False
+    timeout_ms: int = 0
+
+
+class Registration(ServerOptions, frozen=True):
     """A server as an administrator registers it."""
 
     name: str
@@ -66,12 +75,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     auto_connect: bool = True
     health_check_url: str | None = None
     enabled: bool = True
-    isolation: str = ISOLATIONS[0]
-    pin: str = PIN_DEFAULT
-    trust_annotations: bool = False
-    allow_private: bool = False
-    allow_http: bool = False
-    timeout_ms: int = 0
 
 
 def parse_body(body: bytes) -> tuple[Any, list[Problem]]:
@@ -160,14 +163,12 @@ def definition_of(
         url=filled(getattr(config, url) or "", f"{root}.{url}"),
         headers=each(config.headers, "headers"),
         variables=used,
-        timeout_ms=registration.timeout_ms,
         restart=True,
-        isolation=registration.isolation,
-        allow_private=registration.allow_private,
-        allow_http=registration.allow_http,
-        pin=registration.pin,
         limits=limits_of(settings),
         is_registered=True,
+    )
+    definition = definition._replace(
+        **{name: getattr(registration, name) for name in definition.options}
     )
     if missing:
         definition = definition._replace(
@@ -199,12 +200,12 @@ class _Checked:
             self._wrong("$.name", "must not look like an id")
         if made.transport_type not in TRANSPORTS:
             self._wrong("$.transport_type", f"must be one of {', '.join(TRANSPORTS)}")
-        if made.isolation not in ISOLATIONS:
-            self._wrong("$.isolation", f"must be one of {', '.join(ISOLATIONS)}")
-        if made.pin not in PINS:
-            self._wrong("$.pin", f"must be one of {', '.join(PINS)}")
-        if not 0 <= made.timeout_ms <= LONGEST_TIMEOUT:
-            self._wrong("$.timeout_ms", "must be milliseconds: 0 (none) up to a day")
+        for name, option in OPTIONS.items():
+            value = getattr(made, name)
+            if option.choices and value not in option.choices:
+                self._wrong(f"$.{name}", f"must be one of {', '.join(option.choices)}")
+            if option.most and not 0 <= value <= option.most:
+                self._wrong(f"$.{name}", "must be milliseconds: 0 (none) up to a day")
         if made.health_check_url is not None:
             self._url(made.health_check_url, "$.health_check_url", filled=True)
 

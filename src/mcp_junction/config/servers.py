@@ -1,4 +1,8 @@
-"""ServerDefinition: one entry of ``mcpServers``, checked and expanded.
+"""ServerDefinition: one server, checked and expanded; OPTIONS: what an operator may set for it.
+
+OPTIONS is the one table of a server's options. The config file and REST are read and checked by it;
+``config/registration.py`` has the same fields with their types, which the record in the store and
+the REST models take from there.
 
 The checks here say what is wrong, where, and never quote a value: it may be a secret. What keys of
 other clients mean is in ``config/client_keys.py``; keys that nobody knows are ignored.
@@ -19,7 +23,36 @@ from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
 PINS = ("off", "warn", "strict")
-PIN_DEFAULT = "warn"
+LONGEST_TIMEOUT = 24 * 3600 * 1000
+
+
+class ServerOption(NamedTuple):
+    """What an option may be, and where it is read."""
+
+    default: Any
+    """Has the option's type: text, a flag or a whole number."""
+    choices: tuple[str, ...] = ()
+    most: int = 0
+    file_key: str = ""
+    """Its name in the config file, if that is another."""
+    file_default: Any = None
+    """Its default in the config file, if that is another."""
+    is_in_file: bool = True
+    is_common: bool = False
+    """Whether other clients have it, too: then it is also read outside of ``junction``."""
+    reconnects: bool = False
+    """Whether a change of it needs a new connection."""
+
+
+OPTIONS: Mapping[str, ServerOption] = {
+    "isolation": ServerOption(ISOLATIONS[0], ISOLATIONS, reconnects=True),
+    "pin": ServerOption("warn", PINS),
+    "trust_annotations": ServerOption(False, is_in_file=False),
+    # Who writes the file is who runs the program: nothing to protect, unless they say so.
+    "allow_private": ServerOption(False, file_default=True, reconnects=True),
+    "allow_http": ServerOption(False, file_default=True, reconnects=True),
+    "timeout_ms": ServerOption(0, most=LONGEST_TIMEOUT, file_key="timeout", is_common=True),
+}
 
 _CONNECTING = ("command", "args", "env", "cwd", "url", "headers")
 _TRANSPORTS = {
@@ -45,11 +78,11 @@ class ServerDefinition(NamedTuple):
     headers: Mapping[str, str] = {}
     timeout_ms: int = 0
     restart: bool | None = None
-    isolation: str = "shared"
+    isolation: str = OPTIONS["isolation"].default
     tools: ToolSelection | None = None
     allow_private: bool = False
     allow_http: bool = False
-    pin: str = PIN_DEFAULT
+    pin: str = OPTIONS["pin"].default
     limits: Limits = GENEROUS
     variables: Mapping[str, str] = {}
     """The variables that it was expanded with: what they hold may be a secret."""
@@ -63,6 +96,11 @@ class ServerDefinition(NamedTuple):
     """How to reach it as the config file has it, with its variables not replaced: to be shown."""
     is_registered: bool = False
     """Whether it was registered at run time: what it may do is judged more strictly."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its values of OPTIONS, as far as it has them."""
+        return {name: getattr(self, name) for name in OPTIONS if name in self._fields}
 
     @property
     def runs_once(self) -> bool:
@@ -116,17 +154,10 @@ class EntryReader:
         definition = ServerDefinition(
             key=self.key,
             transport=transport,
-            timeout_ms=self._number(_first_with("timeout", everything), "timeout"),
+            **self._options(own, everything),
             restart=self._restart(_first_with("restart", own)),
-            isolation=self._choice(
-                _first_with("isolation", own), "isolation", ISOLATIONS, ISOLATIONS[0]
-            ),
             tools=self._tools(_first_with("tools", own), entry),
-            # Who writes the file is who runs the program: nothing to protect, unless they say so.
-            allow_private=self._flag(_first_with("allow_private", own), "allow_private", True),
-            allow_http=self._flag(_first_with("allow_http", own), "allow_http", True),
             limits=self._limits(_first_with("limits", own), settings),
-            pin=self._choice(_first_with("pin", own), "pin", PINS, PIN_DEFAULT),
             **(self._process(entry) if transport == "stdio" else self._remote(entry)),
             variables={
                 name: value
@@ -257,8 +288,26 @@ class EntryReader:
         self._wrong(extra.path, "must be an object")
         return Options({}, extra.path)
 
-    def _number(self, options: Options, name: str) -> int:
-        value = options.values.get(name, 0)
+    def _options(self, own: list[Options], everything: list[Options]) -> dict[str, Any]:
+        """Read what OPTIONS names."""
+        found: dict[str, Any] = {}
+        for name, option in OPTIONS.items():
+            if option.is_in_file:
+                key = option.file_key or name
+                where = _first_with(key, everything if option.is_common else own)
+                found[name] = self._option(where, key, option)
+        return found
+
+    def _option(self, where: Options, key: str, option: ServerOption) -> Any:
+        default = option.default if option.file_default is None else option.file_default
+        if option.choices:
+            return self._choice(where, key, option.choices, default)
+        if isinstance(default, bool):
+            return self._flag(where, key, default)
+        return self._number(where, key, default)
+
+    def _number(self, options: Options, name: str, default: int) -> int:
+        value = options.values.get(name, default)
         if type(value) is not int or value < 0:
             self._wrong(child_path(options.path, name), "must be a whole number of milliseconds")
             return 0

@@ -21,7 +21,7 @@ import msgspec
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import Endpoint, named_sets
 from mcp_junction.config.load import Config
-from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import Settings, changed_settings
 from mcp_junction.errors import (
     AlreadyExists,
@@ -33,9 +33,14 @@ from mcp_junction.errors import (
 )
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.definitions import CONNECTING, FILE, file_fields, file_record
+from mcp_junction.registry.definitions import (
+    CONNECTING,
+    FILE,
+    check_version,
+    file_fields,
+    file_record,
+)
 from mcp_junction.registry.member import Member
-from mcp_junction.registry.rules import check_version
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.store.store import Store
 from mcp_junction.upstream.state import ServerState
@@ -43,8 +48,10 @@ from mcp_junction.upstream.state import ServerState
 log = logging.getLogger("mcp_junction.registry")
 
 _AT_ONCE: Final = 4
-_SOFT: Final = frozenset({"timeout_ms", "tools", "pin", "id"})
-"""What of a definition can change under a link that stays."""
+_SOFT: Final = frozenset(
+    {"id", "tools"} | {name for name, option in OPTIONS.items() if not option.reconnects}
+)
+"""Fields of a definition that can change under a link that stays."""
 
 
 class Reloaded(msgspec.Struct, frozen=True):

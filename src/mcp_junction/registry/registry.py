@@ -30,6 +30,10 @@ from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import (
     CONNECTING,
     FILE,
+    change_of,
+    check,
+    check_new,
+    check_version,
     definition_for,
     fields_of,
     record_of,
@@ -37,7 +41,6 @@ from mcp_junction.registry.definitions import (
 from mcp_junction.registry.inspection import without_kept_back
 from mcp_junction.registry.member import Member, decision_of
 from mcp_junction.registry.metrics import State, metrics_of, state_of
-from mcp_junction.registry.rules import change_of, check, check_new, check_version
 from mcp_junction.registry.server_lifecycle import ServerLifecycle
 from mcp_junction.registry.skills import SkillChanges
 from mcp_junction.registry.tool_storage import stored_lists, stored_offers

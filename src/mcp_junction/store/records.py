@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 
+from mcp_junction.config.registration import ServerOptions
 
-class ServerRecord(msgspec.Struct, frozen=True):
+
+class ServerRecord(ServerOptions, frozen=True):
     """A registered server: its definition (with a version), and how it stands (without)."""
 
     id: str
@@ -24,12 +26,6 @@ class ServerRecord(msgspec.Struct, frozen=True):
     health_check_url: str | None = None
     enabled: bool = True
     origin: str = "api"
-    isolation: str = "shared"
-    pin: str = "warn"
-    trust_annotations: bool = False
-    allow_private: bool = False
-    allow_http: bool = False
-    timeout_ms: int | None = None
     server_version: str | None = None
     capabilities: Any = None
     version: int = 1
@@ -59,14 +55,9 @@ DEFINING = frozenset(
         "connection_config",
         "health_check_url",
         "enabled",
-        "isolation",
-        "pin",
-        "trust_annotations",
-        "allow_private",
-        "allow_http",
-        "timeout_ms",
         "server_version",
         "capabilities",
+        *ServerOptions.__struct_fields__,
     }
 )
 """What an operator changes in a server: each change is a new version."""

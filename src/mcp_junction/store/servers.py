@@ -26,19 +26,12 @@ SERVERS_TABLE = Table(
     "servers",
     ServerRecord,
     json={"capabilities"},
-    flags={
-        "enabled",
-        "trust_annotations",
-        "allow_private",
-        "allow_http",
-        "reachable",
-        "authenticated",
-        "healthy",
-    },
+    flags=[f.name for f in msgspec.structs.fields(ServerRecord) if f.type in (bool, bool | None)],
 )
 SERVERS_TOPIC = "servers"
 _CONFIG = SERVERS_TABLE.columns.index("connection_config")
 _URL = SERVERS_TABLE.columns.index("health_check_url")
+_TIMEOUT = SERVERS_TABLE.columns.index("timeout_ms")
 _SEALED = "sealed:"
 """Before a sealed text, in base64, in a column of text."""
 _BY_ID_OR_NAME = (
@@ -270,6 +263,7 @@ class Servers:
 
     def _record(self, row: Row) -> ServerRecord:
         values = list(row)
+        values[_TIMEOUT] = values[_TIMEOUT] or 0  # older versions have stored NULL for none
         try:
             values[_CONFIG] = self._opened(row[0], row[_CONFIG])
             values[_URL] = self._opened_url(row[0], row[_URL])
