@@ -19,7 +19,7 @@ from mcp_junction.catalog.name_history import URIS, NameHistories
 from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
-from mcp_junction.catalog.scope import OPEN, Scope, everything_at
+from mcp_junction.catalog.scope import OPEN, Scope, admit_all, everything_at
 from mcp_junction.catalog.tokens import ListedTokens
 from mcp_junction.catalog.view import View, Visible
 from mcp_junction.config.settings import ALL, SEARCH
@@ -236,7 +236,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         """Tools or prompts under ``spelling``, as one Scope has them."""
         if isinstance(scope, Endpoint):
             scope = everything_at(scope)
-        place = _place(spelling, kind, scope)
+        place = spelling, kind, scope.endpoint, scope.agent
         found = self._views.get(place)
         if found is None or found.scope is not scope:
             visible = self._visible(scope, kind)
@@ -262,11 +262,10 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         place = _place(URIS, RESOURCES, scope)
         found = self._views.get(place)
         if found is None or found.scope is not scope:
-            places = [key for key in self.order if scope.admits_server(RESOURCES, key)]
-            known = self._all()
+            places = [key for key in self.order if scope.of(RESOURCES, key)]
             found = self._views[place] = ResourceView(
                 scope,
-                [known[key] for key in known if scope.admits_server(RESOURCES, key)],
+                [offering for key, offering in self._all().items() if scope.of(RESOURCES, key)],
                 self.offerings,
                 self.histories,
                 timeout=self.timeout,
@@ -286,15 +285,19 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     def _visible(self, scope: Scope, kind: OfferKind) -> Visible:
         roll = self.histories.roll(kind, self.canonical)
-        keys = [key for key in self._all() if scope.admits_server(kind, key)]
-        lists = {key: self._list(key, kind) for key in keys}
+        admitting = {key: scope.of(kind, key) for key in self._all()}
+        lists = {key: self._list(key, kind) for key, admits in admitting.items() if admits}
         mask = bytearray(len(roll.pairs))
         for key, listed in lists.items():
             state = PRESENT if key in self.offerings else DEPARTED
-            is_whole = scope.admits_all(kind, key)
-            for number in listed.items:
-                if is_whole or scope.admits(kind, roll.pairs[number]):
+            admits = admitting[key]
+            if admits is admit_all:
+                for number in listed.items:
                     mask[number] = state
+            elif admits is not None:
+                for number, offer in listed.items.items():
+                    if admits(offer.name):
+                        mask[number] = state
         mark = fingerprint(mask)
         shared = self._masks.setdefault((kind, mark), bytes(mask))
         return Visible(scope, kind, roll, shared, mark, lists)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 
-class OfferKind(NamedTuple):
+class OfferKind(msgspec.Struct, frozen=True, eq=False):
     """One kind of offer."""
 
     name: str

@@ -232,10 +232,8 @@ class ResourceView:
                 self._add_template(upstream, offer, is_present)
 
     def _admitted(self, offering: Offering, kind: OfferKind) -> Iterator[Offer]:
-        key = offering.upstream.key
-        for offer in offering.of(kind):
-            if self.scope.admits(kind, Pair(key, offer.name)):
-                yield offer
+        admits = self.scope.of(kind, offering.upstream.key)
+        return (offer for offer in offering.of(kind) if admits is not None and admits(offer.name))
 
     @property
     def items(self) -> MergedList:

@@ -13,7 +13,7 @@ import msgspec
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.kinds import ALL, OfferKind
-from mcp_junction.policy.access import AccessPolicy, Grants
+from mcp_junction.policy.access import AccessPolicy, Admits, Grants
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 
@@ -29,25 +29,32 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
     saw_everything: bool = False
     """Whether the agent could see everything before, and may know those names."""
 
-    def admits(self, kind: OfferKind, pair: Pair) -> bool:
-        """Whether a pair is visible. Endpoints select tools and prompts, and servers otherwise."""
-        endpoint, grants = self.endpoint, self.grants
-        selected = endpoint.admits(pair) if kind.is_named else endpoint.admits_server(pair.server)
-        return selected and (grants is None or grants.admits(kind.capability, pair))
+    def of(self, kind: OfferKind, server: str) -> Admits | None:
+        """What is visible of a server: says so of each name; None if nothing can be.
 
-    def admits_server(self, kind: OfferKind, server: str) -> bool:
-        """Whether anything of this kind can be visible of a server."""
-        if not self.endpoint.admits_server(server):
-            return False
-        return self.grants is None or self.grants.admits_server(kind.capability, server)
+        Endpoints select tools and prompts by name, and everything else by server.
+        """
+        endpoint, grants = self.endpoint, self.grants
+        if not endpoint.admits_server(server):
+            return None
+        granted = admit_all if grants is None else grants.of(kind.capability, server)
+        if granted is None or not kind.is_named or endpoint.admits_all(server):
+            return granted
+        return lambda name: granted(name) and endpoint.admits(Pair(server, name))
+
+    def admits(self, kind: OfferKind, pair: Pair) -> bool:
+        """Whether a pair is visible."""
+        admits = self.of(kind, pair.server)
+        return admits is not None and admits(pair.name)
 
     def can_see(self, server: str) -> bool:
         """Whether anything at all can be visible of a server."""
-        return any(self.admits_server(kind, server) for kind in ALL)
+        return any(self.of(kind, server) is not None for kind in ALL)
 
-    def admits_all(self, kind: OfferKind, server: str) -> bool:
-        """Whether all of a server's items are visible, without a look at each of them."""
-        return self.grants is None and self.endpoint.admits_all(server)
+
+def admit_all(_: str) -> bool:
+    """Say that any name is admitted."""
+    return True
 
 
 @lru_cache(4096)

@@ -6,25 +6,24 @@ whether a role may call at all is another question (``principal.py``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol.names import Pair
+
+Admits = Callable[[str], bool]
+"""Says whether the name or URI of one server's item is admitted."""
 
 
 class Grants(Protocol):
     """What one principal may use. A change makes another object, so that this one never changes.
 
-    ``kind`` is ``tools``, ``prompts`` or ``resources``; a pair is a server's key, and the name or
-    URI that the server itself uses.
+    ``kind`` is ``tools``, ``prompts`` or ``resources``, and names are those that a server itself
+    uses.
     """
 
-    def admits(self, kind: str, pair: Pair) -> bool:
-        """Whether it may use this."""
-        ...
-
-    def admits_server(self, kind: str, server: str) -> bool:
-        """Whether it may use anything of a server, whatever that offers."""
+    def of(self, kind: str, server: str) -> Admits | None:
+        """What it may use of a server: says of each name whether it may; None if nothing."""
         ...
 
 
