@@ -43,7 +43,7 @@ from mcp_junction.sessions.server_messages import ServerMessages
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen, StatelessClient, subscribed
 from mcp_junction.tasks import Supervision, TaskScope
-from mcp_junction.upstream.connect_policy import ATTEMPTS, policy_for
+from mcp_junction.upstream.connect_policy import MAX_CONNECTING, policy_for
 from mcp_junction.upstream.events import ServerListeners, ServerSink, log_change
 from mcp_junction.upstream.events import log as telemetry
 from mcp_junction.upstream.headstart import Headstart
@@ -87,10 +87,10 @@ class Junction:
         self._opening = LinkOpener(
             self.settings, self.environ, config.identity, self._warden, self.stalls
         )
-        attempts = asyncio.Semaphore(ATTEMPTS) if supervised else None
+        slots = asyncio.Semaphore(MAX_CONNECTING) if supervised else None
         self.junction_id = os.urandom(8).hex()
         restart = supervised or self.settings.restart
-        self._terms = restart, attempts, self.tasks.supervision, self.junction_id
+        self._connect_terms = restart, slots, self.tasks.supervision, self.junction_id
         self._deadlines = Deadlines(self.clock)
         self.clients = ConnectedClients()
         self.messages = ServerMessages(self.clients, self.tasks)
@@ -154,7 +154,7 @@ class Junction:
             listeners=ServerListeners(
                 sink, (self.live_catalog.discover, self.messages.remind), self.messages
             ),
-            terms=policy_for(definition, self.settings, *self._terms),
+            policy=policy_for(definition, self.settings, *self._connect_terms),
             clock=self.clock,
         )
 

@@ -128,7 +128,7 @@ class ServerError(JunctionError):
         super().__init__(f"server {server!r} failed during {phase}: {message}")
 
     def with_message(self, message: str, stderr_tail: str) -> ServerError:
-        """The same failure in other words."""
+        """Make a copy with another message and stderr tail."""
         return type(self)(
             self.server,
             self.phase,
@@ -139,8 +139,8 @@ class ServerError(JunctionError):
         )
 
     @property
-    def account(self) -> str:
-        """What it says, with the end of what the server wrote to stderr."""
+    def report(self) -> str:
+        """The message with the end of the server's stderr."""
         tail = [f"    {line}" for line in self.stderr_tail.strip().splitlines()[-20:]]
         return "\n".join([str(self), "  its stderr ends with:", *tail] if tail else [str(self)])
 

@@ -166,7 +166,7 @@ async def test_a_call_is_not_held_up_beyond_its_end_by_the_question_of_which_era
     await client.world.clock.advance(0)
     assert running.done()
     assert (await running).code == CALL_TIMEOUT
-    await client.server._extra_links.close(0.0)
+    await client.server.extra_links.close(0.0)
 
 
 @pytest.mark.parametrize("said", [[], None, 5, "q1"])

@@ -222,7 +222,7 @@ async def test_the_time_a_call_took_is_in_its_event():
 
 async def test_a_call_waits_for_a_supervised_server_that_was_lost_moments_ago():
     one = FakeUpstream(
-        "one", connected=False, terms=ConnectPolicy(start_timeout=BOUND, restart=True)
+        "one", connected=False, policy=ConnectPolicy(start_timeout=BOUND, restart=True)
     )
     world = World(one)
     life = world.tasks.spawn(one.run())

@@ -273,7 +273,7 @@ async def test_a_list_ends_after_a_minute_and_says_so():
 
 async def test_only_a_junction_is_told_that_a_junction_reads_its_lists():
     upstream = serving(tools("a", cursor="1"), tools("b"))
-    upstream.terms = msgspec.structs.replace(upstream.terms, junction_id="here")
+    upstream.policy = msgspec.structs.replace(upstream.policy, junction_id="here")
     upstream.greeting = msgspec.structs.replace(upstream.greeting, junction_id="there")
     await found(upstream)
     mark = {"_meta": {"junction/id": "here"}}
@@ -285,7 +285,7 @@ async def test_only_a_junction_is_told_that_a_junction_reads_its_lists():
 @pytest.mark.parametrize("reaches", [["there", "here"], ["there"], "here", [5], None])
 async def test_a_junction_that_leads_back_is_refused(reaches):
     upstream = serving({**tools("a"), "_meta": {"junction/reaches": reaches}})
-    upstream.terms = msgspec.structs.replace(upstream.terms, junction_id="here")
+    upstream.policy = msgspec.structs.replace(upstream.policy, junction_id="here")
     upstream.greeting = msgspec.structs.replace(upstream.greeting, junction_id="there")
     if reaches == ["there", "here"]:
         with pytest.raises(CircularError, match="leads back"):

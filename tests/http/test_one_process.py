@@ -52,7 +52,7 @@ async def test_in_the_service_it_runs_once_in_its_newest_era(serving, starts):
     older.respond(await older.heard("elicitation/create"), {"action": "decline"})
     assert said((await older.answer(call))["result"]) == {"action": "decline"}
     assert count(starts) == 1
-    assert gateway.junction.servers["p"].extra_links == []
+    assert gateway.junction.servers["p"].extra_links.every == []
 
 
 async def test_in_the_service_a_stateless_client_asks_it_as_it_is(serving, starts):

@@ -88,7 +88,7 @@ async def test_an_upstream_can_live_its_own_life_on_fake_links(restart: bool) ->
         script=greets(["t"]),
         connected=False,
         listeners=listeners_to(lambda event: states.append(event.state)),
-        terms=ConnectPolicy(start_timeout=1, restart=restart),
+        policy=ConnectPolicy(start_timeout=1, restart=restart),
         clock=SystemClock(),
     )
     tasks = TaskScope("test")

@@ -60,7 +60,7 @@ async def living(
         listeners=listeners_to(asking.note, asking),
         clock=clock,
         hello=Hello(prefers=prefers),
-        terms=ConnectPolicy(start_timeout=BOUND, restart=True),
+        policy=ConnectPolicy(start_timeout=BOUND, restart=True),
         transport="http",  # a program that is shared has no twins
     )
     life = asyncio.create_task(upstream.run())
@@ -119,7 +119,7 @@ async def test_a_server_of_both_eras_gets_a_twin_when_the_other_one_is_first_wan
         assert upstream.speaks(other) is True
         assert len(upstream.links) == 2
         assert await upstream.for_era(other) is one
-        assert upstream.extra_links == [one]
+        assert list(upstream.extra_links) == [one]
     assert one.state is ServerState.DISCONNECTED
 
 
@@ -184,8 +184,8 @@ async def test_isolation_is_for_the_handshake_era():
         assert twin is not old
         assert twin.link.era is OLD
         assert set(upstream.extra_links) == {old, twin}
-        upstream.end_session(session)
-        assert upstream.extra_links == [old]
+        upstream.extra_links.end_session(session)
+        assert list(upstream.extra_links) == [old]
         await until(upstream, is_gone(twin))
 
 
@@ -195,17 +195,17 @@ async def test_isolation_is_for_the_handshake_era():
 async def test_those_who_share_a_key_share_a_twin():
     async with living([OLD]) as upstream:
         hello = Hello(capabilities=b'{"roots":{}}')
-        one = await connected(upstream.pooled(("ann", "roots"), hello))
-        assert upstream.pooled(("ann", "roots"), hello) is one
+        one = await connected(upstream.extra_links.pooled(("ann", "roots"), hello))
+        assert upstream.extra_links.pooled(("ann", "roots"), hello) is one
         assert json.loads(upstream.wire.flights[0].params)["capabilities"] == {"roots": {}}
-        other = await connected(upstream.pooled(("bob", "roots"), hello))
+        other = await connected(upstream.extra_links.pooled(("bob", "roots"), hello))
         assert other is not one
         assert openings(upstream)[1:] == [["initialize"], ["initialize"]]
 
 
 async def test_a_pooled_twin_asks_nobody_and_tells_nobody():
     async with living([OLD]) as upstream:
-        twin = await connected(upstream.pooled("k", Hello()))
+        twin = await connected(upstream.extra_links.pooled("k", Hello()))
         question = Frame("2.0", method="roots/list")
         assert (await upstream.on_request(question)).kind is OutcomeKind.RESULT
         assert (await twin.on_request(question)).kind is OutcomeKind.ERROR
@@ -215,13 +215,15 @@ async def test_a_pooled_twin_asks_nobody_and_tells_nobody():
 
 async def test_the_idle_one_that_was_used_least_recently_makes_room():
     async with living([OLD]) as upstream:
-        extra_links = [await connected(upstream.pooled(key, Hello())) for key in range(MAX_POOLED)]
+        extra_links = [
+            await connected(upstream.extra_links.pooled(key, Hello())) for key in range(MAX_POOLED)
+        ]
         busy = new_flight("tools/call")
         extra_links[0].link.send(busy)
-        upstream.pooled(1, Hello())  # so that 2 is the one
-        assert await connected(upstream.pooled("new", Hello())) not in extra_links
-        assert upstream.pooled(0, Hello()) is extra_links[0]
-        assert upstream.pooled(1, Hello()) is extra_links[1]
+        upstream.extra_links.pooled(1, Hello())  # so that 2 is the one
+        assert await connected(upstream.extra_links.pooled("new", Hello())) not in extra_links
+        assert upstream.extra_links.pooled(0, Hello()) is extra_links[0]
+        assert upstream.extra_links.pooled(1, Hello()) is extra_links[1]
         await until(upstream, is_gone(extra_links[2]))
         assert not busy.future.done()
 
@@ -229,16 +231,18 @@ async def test_the_idle_one_that_was_used_least_recently_makes_room():
 async def test_when_all_of_them_work_there_is_no_further_one():
     async with living([OLD]) as upstream:
         for key in range(MAX_POOLED):
-            (await connected(upstream.pooled(key, Hello()))).link.send(new_flight("tools/call"))
-        assert upstream.pooled("new", Hello()) is None
-        assert upstream.pooled(0, Hello()) is not None
+            (await connected(upstream.extra_links.pooled(key, Hello()))).link.send(
+                new_flight("tools/call")
+            )
+        assert upstream.extra_links.pooled("new", Hello()) is None
+        assert upstream.extra_links.pooled(0, Hello()) is not None
 
 
 async def test_a_pooled_twin_that_nobody_uses_is_ended():
     clock = FakeClock()
     async with living([OLD], clock=clock) as upstream:
-        idle = await connected(upstream.pooled("idle", Hello()))
-        busy = await connected(upstream.pooled("busy", Hello()))
+        idle = await connected(upstream.extra_links.pooled("idle", Hello()))
+        busy = await connected(upstream.extra_links.pooled("busy", Hello()))
         flight = new_flight("tools/call")
         busy.link.send(flight)
         for _ in itertools.repeat(None, 6):
@@ -255,6 +259,6 @@ async def test_a_pooled_twin_that_nobody_uses_is_ended():
 async def test_a_key_whose_twin_was_ended_gets_another():
     clock = FakeClock()
     async with living([OLD], clock=clock) as upstream:
-        first = await connected(upstream.pooled("k", Hello()))
+        first = await connected(upstream.extra_links.pooled("k", Hello()))
         await clock.advance(IDLE_AFTER * 2)
-        assert (await connected(upstream.pooled("k", Hello()))) is not first
+        assert (await connected(upstream.extra_links.pooled("k", Hello()))) is not first

@@ -55,7 +55,7 @@ class Server:
             connected=False,
             listeners=listeners_to(self.ear.note, self.ear),
             era=Era.STATELESS,
-            terms=ConnectPolicy(start_timeout=BOUND, restart=True, name="hub", version="9"),
+            policy=ConnectPolicy(start_timeout=BOUND, restart=True, name="hub", version="9"),
         )
         self.news = asyncio.Event()
 

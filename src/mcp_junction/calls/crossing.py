@@ -168,7 +168,10 @@ class Crossing:
         caller = call.caller
         hello = caller.hello()
         alone = (caller.endpoint.name, hello.client) if server.is_isolated else None
-        return server.pooled((caller.principal, hello.capabilities, alone), hello) or server
+        return (
+            server.extra_links.pooled((caller.principal, hello.capabilities, alone), hello)
+            or server
+        )
 
     # -- stateless on both sides
 

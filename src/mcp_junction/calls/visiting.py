@@ -87,7 +87,11 @@ class Visiting:
             early = await self._taken_up(call, route, params)
         except StateError as error:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
-        if early is None and call.level is not None and upstream.level != LOG_LEVELS[call.level]:
+        if (
+            early is None
+            and call.level is not None
+            and upstream.log_level != LOG_LEVELS[call.level]
+        ):
             # What it says below that is filtered.
             await wait_unless(call.ending, upstream.set_log_level(LOG_LEVELS[call.level]))
         return early

@@ -156,13 +156,13 @@ async def _read_page(
 def _list_meta(upstream: Upstream) -> dict[str, Any]:
     """Return the ``_meta`` of a list request to another Junction; nothing for other servers."""
     is_junction = upstream.greeting is not None and upstream.greeting.junction_id
-    return {"_meta": cycles.id_meta(upstream.terms.junction_id)} if is_junction else {}
+    return {"_meta": cycles.id_meta(upstream.policy.junction_id)} if is_junction else {}
 
 
 def _check_cycle(upstream: Upstream, meta: Raw | None) -> None:
     """Note which Junctions are behind a server. Raises CircularError when this one is."""
     upstream.condition.reachable_junctions = reachable = cycles.reachable_in(meta)
-    if upstream.terms.junction_id in reachable:
+    if upstream.policy.junction_id in reachable:
         raise circular_error(upstream.key)
 
 

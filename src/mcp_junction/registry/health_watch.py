@@ -100,4 +100,4 @@ class HealthWatch:
         if verdict is HealthVerdict.FAILED:
             member.upstream.give_up(facts.detail)
         else:
-            member.upstream.judged(well=verdict is HealthVerdict.HEALTHY)
+            member.upstream.set_health(is_well=verdict is HealthVerdict.HEALTHY)

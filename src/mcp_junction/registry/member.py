@@ -123,7 +123,7 @@ class Member:
     async def settled(self) -> tuple[str, str]:
         """How an attempt to connect to it has ended: its status, and words."""
         upstream = self.upstream
-        limit = upstream.terms.start_timeout * 2
+        limit = upstream.policy.start_timeout * 2
         try:
             await asyncio.wait_for(upstream.settled.wait(), limit)
         except TimeoutError:

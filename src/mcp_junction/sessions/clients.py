@@ -86,7 +86,7 @@ class ClientRelay:
         """End what servers hold for a session that is over."""
         self._clients.sessions.discard(session)
         for upstream in self._servers.values():
-            upstream.end_session(session)
+            upstream.extra_links.end_session(session)
         self._unsubscribe(session)
 
     def end_listen(self, listen: Listen) -> None:

@@ -182,7 +182,7 @@ class FakeUpstream(Upstream):
         connected: bool = True,
         timeout_ms: int = 0,
         listeners: ServerListeners | None = None,
-        terms: ConnectPolicy | None = None,
+        policy: ConnectPolicy | None = None,
         clock: Clock | None = None,
         era: Era = Era.HANDSHAKE,
         hello: Hello | None = None,
@@ -199,7 +199,7 @@ class FakeUpstream(Upstream):
             opener=self._opened,
             hello=told,
             listeners=listeners or listeners_to(),
-            terms=terms or ConnectPolicy(start_timeout=1.0),
+            policy=policy or ConnectPolicy(start_timeout=1.0),
             clock=clock or SystemClock(),
         )
         if connected:

@@ -1,4 +1,4 @@
-"""ConnectPolicy: under which name, how often and how patiently we connect to a server."""
+"""ConnectPolicy: how we connect to a server: timeouts, restarts, and the name we give."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.tasks import Supervision
 
-ATTEMPTS: Final = 10
-"""How many servers are connected to at one time, in the service."""
-_ATTEMPT: Final = 5.0
-"""How long an attempt at a remote server may take, in the service."""
+MAX_CONNECTING: Final = 10
+"""Servers that the service connects to at the same time."""
+_REMOTE_TIMEOUT: Final = 5.0
+"""Seconds that connecting to a remote server may take in the service."""
 
 
 class ConnectPolicy(msgspec.Struct, frozen=True):
-    """Under which name, and how patiently."""
+    """How one server is connected to."""
 
     start_timeout: float
+    """Seconds until the server must have started, and answered each request of ours."""
     end_grace: float = 1.0
+    """Seconds that its program gets to end by itself, twice."""
     restart: bool = False
-    attempts: asyncio.Semaphore | None = None
-    """How many servers may be connected to at one time, where that is limited."""
+    """Whether to connect again when the link is lost."""
+    slots: asyncio.Semaphore | None = None
+    """Limits how many servers are connected to at the same time."""
     supervision: Supervision | None = None
-    """Where failures of its long-lived tasks are counted."""
+    """Counts failures of its long-lived tasks."""
     name: str = "mcp-junction"
     version: str = "0"
     junction_id: str = ""
@@ -36,21 +39,22 @@ class ConnectPolicy(msgspec.Struct, frozen=True):
 def policy_for(
     definition: ServerDefinition,
     settings: Settings,
-    supervised: bool,
-    attempts: asyncio.Semaphore | None,
+    is_supervised: bool,
+    slots: asyncio.Semaphore | None,
     supervision: Supervision,
     junction_id: str = "",
 ) -> ConnectPolicy:
-    """The terms for a server; ``attempts`` are limited in the service only."""
-    patience = settings.start_timeout_ms / 1000
+    """Make the policy for a server; ``slots`` are given in the service only."""
+    timeout = settings.start_timeout_ms / 1000
     is_remote = definition.transport != "stdio"
-    if attempts is not None and is_remote:
-        patience = min(patience, _ATTEMPT)
-    wanted = supervised or is_remote  # a remote one is not ours to start: it comes back by itself
+    if slots is not None and is_remote:
+        timeout = min(timeout, _REMOTE_TIMEOUT)
+    # A remote server is not ours to start: it may come back by itself.
+    restarts = is_supervised or is_remote
     return ConnectPolicy(
-        start_timeout=patience,
-        restart=wanted if definition.restart is None else definition.restart,
-        attempts=attempts,
+        start_timeout=timeout,
+        restart=restarts if definition.restart is None else definition.restart,
+        slots=slots,
         supervision=supervision,
         name=settings.name,
         version=settings.version,

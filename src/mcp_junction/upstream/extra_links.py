@@ -1,7 +1,6 @@
 """ExtraLinks: further links to one server: for one session, in the other era, or pooled.
 
-Each is an Upstream like any other, with its own life; it is opened when first needed and ends when
-it is no longer used.
+Each is an Upstream of its own, which is started when first needed and stopped when no longer used.
 """
 
 from __future__ import annotations
@@ -33,51 +32,53 @@ Make = Callable[..., "Upstream"]
 
 
 class ExtraLinks:
-    """The further links of one server."""
+    """The extra links of one server."""
 
-    def __init__(self, of: Upstream, make: Make) -> None:
-        self._of = of
+    def __init__(self, primary: Upstream, make: Make) -> None:
+        self._primary = primary
         self._make = make
         self._by_session: dict[object, Upstream] = {}
         self._by_era: dict[Era, Upstream] = {}
         self._pooled: OrderedDict[Hashable, tuple[Upstream, float]] = OrderedDict()
         self._sweeping: asyncio.Task[None] | None = None
-        self._tasks = TaskScope(f"twins of {of.key}", of.terms.supervision)
+        self._tasks = TaskScope(f"extra links of {primary.key}", primary.policy.supervision)
 
     def __iter__(self) -> Iterator[Upstream]:
-        """Those for sessions, and those for eras with theirs; not the pooled."""
+        """Those for sessions, and those for eras with their own extra links; not the pool."""
         yield from list(self._by_session.values())
-        for twin in list(self._by_era.values()):
-            yield twin
-            yield from twin.extra_links
+        for extra in list(self._by_era.values()):
+            yield extra
+            yield from extra.extra_links
 
     @property
     def every(self) -> list[Upstream]:
-        """All of them, the pooled too; not theirs."""
-        pooled = [twin for twin, _ in self._pooled.values()]
+        """All, with the pool; without their own extra links."""
+        pooled = [extra for extra, _ in self._pooled.values()]
         return [*self._by_session.values(), *self._by_era.values(), *pooled]
 
     def _start(self, hello: Hello, **how: Any) -> Upstream:
-        told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        told.set_result(hello)
-        twin = self._make(hello=told, primary=self._of, **how)
-        live = partial(self._live, twin, hello.prefers)
-        self._tasks.supervise("server links", live, is_vital=False)
-        return twin
+        known: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        known.set_result(hello)
+        extra = self._make(hello=known, primary=self._primary, **how)
+        self._tasks.supervise(
+            "server links", partial(self._run, extra, hello.prefers), is_vital=False
+        )
+        return extra
 
-    async def _live(self, twin: Upstream, era: Era) -> None:
-        """The life of a twin. If it is refused the era of our own link, another server is there."""
-        await twin.run()
-        if self._by_era.get(era) is twin:
-            self._judge(era, twin)  # now: nobody may be waiting, and a later life is another matter
-        link = self._of.link
-        if isinstance(twin.error, EraError) and link is not None and link.era is era:
+    async def _run(self, extra: Upstream, era: Era) -> None:
+        """Run an extra link until it ends; if its era was refused, drop the primary link of it."""
+        await extra.run()
+        if self._by_era.get(era) is extra:
+            self._drop_if_refused(era, extra)
+        link = self._primary.link
+        if isinstance(extra.error, EraError) and link is not None and link.era is era:
+            # The primary link speaks that era: there must be another server now.
             link.mark_lost("it speaks another version of the protocol than it did")
 
     async def close(self, grace: float) -> None:
-        """End them all; returns when they are gone."""
-        for twin in self.every:
-            twin.stop()
+        """Stop them all; returns when they have ended."""
+        for extra in self.every:
+            extra.stop()
         if self._sweeping is not None:
             self._sweeping.cancel()
         await self._tasks.settle(grace)
@@ -89,83 +90,88 @@ class ExtraLinks:
     # -- for one session
 
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
-        twin = self._by_session.get(session)
-        if twin is None:
-            said = msgspec.structs.replace(hello(), prefers=Era.HANDSHAKE)
-            twin = self._by_session[session] = self._start(said, session=session)
-        return twin
+        """The link of one session."""
+        extra = self._by_session.get(session)
+        if extra is None:
+            wanted = msgspec.structs.replace(hello(), prefers=Era.HANDSHAKE)
+            extra = self._by_session[session] = self._start(wanted, session=session)
+        return extra
 
     def end_session(self, session: object) -> None:
-        twin = self._by_session.pop(session, None)
-        if twin is not None:
-            twin.stop()
+        """Stop the link of a session that is over."""
+        extra = self._by_session.pop(session, None)
+        if extra is not None:
+            extra.stop()
         for other in self._by_era.values():
-            other.end_session(session)
+            other.extra_links.end_session(session)
 
     # -- in the other era
 
     def speaks(self, era: Era) -> bool | None:
-        """Whether the server speaks an era other than its link's; None when nobody has asked."""
-        twin = self._by_era.get(era)
-        return True if twin is not None and twin.link is not None else None
+        """Whether the server speaks an era other than its link's; None when that is unknown."""
+        extra = self._by_era.get(era)
+        return True if extra is not None and extra.link is not None else None
 
     async def for_era(self, era: Era) -> Upstream | None:
-        """The twin in an era, once it is known whether there can be one."""
-        twin = self._by_era.get(era)
-        if twin is None:
+        """The extra link in an era, once it is known whether there can be one."""
+        extra = self._by_era.get(era)
+        if extra is None:
             base = EVERYTHING_RELAYED if era is Era.HANDSHAKE else Hello()
             hello = msgspec.structs.replace(base, prefers=era, only=True)
-            twin = self._by_era[era] = self._start(hello)
-        if twin.link is None:
-            await twin.settled.wait()
-            self._judge(era, twin)
-        return twin if twin.link is not None else None
+            extra = self._by_era[era] = self._start(hello)
+        if extra.link is None:
+            await extra.settled.wait()
+            self._drop_if_refused(era, extra)
+        return extra if extra.link is not None else None
 
-    def _judge(self, era: Era, twin: Upstream) -> None:
-        """A twin that could not be had: for good, or, when it is an outage, for now."""
-        is_refused = isinstance(twin.error, EraError)
-        if twin.link is None and (is_refused or not twin.terms.restart):
-            self._of.refused_eras.add(era)
-            if self._by_era.get(era) is twin:
+    def _drop_if_refused(self, era: Era, extra: Upstream) -> None:
+        """Drop an extra link that cannot be had; in an outage it is kept and tries again."""
+        is_refused = isinstance(extra.error, EraError)
+        if extra.link is None and (is_refused or not extra.policy.restart):
+            self._primary.refused_eras.add(era)
+            if self._by_era.get(era) is extra:
                 del self._by_era[era]
-                twin.stop()
-            log.debug("server %r is not called in the %s era: %s", twin.key, era, twin.error)
+                extra.stop()
+            log.debug("server %r is not called in the %s era: %s", extra.key, era, extra.error)
 
     # -- pooled
 
     def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
+        """The link in the handshake era for all who share a key; None when all are busy."""
         found = self._pooled.get(key)
-        now = self._of.clock.now()
+        now = self._primary.clock.now()
         if found is not None and not isinstance(found[0].error, EraError):
-            twin = found[0]
+            extra = found[0]
         elif len(self._pooled) >= MAX_POOLED and not self._make_room():
             return None
         else:
-            said = msgspec.structs.replace(hello, prefers=Era.HANDSHAKE, only=True)
-            twin = self._start(said, is_pooled=True)
-        self._pooled[key] = (twin, now)
+            wanted = msgspec.structs.replace(hello, prefers=Era.HANDSHAKE, only=True)
+            extra = self._start(wanted, is_pooled=True)
+        self._pooled[key] = (extra, now)
         self._pooled.move_to_end(key)
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = self._tasks.supervise("idle links", self._sweep, is_vital=False)
-        return twin
+        return extra
 
     def _make_room(self) -> bool:
-        """End the idle one that was used least recently, if one is idle."""
-        for key, (twin, _) in self._pooled.items():
-            if not twin.is_busy:
+        """Stop the least recently used idle link of the pool; False when none is idle."""
+        for key, (extra, _) in self._pooled.items():
+            if not extra.is_busy:
                 self._drop(key)
                 return True
         return False
 
     def _drop(self, key: Hashable) -> None:
-        self._pooled.pop(key)[0].stop()
+        link, _ = self._pooled.pop(key)
+        link.stop()
 
     async def _sweep(self) -> None:
+        """Stop links of the pool that were idle for long."""
         while self._pooled:
-            await self._of.clock.sleep(_SWEEP)
-            now = self._of.clock.now()
-            for key, (twin, used) in list(self._pooled.items()):
-                if twin.is_busy:
-                    self._pooled[key] = (twin, now)
+            await self._primary.clock.sleep(_SWEEP)
+            now = self._primary.clock.now()
+            for key, (extra, used) in list(self._pooled.items()):
+                if extra.is_busy:
+                    self._pooled[key] = (extra, now)
                 elif now - used >= IDLE_AFTER:
                     self._drop(key)

@@ -1,7 +1,7 @@
-"""Gate: where calls wait for the link of a server, as long as that makes sense.
+"""Gate: where calls wait for the link of a server, for a limited time and in limited number.
 
-That is while a first connection is being made, and in the first moments after a healthy link was
-lost; never more than some of them, never for long.
+They wait while a first connection is being made, and in the first seconds after a healthy link was
+lost.
 """
 
 from __future__ import annotations
@@ -16,51 +16,50 @@ MAX_WAITING: Final = 100
 
 
 class Gate:
-    """The gate of one server."""
-
-    __slots__ = ("_clock", "_open", "down_since", "is_held", "waiting")
+    """The calls that wait for the link of one server."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open = asyncio.Event()
-        self.down_since = clock.now()
+        self._down_since = clock.now()
         self.is_held = False
-        """Whether no more calls are wanted there, link or not."""
+        """Whether the operator wants no more calls there, link or not."""
         self.waiting = 0
+        """How many calls wait."""
 
     @property
     def down_for(self) -> float:
-        return self._clock.now() - self.down_since
+        """Seconds since the last link was lost, or since connecting began."""
+        return self._clock.now() - self._down_since
 
     def begin(self) -> None:
-        """The server is to be connected to."""
+        """Let calls wait for a first link."""
         self.is_held = False
-        self.down_since = self._clock.now()
+        self._down_since = self._clock.now()
 
     def open(self) -> None:
-        """There is a link."""
+        """Let waiting calls pass: there is a link."""
         self._open.set()
 
-    def shut(self, *, lost: bool) -> None:
-        """There is none any more; ``lost`` if there was one for calls."""
-        if lost:
-            self.down_since = self._clock.now()
+    def shut(self, *, was_open: bool) -> None:
+        """Let calls wait again: the link, which calls could use if ``was_open``, has ended."""
+        if was_open:
+            self._down_since = self._clock.now()
         self._open.clear()
 
-    def send_away(self) -> None:
-        """Whoever waits need not any more."""
+    def turn_away(self) -> None:
+        """Let waiting calls go without a link."""
         self._open.set()
         self._open.clear()
 
-    async def wait(self, limit: float, *, first: bool, again: bool) -> None:
-        """Wait for the link. ``first``: it is the first one; ``again``: a lost one is replaced."""
-        left = RECONNECT_WINDOW - self.down_for
-        if not (first or (again and left > 0)) or self.waiting >= MAX_WAITING:
+    async def wait(self, limit: float, *, is_first: bool, is_restarted: bool) -> None:
+        """Wait for the link: the first one, or, where it ``is_restarted``, another one."""
+        left = RECONNECT_WINDOW if is_first else RECONNECT_WINDOW - self.down_for
+        if not (is_first or (is_restarted and left > 0)) or self.waiting >= MAX_WAITING:
             return
-        wait = RECONNECT_WINDOW if first else left
         self.waiting += 1
         try:
-            await asyncio.wait_for(self._open.wait(), min(wait, limit or wait))
+            await asyncio.wait_for(self._open.wait(), min(left, limit or left))
         except TimeoutError:
             pass
         finally:

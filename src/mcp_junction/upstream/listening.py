@@ -1,9 +1,9 @@
-"""ServerListen: the one ``subscriptions/listen`` kept open to a stateless server.
+"""ServerListen: the one ``subscriptions/listen`` stream kept open to a stateless server.
 
-It brings what the handshake era sends of its own accord: that a list, or a resource someone wants
-to hear of, has changed. When the wishes change, a new stream is opened, and the old one closed once
-the new one is acknowledged. A stream that ends is opened again; what may have been missed is
-reported as a renewal. A server that refuses to be listened to is left alone.
+It brings what a server of the handshake era sends by itself: that a list, or a subscribed resource,
+has changed. When the subscriptions change, a new stream is opened, and the old one closed once the
+new one is acknowledged. A stream that ends is opened again; what may have been missed is reported
+as a renewal. A server that refuses the stream is left alone.
 """
 
 from __future__ import annotations
@@ -46,11 +46,15 @@ _LISTS: Final = {
     "resources": "resourcesListChanged",
 }
 _FIRST_WAIT = 2.0
-_PATIENCE = 10.0
+_ACKNOWLEDGE_WAIT = 10.0
 _STEADY = 10.0
+"""Seconds after which a stream counts as stable."""
 _MAX_FAILURES = 8
 _FINAL = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST, UNSUPPORTED_VERSION)
 _DONE = outcomes.result(b"{}")
+
+_Request = tuple[str, asyncio.Future[Outcome]]
+"""A URI to subscribe to, empty for the end of a subscription; and the future for the outcome."""
 
 
 class _ListenStream:
@@ -72,121 +76,123 @@ class _ListenStream:
 
 
 class ServerListen:
-    """What we want to hear of one server, across its lives, and the stream that brings it."""
+    """The subscriptions of one server, over its connections, and the stream that serves them."""
 
     def __init__(
         self,
         server: str,
         meta: dict[str, Raw],
         clock: Clock,
-        renewed: Callable[[], None],
-        terms: ConnectPolicy,
+        on_renewed: Callable[[], None],
+        policy: ConnectPolicy,
         *,
         lists: bool,
     ) -> None:
+        """``lists``: whether to listen for changes of the server's lists, too."""
         self._server = server
         self._meta = meta
         self._clock = clock
-        self._renewed = renewed
-        self._hears_lists = lists
+        self._on_renewed = on_renewed
+        self._wants_lists = lists
         self._lists: dict[str, bool] = {}
         self._wanted: set[str] = set()
-        self._asked: list[tuple[str, asyncio.Future[Outcome]]] = []
+        self._requests: list[_Request] = []
         self._stream: _ListenStream | None = None
         self._opening: _ListenStream | None = None
-        self._in_vain: frozenset[str] | None = None
+        self._refused_uris: frozenset[str] | None = None
+        """The subscriptions of the last stream that could not be opened."""
         self._was_open = False
-        self._is_late = False
+        self._missed_changes = False
         self._refusal: Outcome | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._tried = asyncio.Event()
-        self._tasks = TaskScope(f"listening to {server}", terms.supervision)
+        self._tasks = TaskScope(f"listening to {server}", policy.supervision)
 
-    # -- life, with the link's
+    # -- with the link
 
     async def begin(self, link: Link, greeting: Greeting) -> None:
-        """Listen on a link. Waits a little, so that what is read afterwards cannot be outdated."""
-        self._lists = self._offered(greeting) if self._hears_lists else {}
-        self._refusal, self._in_vain = None, None
-        self._was_open = self._is_late = False
+        """Listen on a link. Waits a little, so that no change of lists read later is missed."""
+        self._lists = {}
+        for capability, name in _LISTS.items() if self._wants_lists else ():
+            declared = greeting.capabilities.get(capability)
+            if isinstance(declared, dict) and declared.get("listChanged") is True:
+                self._lists[name] = True
+        self._refusal, self._refused_uris = None, None
+        self._was_open = self._missed_changes = False
         self._tried.clear()
         self._tasks.supervise("listening", partial(self._run, link), is_vital=False)
         try:
             await asyncio.wait_for(self._tried.wait(), _FIRST_WAIT)
         except TimeoutError:
-            self._is_late = True
+            self._missed_changes = True
 
     async def end(self) -> None:
-        """The link is gone, or goes."""
+        """Stop listening, because the link ends."""
         await self._tasks.close()
         for stream in (self._stream, self._opening):
             if stream is not None:
                 stream.close("the link ends")
         self._stream = self._opening = None
-        self._answer(self._taken(), outcomes.unavailable(self._server, "it is not connected"))
+        self._answer_all(self._take_requests(), self._not_connected())
 
-    @staticmethod
-    def _offered(greeting: Greeting) -> dict[str, bool]:
-        offered = {}
-        for capability, word in _LISTS.items():
-            declared = greeting.capabilities.get(capability)
-            if isinstance(declared, dict) and declared.get("listChanged") is True:
-                offered[word] = True
-        return offered
+    def _not_connected(self) -> Outcome:
+        return outcomes.unavailable(self._server, "it is not connected")
 
-    # -- wishes
+    # -- subscriptions
 
     async def add(self, uri: str) -> Outcome:
-        """Hear of a resource; returns when the server has agreed to tell, or will not."""
+        """Subscribe to a resource; returns when the server has agreed or refused."""
         stream = self._stream
         if uri in self._wanted and stream is not None and uri in stream.uris:
             return _DONE
         self._wanted.add(uri)
-        return await self._wish(uri)
+        return await self._request(uri)
 
     async def remove(self, uri: str) -> Outcome:
-        """Hear no more of a resource."""
-        if uri not in self._wanted:
-            return _DONE
-        self._wanted.discard(uri)
-        await self._wish("")
+        """End the subscription to a resource."""
+        if uri in self._wanted:
+            self._wanted.discard(uri)
+            await self._request("")
         return _DONE
 
-    async def _wish(self, uri: str) -> Outcome:
+    async def _request(self, uri: str) -> Outcome:
         if self._refusal is not None or not self._tasks:
             self._wanted.discard(uri)
-            return self._refusal or outcomes.unavailable(self._server, "it is not connected")
+            return self._refusal or self._not_connected()
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._asked.append((uri, answer))
-        self._news.set()
+        self._requests.append((uri, answer))
+        self._changed.set()
         try:
-            return await asyncio.wait_for(answer, _PATIENCE)
+            return await asyncio.wait_for(answer, _ACKNOWLEDGE_WAIT)
         except TimeoutError:
             self._wanted.discard(uri)
-            return outcomes.timed_out(self._server, Delivery.UNKNOWN, _PATIENCE)
+            return outcomes.timed_out(self._server, Delivery.UNKNOWN, _ACKNOWLEDGE_WAIT)
 
-    def _taken(self) -> list[tuple[str, asyncio.Future[Outcome]]]:
-        asked, self._asked = self._asked, []
-        return asked
+    def _take_requests(self) -> list[_Request]:
+        requests, self._requests = self._requests, []
+        return requests
 
-    def _answer(self, asked: list[tuple[str, asyncio.Future[Outcome]]], outcome: Outcome) -> None:
-        for uri, answer in asked:
+    def _answer_all(self, requests: list[_Request], outcome: Outcome) -> None:
+        for uri, answer in requests:
             if outcome.kind is not OutcomeKind.RESULT:
                 self._wanted.discard(uri)
             if not answer.done():
                 answer.set_result(outcome)
 
-    # -- what comes in
+    # -- notifications
 
-    def sort(self, frame: Frame) -> Frame | None:
-        """What of a notification is for others. May raise FrameError."""
+    def filter(self, frame: Frame) -> Frame | None:
+        """Take what concerns the stream out of a notification; None when that was all.
+
+        May raise FrameError.
+        """
         params = frames.members(frame.params)
         meta = frames.members(params.get("_meta") or b"")
-        stamp = meta.pop(SUBSCRIPTION_KEY, None)
+        stream_id = meta.pop(SUBSCRIPTION_KEY, None)
         if frame.method == ACKNOWLEDGED:
-            self._acknowledged(bytes(stamp or b"").strip(b'"'), params.get("notifications"))
+            self._acknowledge(bytes(stream_id or b"").strip(b'"'), params.get("notifications"))
             return None
-        if stamp is None:
+        if stream_id is None:
             return frame
         if meta:
             params["_meta"] = Raw(encode.dumps(meta))
@@ -195,15 +201,15 @@ class ServerListen:
         rest = Raw(encode.dumps(params)) if params else frames.NOTHING
         return msgspec.structs.replace(frame, params=rest)
 
-    def _acknowledged(self, wire_id: bytes, honoured: Raw | None) -> None:
+    def _acknowledge(self, wire_id: bytes, honoured: Raw | None) -> None:
         stream = self._opening
         if stream is None or stream.acknowledged.done():
             return
         if wire_id and wire_id != stream.flight.wire_id:
             return
-        told = frames.members(honoured or b"").get("resourceSubscriptions")
+        listed = frames.members(honoured or b"").get("resourceSubscriptions")
         try:
-            uris = msgspec.json.decode(told or b"[]", type=list[str])
+            uris = msgspec.json.decode(listed or b"[]", type=list[str])
         except msgspec.MsgspecError:
             uris = []
         stream.uris &= frozenset(uris)
@@ -214,107 +220,94 @@ class ServerListen:
     async def _run(self, link: Link) -> None:
         failures = 0
         while not link.closed.done():
-            self._news.clear()
-            outcome = await self._replace(link) if self._due() else None
+            self._changed.clear()
+            outcome = await self._open_stream(link) if self._needs_stream() else None
             self._tried.set()
             if outcome is not None and self._stream is None:
                 failures += 1
                 if self._is_final(outcome, failures):
                     self._give_up(outcome, link)
                     return
-                self._is_late = True
+                self._missed_changes = True
             else:
-                self._catch_up()
+                if self._missed_changes:
+                    self._missed_changes = False
+                    self._on_renewed()
                 opened = self._clock.now()
-                if not await self._ended():
+                if not await self._wait_for_end():
                     continue
-                self._stream, self._is_late = None, True
+                self._stream, self._missed_changes = None, True
                 failures = 0 if self._clock.now() - opened > _STEADY else failures + 1
-            await self._pause(failures)
+            wait = backoff.delay(failures, backoff.PATIENT_AFTER, random.random)
+            await self._clock.sleep(wait)
 
-    def _catch_up(self) -> None:
-        """If there was a time in which nothing was heard, say so, now that it is over."""
-        if self._is_late:
-            self._is_late = False
-            self._renewed()
-
-    def _due(self) -> bool:
-        """Whether the stream there is, if there is one, is not the one that is wanted."""
+    def _needs_stream(self) -> bool:
+        """Whether a stream has to be opened for the subscriptions; if not, requests are done."""
         wanted = frozenset(self._wanted)
         if self._stream is None:
-            is_due = bool(self._lists or wanted)
+            is_needed = bool(self._lists or wanted)
         else:
-            is_due = wanted not in (self._stream.uris, self._in_vain)
-        if not is_due:
-            self._answer(self._taken(), _DONE)
-        return is_due
+            is_needed = wanted not in (self._stream.uris, self._refused_uris)
+        if not is_needed:
+            self._answer_all(self._take_requests(), _DONE)
+        return is_needed
 
-    async def _replace(self, link: Link) -> Outcome | None:
-        """Open the stream that is wanted, and close the other; the error when that cannot be."""
-        asked, wanted = self._taken(), frozenset(self._wanted)
+    async def _open_stream(self, link: Link) -> Outcome | None:
+        """Open a stream for the subscriptions and close the old one; returns an error, or None."""
+        requests, wanted = self._take_requests(), frozenset(self._wanted)
         notifications: dict[str, Any] = dict(self._lists)
         if wanted:
             notifications["resourceSubscriptions"] = sorted(wanted)
         params = encode.dumps({"notifications": notifications, "_meta": self._meta})
         self._opening = stream = _ListenStream(link, wanted, params)
         either: set[asyncio.Future[Any]] = {stream.acknowledged, stream.flight.future, link.closed}
-        await asyncio.wait(either, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=_ACKNOWLEDGE_WAIT, return_when=asyncio.FIRST_COMPLETED)
         self._opening = None
         if not stream.acknowledged.done():
-            outcome = self._failure(stream)
+            outcome = self._explain_failure(stream)
             stream.close("it was not acknowledged")
-            self._in_vain = wanted
-            self._answer(asked, outcome)
+            self._refused_uris = wanted
+            self._answer_all(requests, outcome)
             return outcome
-        self._was_open, self._in_vain = True, None
+        self._was_open, self._refused_uris = True, None
         if self._stream is not None:
             self._stream.close()
         self._stream = stream
         self._wanted -= wanted - stream.uris
-        self._agreed(asked, stream.uris)
-        return None
-
-    def _agreed(
-        self, asked: list[tuple[str, asyncio.Future[Outcome]]], honoured: frozenset[str]
-    ) -> None:
-        for uri, answer in asked:
+        for uri, answer in requests:
             if not answer.done():
                 words = f"server {self._server!r} does not tell of changes to {uri}"
                 refused = outcomes.failed(INVALID_PARAMS, words, server=self._server)
-                answer.set_result(_DONE if not uri or uri in honoured else refused)
+                answer.set_result(_DONE if not uri or uri in stream.uris else refused)
+        return None
 
-    def _failure(self, stream: _ListenStream) -> Outcome:
+    def _explain_failure(self, stream: _ListenStream) -> Outcome:
         if not stream.is_over:
-            return outcomes.timed_out(self._server, Delivery.UNKNOWN, _PATIENCE)
+            return outcomes.timed_out(self._server, Delivery.UNKNOWN, _ACKNOWLEDGE_WAIT)
         outcome = stream.flight.future.result()
         if outcome.kind is OutcomeKind.RESULT:
             return outcomes.failed(INVALID_REQUEST, "it ended the stream without a word")
         return outcome
 
     def _is_final(self, outcome: Outcome, failures: int) -> bool:
-        if outcome.delivery is None and outcome.code in _FINAL:
-            return True
-        return failures >= _MAX_FAILURES and not self._was_open
+        is_refused = outcome.delivery is None and outcome.code in _FINAL
+        return is_refused or (failures >= _MAX_FAILURES and not self._was_open)
 
     def _give_up(self, outcome: Outcome, link: Link) -> None:
         log.debug("server %r is not listened to: %s", self._server, outcome.message)
         self._refusal = outcome
-        self._answer(self._taken(), outcome)
-        if self._was_open:  # another server has taken its place: it has to be greeted anew
+        self._answer_all(self._take_requests(), outcome)
+        if self._was_open:  # another server has taken its place, which has to be greeted
             link.mark_lost(f"it no longer lets us listen: {outcome.message}")
 
-    async def _pause(self, failures: int) -> None:
-        wait = backoff.delay(failures, backoff.PATIENT_AFTER, random.random)
-        await self._clock.sleep(wait)
-
-    async def _ended(self) -> bool:
-        """Wait for the end of the stream, or for another wish; whether it was the former."""
-        news = self._tasks.spawn(self._news.wait())
-        either: set[asyncio.Future[Any]] = {news}
+    async def _wait_for_end(self) -> bool:
+        """Wait until the stream ends or the subscriptions change; whether it was the former."""
+        changed = self._tasks.spawn(self._changed.wait())
+        either: set[asyncio.Future[Any]] = {changed}
         if self._stream is not None:
             either.add(self._stream.flight.future)
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            news.cancel()
+            changed.cancel()
         return self._stream is not None and self._stream.is_over

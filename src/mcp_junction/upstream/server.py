@@ -1,10 +1,7 @@
-"""Upstream: one server and its life, held by one owner task.
+"""Upstream: one server and its lifecycle, run by one owner task.
 
-``run`` is that task: it opens the link, begins the conversation, lets the catalog discover, waits
-for the end, says what it was, and, when supervised, begins again. Nobody else enters or leaves the
-link. How a connection is made is in ``attempt``, what is kept open to hear of changes in
-``listening``, further links to the same server in ``twins``, where calls wait in ``gate``. What to
-do with a server's tools is not decided here: its ServerListeners hear of it.
+``run`` is that task: it connects, runs the connect steps (discovery), waits for the end of the link
+and, when supervised, connects again. Nobody else opens or closes the link.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -29,7 +26,7 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connect_policy import ConnectPolicy
-from mcp_junction.upstream.connecting import Connector, Opener, as_server_error
+from mcp_junction.upstream.connecting import Connector, as_server_error, explain_end
 from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerListeners
 from mcp_junction.upstream.extra_links import ExtraLinks
 from mcp_junction.upstream.gate import Gate
@@ -43,8 +40,11 @@ from mcp_junction.upstream.state import SERVING, Condition, ServerState, can_fol
 log = logging.getLogger("mcp_junction.upstream")
 
 
+Opener = Callable[["Upstream"], Awaitable[Link]]
+
+
 class Upstream:
-    """A server behind us."""
+    """A server behind us: its definition, its state and its link."""
 
     def __init__(
         self,
@@ -53,56 +53,49 @@ class Upstream:
         opener: Opener,
         hello: asyncio.Future[Hello],
         listeners: ServerListeners,
-        terms: ConnectPolicy,
+        policy: ConnectPolicy,
         clock: Clock,
         session: object = None,
         primary: Upstream | None = None,
         is_pooled: bool = False,
     ) -> None:
         self.definition = definition
-        self.session = session
-        """The one session it is for, where each needs a link of its own."""
-        self.primary = primary
-        """The server it is a twin of: that one's life is news, and its lists are read."""
-        self.terms = terms
+        self.session = session  # the only one that may use it
+        self.primary = primary  # its state and lists are public, those of extra links are not
+        self.is_pooled = is_pooled  # whether callers without a session share it
+        self.policy = policy
         self.clock = clock
         self.state = ServerState.DISCONNECTED
         self.error: ServerError | None = None
         self.condition = Condition()
         self.greeting: Greeting | None = None
         self.link: Link | None = None
-        """The link calls may use; there is none until the server is connected."""
-        self.current: Link | None = None
-        """The link there is, greeted or not."""
+        """The link for calls; None until the server is connected."""
+        self.current: Link | None = None  # also while the server has not greeted us yet
         self.start_seconds: float | None = None
         self.starts = 0
-        self.failures = 0  # attempts in a row
-        self.level: str | None = None
-        """The least level of log messages it was told to send, if it was told."""
-        self.refused_eras: set[Era] = set()  # the eras it is not called in, in this life
+        self.failures = 0  # attempts to connect, in a row
+        self.log_level: str | None = None  # what we asked the server for
+        self.refused_eras: set[Era] = set()  # those it is not called in
         self.settled = asyncio.Event()
-        self._open = opener
-        self._listeners = listeners
-        self.is_removed = False
-        """Whether it is no longer served: what it still says is dropped."""
-        self._stop = asyncio.Event()
-        self._hurried = asyncio.Event()
-        self._given_up = asyncio.Event()
-        self._why_given_up = ""
-        self._gate = Gate(clock)
+        """Set once an attempt to connect has succeeded or failed."""
+        self.is_removed = False  # what it still sends is dropped then
         self.quirks: ServerQuirks = ServerQuirks(
             definition.transport, primary.quirks if primary else None
         )
-        self.is_pooled = is_pooled
-        """Whether it is for whoever has the same key, and so nobody in particular."""
-        self._meta = own_meta(terms.name, terms.version)
+        self._open = opener
+        self._listeners = listeners
+        self._stop = asyncio.Event()
+        self._retry_now = asyncio.Event()
+        self._given_up = asyncio.Event()
+        self._why_given_up = ""
+        self._gate = Gate(clock)
+        self._meta = own_meta(policy.name, policy.version)
         self._listening = ServerListen(
-            definition.key, self._meta, clock, self.on_renewed, terms, lists=primary is None
+            definition.key, self._meta, clock, self.on_renewed, policy, lists=primary is None
         )
-        self._attempts = Connector(
-            self, opener, hello, self._stop, listeners.steps, self.quirks, self._listening
-        )
-        self._extra_links = ExtraLinks(self, self._twin)
+        self._connector = Connector(policy, hello, self._stop, self.quirks)
+        self.extra_links = ExtraLinks(self, self._make_extra)
 
     @property
     def key(self) -> str:
@@ -114,7 +107,7 @@ class Upstream:
 
     @property
     def is_shut(self) -> bool:
-        """Whether the operator wants no calls to get there."""
+        """Whether it takes no calls, because it is stopped or held."""
         return self._stop.is_set() or self._gate.is_held
 
     @property
@@ -124,178 +117,176 @@ class Upstream:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is being connected to, or an answer is waited for."""
+        """Whether it is being connected to, or an answer is awaited."""
         if self.link is None:
             return not self.settled.is_set() or self._gate.waiting > 0
         return self.link.is_busy
 
     @property
     def calls(self) -> int:
-        """How many calls are under way, on whichever of its links."""
+        """How many calls are under way or wait, on all of its links."""
         own = self.current.calls if self.current is not None else 0
-        return own + self._gate.waiting + sum(twin.calls for twin in self._extra_links.every)
+        return own + self._gate.waiting + sum(extra.calls for extra in self.extra_links.every)
 
     def redefine(self, definition: ServerDefinition) -> None:
-        """What is said of it is another, maybe its key; how it is reached is the same."""
+        """Take over a definition that needs no new connection; its key may differ."""
         self.definition = definition
         if self.current is not None:
             self.current.server = definition.key
-        for twin in self._extra_links.every:
-            twin.redefine(definition)
+        for extra in self.extra_links.every:
+            extra.redefine(definition)
 
-    # -- its twins
-
-    def _twin(self, **how: Any) -> Upstream:
+    def _make_extra(self, **more: Any) -> Upstream:
         return Upstream(
             self.definition,
             opener=self._open,
             listeners=self._listeners,
-            terms=msgspec.structs.replace(self.terms, attempts=None),  # a call waits for it
+            policy=msgspec.structs.replace(self.policy, slots=None),  # a call waits for it
             clock=self.clock,
-            **how,
+            **more,
         )
 
     @property
     def is_isolated(self) -> bool:
-        """Whether each session needs a link of its own; without state there is nothing to share."""
-        if self.definition.isolation != "per-session":
-            return False
-        told = self.link or self.greeting
-        return told is None or told.era is Era.HANDSHAKE
+        """Whether each session needs a link of its own; a stateless server has nothing to share."""
+        known = self.link or self.greeting
+        is_stateless = known is not None and known.era is Era.STATELESS
+        return self.definition.isolation == "per-session" and not is_stateless
 
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
-        """This server as one session sees it: itself, or a twin with a link of its own."""
-        return self._extra_links.for_session(session, hello) if self.is_isolated else self
-
-    @property
-    def extra_links(self) -> list[Upstream]:
-        """Its twins for sessions and eras."""
-        return list(self._extra_links)
-
-    def end_session(self, session: object) -> None:
-        """A session is over: so is what was kept for it alone."""
-        self._extra_links.end_session(session)
+        """The server as one session sees it: itself, or an extra link of the session's own."""
+        return self.extra_links.for_session(session, hello) if self.is_isolated else self
 
     def speaks(self, era: Era) -> bool | None:
-        """Whether it is known to speak an era; None when nobody has asked it."""
+        """Whether it is known to speak an era; None when that was never tried."""
         if self.link is not None and self.link.era is era:
             return True
-        return False if era in self.refused_eras else self._extra_links.speaks(era)
+        return False if era in self.refused_eras else self.extra_links.speaks(era)
 
     async def for_era(self, era: Era) -> Upstream | None:
-        """This server in an era: itself, also while it is down, or a twin; else None."""
+        """The server in an era: itself, also while it is down, or an extra link; else None."""
         if self.link is None or self.link.era is era:
             return self
-        return None if era in self.refused_eras else await self._extra_links.for_era(era)
+        return None if era in self.refused_eras else await self.extra_links.for_era(era)
 
-    def pooled(self, key: Hashable, hello: Hello) -> Upstream | None:
-        """A twin in the handshake era for those who share a key; None when all are at work."""
-        return self._extra_links.pooled(key, hello)
+    async def wait_for_link(self, limit: float = 0.0) -> Link | None:
+        """The link for calls; waits for it where it may come soon, None otherwise."""
+        if self.link is None and not self.is_shut:
+            is_first = not self.settled.is_set()
+            await self._gate.wait(limit, is_first=is_first, is_restarted=self.policy.restart)
+        return self.link
 
     def unavailable(self) -> Outcome:
-        """The answer to a call while it is down."""
+        """The outcome of a call while it is down."""
         error = self.error
-        why = f"{error.phase}: {error.message}" if error is not None else "it is not connected"
+        why = f"{error.phase}: {error.message}" if error else "it is not connected"
         return outcomes.unavailable(self.key, why)
 
-    # -- life
+    # -- lifecycle
 
     async def run(self) -> None:
-        """Be the owner until the server is stopped, or has failed and is not supervised."""
+        """Own the server until it is stopped, or has failed and is not to be restarted."""
         self.failures = 0
         while not self._stop.is_set():
             try:
-                await self._live()
+                await self._run_once()
             except Exception as error:  # noqa: BLE001 - one bad server must not end another
                 if self.state in SERVING:
                     self.failures = 0
-                elif self.quirks.try_otherwise():
+                elif self.quirks.wants_retry():
                     continue
-                self._failed(error)
-            if not self.terms.restart or isinstance(self.error, EraError):
+                self._record_failure(error)
+            if not self.policy.restart or isinstance(self.error, EraError):
                 break
             wait = backoff.delay(self.failures, self._gate.down_for, random.random)
             self.failures += 1
-            await wait_unless(self._stop, wait_unless(self._hurried, self.clock.sleep(wait)))
-            self._hurried.clear()
-        self._gate.send_away()  # it will not come
-        await self._extra_links.close(self.terms.end_grace * 2 + 1)
+            await wait_unless(self._stop, wait_unless(self._retry_now, self.clock.sleep(wait)))
+            self._retry_now.clear()
+        self._gate.turn_away()
+        await self.extra_links.close(self.policy.end_grace * 2 + 1)
         if self._stop.is_set():
             self.error = None
-            self._to(ServerState.DISCONNECTED)
+            self._set_state(ServerState.DISCONNECTED)
         self.settled.set()
 
     def prepare(self) -> None:
-        """Before it is run again: what was its end is over, and calls wait for its beginning."""
+        """Make it ready to be run again; calls wait for it from now on."""
         self._stop.clear()
         self._gate.begin()
         self.settled.clear()
 
     def stop(self) -> None:
-        """Ask the owner to end; it leaves the link by itself."""
+        """Ask the owner task to end; it closes the link itself."""
         self._stop.set()
-        self._gate.send_away()
+        self._gate.turn_away()
 
     def hold(self) -> None:
-        """Take no more calls. Those that are under way go on."""
+        """Take no more calls; those under way go on."""
         self._gate.is_held = True
         self.link = None
-        self._gate.send_away()
-        for twin in self._extra_links.every:
-            twin.hold()
+        self._gate.turn_away()
+        for extra in self.extra_links.every:
+            extra.hold()
 
     def retry_now(self) -> None:
-        """Try again now, if it is down; calls wait for how that ends."""
+        """Connect again at once, if it is down; calls wait for the result."""
         if self.link is None:
             self.settled.clear()
-            self._hurried.set()
+            self._retry_now.set()
 
-    def judged(self, *, well: bool) -> None:
-        """What its checks and its calls say of it, as long as it is connected."""
-        self.condition.is_well = well
+    def set_health(self, *, is_well: bool) -> None:
+        """Set whether it is healthy, by its checks and its calls."""
+        self.condition.is_well = is_well
         self.apply_condition()
 
     def apply_condition(self) -> None:
-        """Set the state by its condition, as long as it is connected."""
+        """Set the state that follows from its condition, if it is connected."""
         if self.state in SERVING:
-            self._to(self.condition.state)
+            self._set_state(self.condition.state)
 
     def give_up(self, why: str) -> None:
-        """It does not work, whatever its link says: leave it, and connect anew."""
+        """Drop the link, because the server does not work, and connect again."""
         self._why_given_up = why
         self._given_up.set()
 
-    async def _live(self) -> None:
-        """One life of the server: from opening the link to its end."""
-        self.level = None
-        self._to(ServerState.CONNECTING)
-        gate = self.terms.attempts
-        if gate is not None and not await wait_unless(self._stop, gate.acquire()):
-            return
+    async def _run_once(self) -> None:
+        """Connect once and serve calls until the link ends."""
+        self.log_level = None
+        self._set_state(ServerState.CONNECTING)
         try:
-            try:
-                link = await self._attempts.make()
-            finally:
-                if gate is not None:
-                    gate.release()
-            if link is not None:
-                await self._serve(link)
+            if await self._connect() and self.current is not None:
+                await self._serve(self.current)
         finally:
             if self.current is not None:
-                await self._leave(self.current)
+                await self._disconnect(self.current)
+
+    async def _connect(self) -> bool:
+        """Connect when there is a slot; False when it was stopped meanwhile. Raises ServerError."""
+        slots = self.policy.slots
+        if slots is not None and not await wait_unless(self._stop, slots.acquire()):
+            return False
+        try:
+            began = self.clock.now()
+            self.starts += 1
+            self.current = await self._connector.open(self.key, self._open(self))
+            if not await self._connector.begin(self.current, self._on_greeted):
+                return False
+            self.start_seconds = self.clock.now() - began
+            return True
+        finally:
+            if slots is not None:
+                slots.release()
+
+    async def _on_greeted(self, greeting: Greeting) -> None:
+        self.greeting = greeting
+        if self.current is not None and self.is_stateless:
+            await self._listening.begin(self.current, greeting)
+        for step in self._listeners.steps:
+            await step(self)
 
     async def _serve(self, link: Link) -> None:
-        """Be there for calls until the link ends, or is given up."""
+        """Serve calls until the link ends, or is given up."""
         self._given_up.clear()
-        self._up(link)
-        await wait_unless(self._stop, wait_unless(self._given_up, link.wait_closed()))
-        if self._stop.is_set():
-            return
-        if self._given_up.is_set():
-            raise ServerError(self.key, Phase.RUNTIME, self._why_given_up)
-        raise await self._attempts.diagnosis(link, Phase.RUNTIME, "while it was running")
-
-    def _up(self, link: Link) -> None:
         self.refused_eras = set(self.quirks.refused)
         if self.definition.runs_once:  # clients of the other era are bridged to it
             self.refused_eras |= {*Era} - {link.era}
@@ -303,76 +294,71 @@ class Upstream:
         if not self._gate.is_held:
             self.link = link
             self._gate.open()
-        self._to(ServerState.CONNECTED)
-        self.judged(well=True)
+        self._set_state(ServerState.CONNECTED)
+        self.set_health(is_well=True)
         self.settled.set()
+        await wait_unless(self._stop, wait_unless(self._given_up, link.wait_closed()))
+        if self._stop.is_set():
+            return
+        if self._given_up.is_set():
+            raise ServerError(self.key, Phase.RUNTIME, self._why_given_up)
+        raise await explain_end(link, Phase.RUNTIME, "while it was running")
 
-    async def _leave(self, link: Link) -> None:
-        self._gate.shut(lost=self.link is not None)
+    async def _disconnect(self, link: Link) -> None:
+        self._gate.shut(was_open=self.link is not None)
         self.link = self.current = None
         await self._listening.end()
         if self._stop.is_set():
-            await link.end(self.terms.end_grace)
+            await link.end(self.policy.end_grace)
         else:
             is_over = link.closed.done()
             await link.release(str(await link.describe_end()) if is_over else "it was given up")
             await link.end(0.0)
 
-    # -- its link, for calls
-
-    async def wait_for_link(self, limit: float = 0.0) -> Link | None:
-        """The link, waiting for it only where that makes sense; None otherwise."""
-        if self.link is None and not self.is_shut:
-            first = not self.settled.is_set()
-            await self._gate.wait(limit, first=first, again=self.terms.restart)
-        return self.link
-
-    # -- asking it something of our own
-
     async def request(self, method: str, params: bytes, timeout: float) -> Outcome:
-        """A request of ours, not a client's. Ends by answer, loss of the link, or in time."""
+        """Send a request of our own; ends by the answer, loss of the link, or the timeout."""
         link = self.current
         if link is None:
             return outcomes.unavailable(self.key, "it is not connected")
         return await send_own_request(link, method, params, self._meta, timeout)
 
     async def set_log_level(self, level: str, *, exactly: bool = False) -> None:
-        """Have it send log messages of this level and above, and no fewer than it does."""
+        """Have it send log messages of at least this level; of fewer levels only if ``exactly``."""
         if self.is_stateless or not self.offers("logging"):
-            return  # a stateless one is told with each request
-        if not covers_level(self.level, level, exactly=exactly):
-            self.level = level
-            await self._tell("logging/setLevel", level=level)
+            return  # a stateless server gets the level with each request
+        if not covers_level(self.log_level, level, exactly=exactly):
+            self.log_level = level
+            await self._request("logging/setLevel", level=level)
 
     async def subscribe(self, uri: str) -> Outcome:
-        """Have it tell us of changes to a resource, in whichever era."""
+        """Have it announce changes to a resource, in either era."""
         if self.is_stateless:
             return await self._listening.add(uri)
-        return await self._tell("resources/subscribe", uri=uri)
+        return await self._request("resources/subscribe", uri=uri)
 
     async def unsubscribe(self, uri: str) -> Outcome:
-        """Hear no more of changes to a resource."""
+        """Have it announce changes to a resource no longer."""
         if self.is_stateless or self.current is None:
             return await self._listening.remove(uri)
-        return await self._tell("resources/unsubscribe", uri=uri)
+        return await self._request("resources/unsubscribe", uri=uri)
 
-    def _tell(self, method: str, **params: str) -> Awaitable[Outcome]:
-        return self.request(method, encode.dumps(params), self.terms.start_timeout)
+    def _request(self, method: str, **params: str) -> Awaitable[Outcome]:
+        return self.request(method, encode.dumps(params), self.policy.start_timeout)
 
     # -- the LinkListener of its link
 
     def on_notification(self, frame: Frame) -> None:
-        if self.is_pooled:  # its callers have no session, and the server's own link hears the rest
+        if self.is_pooled:  # its callers have no session; the primary link gets the rest
             if frame.method == LOG_MESSAGE:
                 self.on_unattributed(frame.method)
             return
-        heard = self._listening.sort(frame) if self.is_stateless else frame
-        if heard is None or self._root.is_removed:
+        rest = self._listening.filter(frame) if self.is_stateless else frame
+        if rest is None or self._root.is_removed:
             return
-        if heard.method in LIST_CHANGES:
-            self.emit(ServerChange.LISTS, method=heard.method)
+        if rest.method in LIST_CHANGES:
+            self.emit(ServerChange.LISTS, method=rest.method)
         else:
-            self._listeners.inbox.receive(self, heard)
+            self._listeners.inbox.receive(self, rest)
 
     async def on_request(self, frame: Frame) -> Outcome:
         if self.is_pooled:
@@ -384,21 +370,19 @@ class Upstream:
         self._listeners.inbox.count_unattributed(method)
 
     def on_renewed(self) -> None:
-        self.level = None
+        self.log_level = None
         if not self.is_pooled:
             self.emit(ServerChange.RENEWED)
 
-    # -- what went wrong
-
-    def _failed(self, error: Exception) -> None:
-        told = as_server_error(self.key, error)
-        before, self.error = self.error, redact_error(told, self.definition)
-        is_old = str(before) == str(self.error) or isinstance(error, EraError)
-        log.log(logging.DEBUG if is_old else logging.ERROR, "%s", self.error.account)
-        self._to(ServerState.ERROR)
+    def _record_failure(self, error: Exception) -> None:
+        before = self.error
+        self.error = redact_error(as_server_error(self.key, error), self.definition)
+        is_known = str(before) == str(self.error) or isinstance(error, EraError)
+        log.log(logging.DEBUG if is_known else logging.ERROR, "%s", self.error.report)
+        self._set_state(ServerState.ERROR)
         self.settled.set()
 
-    def _to(self, state: ServerState) -> None:
+    def _set_state(self, state: ServerState) -> None:
         if state is self.state:
             return
         assert can_follow(self.state, state), f"{self.state} -> {state}"
