@@ -25,13 +25,15 @@ from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
-from mcp_junction.catalog.live_catalog import LiveCatalog, Review
+from mcp_junction.catalog.live_catalog import ListChange, LiveCatalog, Review
+from mcp_junction.catalog.scope import Scope, Scopes
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import UNLIMITED, Settings, quota_of
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.listener.capabilities import join_instructions, stateless_capabilities
+from mcp_junction.policy.access import AccessPolicy
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
@@ -66,6 +68,7 @@ class Junction:
         call_sinks: Sequence[CallSink] = (),
         server_sinks: Sequence[ServerSink] = (),
         review: Review | None = None,
+        policy: AccessPolicy | None = None,
         clock: Clock | None = None,
         canonical: Spelling = names.STDIO,
         supervised: bool = False,
@@ -81,6 +84,7 @@ class Junction:
         self.clock = clock or SystemClock()
         self._starts = starts
         self.environ = os.environ if environ is None else environ
+        self.scopes = Scopes(policy)
         self._separator = self.settings.separator or canonical.separator
         self._warden = Warden(headstart)
         self.stalls = StallSweep(self.clock)
@@ -185,28 +189,31 @@ class Junction:
     ) -> Session:
         """A conversation; by default with the person who started this process."""
         usage = self.quotas.of(principal)
-        session = Session(principal, self.spelling(endpoint), send, offer, endpoint, usage)
+        spelling = self.spelling(endpoint)
+        session = Session(principal, spelling, send, offer, endpoint, usage, self.scopes)
         self.clients.sessions.add(session)
         return session
 
     def end_session(self, session: Session) -> None:
         self.relay.end_session(session)
 
-    def reachable_junctions(self, endpoint: Endpoint) -> set[str]:
-        shown = (u for key, u in self.servers.items() if endpoint.admits_server(key))
-        return {self.junction_id}.union(
-            *(u.condition.reachable_junctions for u in shown if u.state in SERVING)
-        )
+    def reachable_junctions(self, scope: Scope) -> set[str]:
+        shown = (u.condition for _, u in self._servers_in(scope) if u.state in SERVING)
+        return {self.junction_id}.union(*(one.reachable_junctions for one in shown))
+
+    def _servers_in(self, scope: Scope) -> list[tuple[str, Upstream]]:
+        """The servers of which something is visible in a Scope."""
+        shows = self.snapshot.catalog.shows_server
+        return [(key, server) for key, server in self.servers.items() if shows(scope, key)]
 
     # -- stateless clients
 
-    def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
-        shown = (u for key, u in self.servers.items() if endpoint.admits_server(key))
-        return stateless_capabilities(u.greeting for u in shown if u.greeting is not None)
+    def capabilities(self, scope: Scope) -> dict[str, Any]:
+        greetings = [u.greeting for _, u in self._servers_in(scope) if u.greeting is not None]
+        return stateless_capabilities(greetings)
 
-    def instructions(self, endpoint: Endpoint) -> str:
-        shown = [(key, u) for key, u in self.servers.items() if endpoint.admits_server(key)]
-        return join_instructions(shown, self.settings.instructions_tokens)
+    def instructions(self, scope: Scope) -> str:
+        return join_instructions(self._servers_in(scope), self.settings.instructions_tokens)
 
     @property
     def has_all_instructions(self) -> bool:
@@ -253,7 +260,7 @@ class Junction:
 
     # -- changes
 
-    def _catalog_changed(self, methods: set[str]) -> None:
+    def _catalog_changed(self, changes: Sequence[ListChange]) -> None:
         self.finding.follow(self.live_catalog.catalog)
         self._snapshot = Snapshot(self.live_catalog.catalog, *self._paths, self._own, self.servers)
-        self.clients.announce(methods, self._snapshot.generation)
+        self.clients.announce(changes, self._snapshot.generation)

@@ -58,8 +58,11 @@ class Shelf:
         self.told: list[set[str]] = []
         self.tasks = TaskScope("keeper")
         self.live_catalog = LiveCatalog(
-            Catalog(), list(order or "s"), self.tasks, 5.0, self.told.append, review
+            Catalog(), list(order or "s"), self.tasks, 5.0, self._tell, review
         )
+
+    def _tell(self, changes) -> None:
+        self.told.append({change.kind.changed for change in changes})
 
     def names(self) -> list[str]:
         view = self.live_catalog.catalog.view(STDIO)

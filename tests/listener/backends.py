@@ -12,6 +12,7 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import pipeline
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.catalog.scope import OPEN_SCOPES, Scope
 from mcp_junction.config.settings import Quota, Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
@@ -57,6 +58,7 @@ class FakeBackend:
         self.is_settled = settled
         self.junction_id = "here"
         self.quotas = Quotas(Quota(**(quota or {})))
+        self.scopes = OPEN_SCOPES
         self.sessions: list[Session] = []
         self.levels: list[int] = []
         self.passed_on: list[tuple[str, bytes]] = []
@@ -64,7 +66,7 @@ class FakeBackend:
         self.listened_to: list[Listen] = []
         self._gate = asyncio.Event()
 
-    def reachable_junctions(self, endpoint: Endpoint) -> set[str]:
+    def reachable_junctions(self, scope: Scope) -> set[str]:
         return {self.junction_id, "behind"}
 
     async def settled(self) -> None:
@@ -87,10 +89,10 @@ class FakeBackend:
     def spelling(self, endpoint: Endpoint) -> Spelling:
         return names.STDIO
 
-    def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
+    def capabilities(self, scope: Scope) -> dict[str, Any]:
         return {}
 
-    def instructions(self, endpoint: Endpoint) -> str:
+    def instructions(self, scope: Scope) -> str:
         return ""
 
     has_all_instructions = True

@@ -168,7 +168,13 @@ class RestCalls:
         session = self._sessions.get(principal)
         if session is None:
             usage = self._junction.quotas.of(principal)
-            session = Session(principal, self._junction.spelling(), _nowhere, usage=usage)
+            session = Session(
+                principal,
+                self._junction.spelling(),
+                _nowhere,
+                usage=usage,
+                scopes=self._junction.scopes,
+            )
             session.protocol_version = LATEST_HANDSHAKE
             self._sessions[principal] = session
         return session
@@ -207,7 +213,7 @@ class RestCalls:
         self, session: Session, name: str, server: str | None
     ) -> tuple[str, ServerRecord | None]:
         """The name of a tool in the session's spelling, and whose it is; None is Junction's."""
-        catalog, place = self._junction.snapshot.catalog, (TOOLS, session.endpoint)
+        catalog, place = self._junction.snapshot.catalog, (TOOLS, session.scope)
         if server is not None:
             shown = catalog.show(session.spelling, *place)
             return await self._of_server(shown, name, self._registry.find(server))

@@ -14,6 +14,7 @@ from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode
@@ -46,6 +47,11 @@ class Caller(Wire, Protocol):
     def ask(self, method: str, params: Raw, wire: Wire) -> Awaitable[Outcome]: ...
 
     def wants_log(self, params: Raw) -> bool: ...
+
+    @property
+    def scope(self) -> Scope:
+        """What it may see, by the policy as it is now."""
+        ...
 
     @property
     def questions(self) -> frozenset[str]:

@@ -144,7 +144,7 @@ class OwnTools:
 def _shown(call: Call) -> View:
     """The tools whose names the caller is about to be told."""
     caller = call.caller
-    return call.snapshot.catalog.show(caller.spelling, TOOLS, caller.endpoint)
+    return call.snapshot.catalog.show(caller.spelling, TOOLS, caller.scope)
 
 
 def meant(call: Call, view: View) -> str:

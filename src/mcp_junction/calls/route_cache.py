@@ -14,8 +14,8 @@ from msgspec import Raw
 
 from mcp_junction.calls.methods import NAMED, Address, address
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.param_headers import ParamHeader, encode_plain
@@ -41,7 +41,7 @@ class CachedRoute(msgspec.Struct, frozen=True):
     """The arguments that headers are to repeat."""
 
 
-class RouteCache(dict[tuple[Spelling, Endpoint, str, bytes], CachedRoute]):
+class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
     """Those of all clients in one snapshot, by all that a look-up depends on: how names are spelled
     and where, the method, and the name as it is written. Nobody is held by them."""
 
@@ -54,7 +54,7 @@ class RouteCache(dict[tuple[Spelling, Endpoint, str, bytes], CachedRoute]):
         said = None if name is None else (method.encode(), name)
         if method not in NAMED:
             return CachedRoute(method, target, said)
-        view = catalog.view(caller.spelling, target.kind, caller.endpoint)
+        view = catalog.view(caller.spelling, target.kind, caller.scope)
         route = view.find(target.name)
         if route is None:
             former = view.find_departed(target.name)  # its server may be back in time
@@ -65,5 +65,5 @@ class RouteCache(dict[tuple[Spelling, Endpoint, str, bytes], CachedRoute]):
         if len(written) <= MAX_BYTES:
             if len(self) >= MAX_CACHED:  # they are only remembered, not needed
                 self.clear()
-            self[caller.spelling, caller.endpoint, method, written] = habit
+            self[caller.spelling, caller.scope, method, written] = habit
         return habit

@@ -79,6 +79,6 @@ class ServerStartup:
         catalog, caller = self._live_catalog.catalog, call.caller
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
-        view = catalog.view(caller.spelling, call.address.kind, caller.endpoint)
+        view = catalog.view(caller.spelling, call.address.kind, caller.scope)
         name = meant(call, view)  # which stays whose it is: another may come that would have it
-        return catalog.note_used(name, caller.spelling, call.address.kind, caller.endpoint)
+        return catalog.note_used(name, caller.spelling, call.address.kind, caller.scope)

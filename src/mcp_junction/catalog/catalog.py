@@ -14,6 +14,7 @@ import msgspec
 
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.kinds import ALL as EVERY_KIND
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, OfferKind
 from mcp_junction.catalog.name_history import URIS, NameHistories
 from mcp_junction.catalog.own_tools import own_offers
@@ -282,6 +283,19 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     def offering(self, key: str) -> Offering | None:
         """What a server offers, or did before it left."""
         return self.offerings.get(key) or self.departed.get(key)
+
+    def shows_server(self, scope: Scope, key: str) -> bool:
+        """Whether a Scope shows anything of a server; one that may use everything sees them all."""
+        if scope.grants is None:
+            return scope.endpoint.admits_server(key)
+        offering = self.offering(key)
+        admitting = {kind: scope.of(kind, key) for kind in EVERY_KIND}
+        return offering is not None and any(
+            admits(offer.name)
+            for kind, admits in admitting.items()
+            if admits is not None
+            for offer in offering.of(kind)
+        )
 
     def _visible(self, scope: Scope, kind: OfferKind) -> Visible:
         roll = self.histories.roll(kind, self.canonical)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Listing, Offer, discover, remark
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import ALL, TOOLS, OfferKind
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.selection import ToolSelection
 from mcp_junction.errors import CircularError, ServerError
 from mcp_junction.protocol.names import Spelling
@@ -28,7 +29,26 @@ from mcp_junction.upstream.state import SERVING, ServerState
 
 log = logging.getLogger("mcp_junction.catalog")
 
-Changed = Callable[[set[str]], None]
+
+class ListChange(NamedTuple):
+    """A list of one server that changed, or may have: the server says so, and nothing differs."""
+
+    kind: OfferKind
+    server: str
+    before: tuple[Offer, ...]
+    after: tuple[Offer, ...]
+
+    def is_visible(self, scope: Scope) -> bool:
+        """Whether it changed what a Scope admits."""
+        admits = scope.of(self.kind, self.server)
+        if admits is None:
+            return False
+        before = [offer for offer in self.before if admits(offer.name)]
+        after = [offer for offer in self.after if admits(offer.name)]
+        return before != after or (bool(after) and self.before == self.after)
+
+
+Changed = Callable[[Sequence[ListChange]], None]
 
 
 class Review(Protocol):
@@ -81,7 +101,7 @@ class LiveCatalog:
             case ServerChange.LISTS | ServerChange.RENEWED:
                 self.announce(server, event.method)
             case ServerChange.REDEFINED:
-                self._swap(self.catalog.again(), set())
+                self._swap(self.catalog.again(), [])
             case ServerChange.RENAMED:
                 self._rename(event.previous, server.key)
             case ServerChange.TOOLS:
@@ -132,15 +152,16 @@ class LiveCatalog:
         """Its offers are not to be had now; their names stay its own."""
         if upstream.key in self.catalog.offerings:
             before = self.catalog.offerings[upstream.key]
-            self._swap(self.catalog.without(upstream.key), _kinds(before, None))
+            self._swap(self.catalog.without(upstream.key), _compare(upstream.key, before, None))
 
     def expect(self, offering: Offering, *, listed: bool) -> None:
         """What a server that has not answered yet is known to offer."""
         if listed:
             self._put(offering)
         else:
-            before = self.catalog.offerings.get(offering.upstream.key)
-            self._swap(self.catalog.with_absent(offering, self._order), _kinds(before, None))
+            key = offering.upstream.key
+            changes = _compare(key, self.catalog.offerings.get(key), None)
+            self._swap(self.catalog.with_absent(offering, self._order), changes)
 
     def _place(self, key: str) -> None:
         if key not in self._order:
@@ -159,22 +180,22 @@ class LiveCatalog:
             self.expect(shown, listed=server.key in self.catalog.offerings)
 
     def _forget(self, upstream: Upstream) -> None:
-        before = self.catalog.offerings.get(upstream.key)
+        changes = _compare(upstream.key, self.catalog.offerings.get(upstream.key), None)
         self._said.pop(upstream, None)
         if upstream.key in self._order:
             self._order.remove(upstream.key)
-        self._swap(self.catalog.forgetting(upstream.key, self._order), _kinds(before, None))
+        self._swap(self.catalog.forgetting(upstream.key, self._order), changes)
 
     def _rename(self, old: str, new: str) -> None:
         self._order[self._order.index(old)] = new
-        offering = self.catalog.offerings.get(old)
-        self._swap(self.catalog.renamed(old, new, self._order), _kinds(None, offering))
+        changes = _compare(new, None, self.catalog.offerings.get(old))
+        self._swap(self.catalog.renamed(old, new, self._order), changes)
 
     def narrow(self, sets: Iterable[Endpoint]) -> None:
         """There are these named sets now, as the file has been read again."""
         narrowed = self.catalog.narrowed(sets)
         if narrowed is not self.catalog:
-            self._swap(narrowed, set())
+            self._swap(narrowed, [])
 
     def reorder(self, keys: list[str]) -> None:
         """These come first, in this order."""
@@ -221,19 +242,23 @@ class LiveCatalog:
     def _put(self, offering: Offering) -> None:
         key = offering.upstream.key
         known = self.catalog.offerings.get(key)
-        changed = _kinds(known, offering)
+        changes = _compare(key, known, offering)
         is_another = known is None or known.upstream is not offering.upstream
-        said = self._said.pop(offering.upstream, set())
-        if changed or is_another:
-            self._swap(self.catalog.with_offering(offering, self._order), changed | said)
-        elif said:
-            self._changed(said)
+        announced = self._said.pop(offering.upstream, set()) - {c.kind.changed for c in changes}
+        is_new = bool(changes) or is_another
+        for kind in ALL:
+            if kind.changed in announced:
+                changes.append(ListChange(kind, key, offering.of(kind), offering.of(kind)))
+        if is_new:
+            self._swap(self.catalog.with_offering(offering, self._order), changes)
+        elif changes:
+            self._changed(changes)
 
-    def _swap(self, catalog: Catalog, changed: set[str]) -> None:
+    def _swap(self, catalog: Catalog, changes: Sequence[ListChange]) -> None:
         self.catalog = catalog
         swapped, self._swapped = self._swapped, asyncio.get_running_loop().create_future()
         swapped.set_result(None)
-        self._changed(changed)
+        self._changed(changes)
 
 
 async def _in_slices(steps: Iterator[None]) -> bool:
@@ -266,10 +291,11 @@ def _selected(
     return tuple(chosen.values())
 
 
-def _kinds(before: Offering | None, after: Offering | None) -> set[str]:
-    """Which announcements two offerings differ by; None offers nothing."""
+def _compare(key: str, before: Offering | None, after: Offering | None) -> list[ListChange]:
+    """The lists of a server that differ; None offers nothing."""
 
     def of(offering: Offering | None, kind: OfferKind) -> tuple[Offer, ...]:
         return offering.of(kind) if offering is not None else ()
 
-    return {kind.changed for kind in ALL if of(before, kind) != of(after, kind)}
+    changes = (ListChange(kind, key, of(before, kind), of(after, kind)) for kind in ALL)
+    return [change for change in changes if change.before != change.after]

@@ -91,3 +91,7 @@ class Scopes:
             made = Scope(endpoint, grants, agent, agent in self._saw_everything)
             self._made[agent, endpoint] = made
         return made
+
+
+OPEN_SCOPES = Scopes()
+"""The Scopes where everybody may use everything."""

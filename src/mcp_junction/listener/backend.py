@@ -10,6 +10,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.scope import Scope, Scopes
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.policy.quotas import Quotas
@@ -24,6 +25,8 @@ class Backend(Protocol):
     """Where calls wait for their clients."""
     quotas: Quotas
     """The usage of every principal."""
+    scopes: Scopes
+    """What each client may see."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -48,20 +51,20 @@ class Backend(Protocol):
         """The id of this Junction."""
         ...
 
-    def reachable_junctions(self, endpoint: Endpoint) -> set[str]:
-        """The ids of this Junction and of all Junctions behind an endpoint."""
+    def reachable_junctions(self, scope: Scope) -> set[str]:
+        """The ids of this Junction and of all Junctions behind the servers in a Scope."""
         ...
 
     def spelling(self, endpoint: Endpoint) -> Spelling:
         """How names are written at an endpoint for a client nothing is known about."""
         ...
 
-    def capabilities(self, endpoint: Endpoint) -> dict[str, Any]:
-        """What a stateless client can have at an endpoint."""
+    def capabilities(self, scope: Scope) -> dict[str, Any]:
+        """What a stateless client can have in a Scope."""
         ...
 
-    def instructions(self, endpoint: Endpoint) -> str:
-        """The instructions of the servers at an endpoint, as far as they are known by now."""
+    def instructions(self, scope: Scope) -> str:
+        """The instructions of the servers in a Scope, as far as they are known by now."""
         ...
 
     @property

@@ -138,7 +138,13 @@ class ClientCache:
             spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
         usage = self._backend.quotas.of(principal)
         visitor = StatelessClient(
-            principal, endpoint, spelling, capabilities, said.client.copy(), usage
+            principal,
+            endpoint,
+            spelling,
+            capabilities,
+            said.client.copy(),
+            usage,
+            self._backend.scopes,
         )
         self._backend.introduced(visitor)
         return visitor

@@ -172,7 +172,7 @@ class Dispatcher:
             "serverInfo": {"name": settings.name, "version": settings.version},
             "_meta": cycles.id_meta(self._backend.junction_id),
         }
-        instructions = self._backend.instructions(session.endpoint)
+        instructions = self._backend.instructions(session.scope)
         if instructions:
             answer["instructions"] = instructions
         return encode.result(frame_id, encode.dumps(answer))
@@ -215,14 +215,14 @@ class Dispatcher:
     ) -> bytes:
         catalog = self._backend.snapshot.catalog
         try:
-            page = catalog.page(session.spelling, kind, session.endpoint, cursor)
+            page = catalog.page(session.spelling, kind, session.scope, cursor)
         except CursorError as error:
             return _refusal(frame_id, INVALID_PARAMS, str(error))
         if cursor is None:
             generation = self._backend.snapshot.generation
             session.listed = {**(session.listed or {}), kind.changed: generation}
         if cycles.is_from_junction(meta):
-            reachable = cycles.reachable_member(self._backend.reachable_junctions(session.endpoint))
+            reachable = cycles.reachable_member(self._backend.reachable_junctions(session.scope))
             return encode.compact_result_with(frame_id, page, b',"_meta":{%b}}' % reachable)
         return encode.compact_result(frame_id, page)
 

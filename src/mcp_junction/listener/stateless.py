@@ -119,7 +119,7 @@ class StatelessDispatcher:
             name = params.get("name")
             route_cache = snapshot.route_cache
             habit = name and route_cache.get(
-                (visitor.spelling, visitor.endpoint, method, _join((name,)))
+                (visitor.spelling, visitor.scope, method, _join((name,)))
             )
             if not habit:
                 habit = route_cache.formed(visitor, method, params, snapshot.catalog)
@@ -174,9 +174,9 @@ class StatelessDispatcher:
     def _discovered(self, visitor: StatelessClient, frame_id: bytes) -> Reply:
         found: dict[str, Any] = {
             "supportedVersions": STATELESS_VERSIONS,
-            "capabilities": self._backend.capabilities(visitor.endpoint),
+            "capabilities": self._backend.capabilities(visitor.scope),
         }
-        instructions = self._backend.instructions(visitor.endpoint)
+        instructions = self._backend.instructions(visitor.scope)
         if instructions:
             found["instructions"] = instructions
         payload = encode.dumps(found)
@@ -212,12 +212,12 @@ class StatelessDispatcher:
     ) -> Reply:
         catalog = self._backend.snapshot.catalog
         try:
-            page = catalog.page(visitor.spelling, kind, visitor.endpoint, cursor)
+            page = catalog.page(visitor.spelling, kind, visitor.scope, cursor)
         except CursorError as error:
             return refusal(frame_id, INVALID_PARAMS, str(error))
         ours = b""
         if is_from_junction(meta):
-            ours = reachable_member(self._backend.reachable_junctions(visitor.endpoint))
+            ours = reachable_member(self._backend.reachable_junctions(visitor.scope))
         return Reply(encode.compact_result_with(frame_id, page, self._tail(ours)))
 
     def _tail(self, ours: bytes) -> bytes:

@@ -11,6 +11,8 @@ from functools import partial
 
 from msgspec import Raw
 
+from mcp_junction.catalog.live_catalog import ListChange
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_LEVELS
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen, is_told_by
@@ -29,21 +31,23 @@ class ConnectedClients:
         self._announcers = {
             method: Coalescer(partial(self._announce, method)) for method in LIST_CHANGES
         }
-        self._changed_at: dict[str, int] = {}
+        self._changes: dict[str, list[tuple[int, ListChange]]] = {}
 
-    def announce(self, methods: Iterable[str], generation: int) -> None:
+    def announce(self, changes: Iterable[ListChange], generation: int) -> None:
         """Tell clients, a moment later, that lists changed in this generation of the catalog."""
-        for method in methods:
-            self._changed_at[method] = generation
+        for change in changes:
+            method = change.kind.changed
+            self._changes.setdefault(method, []).append((generation, change))
             self._announcers[method].changed()
 
     def _announce(self, method: str) -> None:
+        changes = self._changes.pop(method, [])
         for session in self.sessions:
             seen = session.listed.get(method) if session.listed else None
-            if seen is not None and seen < self._changed_at[method]:
+            if seen is not None and _concerns(session.scope, changes, seen):
                 session.notify(method)
         for listen in self.listens:
-            if method in listen.announcements:
+            if method in listen.announcements and _concerns(listen.scope, changes):
                 listen.notify(method)
 
     async def set_log_level(self, upstream: Upstream) -> None:
@@ -107,6 +111,14 @@ class ClientRelay:
     async def _unsubscribe_from(self, upstream: Upstream, uri: str) -> None:
         if not self._clients.subscriptions.names(upstream.key, uri):  # else one came meanwhile
             await upstream.unsubscribe(uri)
+
+
+def _concerns(scope: Scope, changes: list[tuple[int, ListChange]], seen: int = -1) -> bool:
+    """Whether lists changed after a generation, in something that a Scope admits."""
+    return any(
+        seen < generation and (scope.grants is None or change.is_visible(scope))
+        for generation, change in changes
+    )
 
 
 def _session_of(upstream: Upstream) -> Session:

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Wire
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
 from mcp_junction.policy.principal import CALLING_ROLES, Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope, frames
@@ -50,6 +51,7 @@ class Session:
         "offer",
         "principal",
         "protocol_version",
+        "scopes",
         "send",
         "spelling",
         "usage",
@@ -63,8 +65,10 @@ class Session:
         offer: Callable[[bytes], None] | None = None,
         endpoint: Endpoint = EVERYTHING,
         usage: QuotaUsage | None = None,
+        scopes: Scopes = OPEN_SCOPES,
     ) -> None:
         self.principal = principal
+        self.scopes = scopes
         self.usage = usage or QuotaUsage()
         self.spelling = spelling
         self.endpoint = endpoint
@@ -80,6 +84,11 @@ class Session:
         """The generation of each list the client has, by what announces another one."""
         self._envelope: tuple[Raw, int | None, Raw] | None = None
         self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
+
+    @property
+    def scope(self) -> Scope:
+        """What the client may see, by the policy as it is now."""
+        return self.scopes.of(self.principal, self.endpoint)
 
     @property
     def is_open(self) -> bool:

@@ -18,6 +18,7 @@ from mcp_junction.calls.methods import Address
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope, frames
@@ -41,6 +42,7 @@ class StatelessClient:
         "endpoint",
         "principal",
         "questions",
+        "scopes",
         "spelling",
         "usage",
     )
@@ -53,8 +55,10 @@ class StatelessClient:
         capabilities: dict[str, Raw],
         client_info: Raw,
         usage: QuotaUsage | None = None,
+        scopes: Scopes = OPEN_SCOPES,
     ) -> None:
         self.principal = principal
+        self.scopes = scopes
         self.usage = usage or QuotaUsage()
         self.endpoint = endpoint
         self.spelling = spelling
@@ -70,6 +74,11 @@ class StatelessClient:
             client=bytes(client_info or b"{}"),
             user=principal,
         )
+
+    @property
+    def scope(self) -> Scope:
+        """What the client may see, by the policy as it is now."""
+        return self.scopes.of(self.principal, self.endpoint)
 
     def hello(self) -> Hello:
         return self._hello
@@ -129,6 +138,7 @@ class Listen(StatelessClient):
             {},
             visitor.client_info,
             visitor.usage,
+            visitor.scopes,
         )
         self.id = frame_id
         self.announcements = wanted.announcements()

@@ -30,7 +30,7 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     caller, kind = call.caller, call.address.kind
     if kind is RESOURCES:
         return _resource(call, following)
-    view = call.snapshot.catalog.view(caller.spelling, kind, caller.endpoint)
+    view = call.snapshot.catalog.view(caller.spelling, kind, caller.scope)
     call.route = view.find(call.address.name)
     if call.route is not None:
         return following(call)
@@ -62,7 +62,7 @@ async def _unknown(call: Call) -> Outcome:
         return absent.unavailable()
     name = _short(call.name)
     caller = call.caller
-    near = call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.endpoint).nearest(
+    near = call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.scope).nearest(
         name
     )
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -90,7 +90,7 @@ def _absent(call: Call) -> Upstream | None:
 
 
 async def _resource(call: Call, following: Handler) -> Outcome:
-    view = call.snapshot.catalog.resources(call.caller.endpoint)
+    view = call.snapshot.catalog.resources(call.caller.scope)
     find = view.find_template if call.address.is_template else view.find
     call.route = find(call.name)
     if call.route is not None:
