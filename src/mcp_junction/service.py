@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import uvicorn
-
 from mcp_junction.api.context import ApiContext
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
@@ -20,13 +18,13 @@ from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import JunctionError, UsageError
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.listener.http.app import HttpListener
 from mcp_junction.listener.http.forwarded import App, Forwarded
 from mcp_junction.listener.http.guard import Guard, is_loopback
 from mcp_junction.listener.http.host import SessionChannel
 from mcp_junction.listener.http.owner import OwnerCheck
-from mcp_junction.listener.http.protocol import HttpProtocol, protocol_for
+from mcp_junction.listener.http.protocol import protocol_for
+from mcp_junction.listener.http.server import HttpServer
 from mcp_junction.listener.http.sessions import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.stateless import StatelessDispatcher
@@ -36,7 +34,6 @@ from mcp_junction.tasks import TaskScope, wait_unless
 
 log = logging.getLogger("mcp_junction.service")
 
-KEEP_ALIVE = 75
 DRAIN = 30
 KEYS_EVERY = 0.5
 AUDIT = "audit"
@@ -46,7 +43,7 @@ SERVERS_WITHIN = 2.0
 
 
 class Service:
-    """What answers on the network. It is the Doors of the listener."""
+    """Starts to listen, drains and stops. It is the HttpHost of the listener."""
 
     def __init__(
         self,
@@ -76,10 +73,10 @@ class Service:
                 " or listen on 127.0.0.1"
             )
         self._sets: tuple[object, dict[str, Endpoint]] = (None, {})
-        self._set("")  # a set that makes no sense is told at once
+        self._find_set("")  # raises for a set that makes no sense
         self._calls = TaskScope("requests")
         self._draining = False
-        self._expelled_for = keys.generation
+        self._expelled_generation = keys.generation
         self._on_loaded = on_loaded
         self._on_listening = on_listening
         self._registry = SessionRegistry(
@@ -93,14 +90,14 @@ class Service:
             Dispatcher(junction, self._calls),
             self._registry,
             StatelessFront(self._stateless, self._calls),
-            Guard(host, _words(settings.allowed_hosts), _words(settings.allowed_origins)),
+            Guard(host, _split(settings.allowed_hosts), _split(settings.allowed_origins)),
             self._calls,
             settings.max_body_bytes,
             rest.front if rest is not None else None,
             rest.denials.add if rest is not None else None,
         )
 
-    # -- the Doors
+    # -- the HttpHost of the listener
 
     def principal(self, headers: dict[bytes, bytes], scope: dict[str, Any]) -> Principal | None:
         authorization = headers.get(b"authorization")
@@ -118,16 +115,16 @@ class Service:
         return self._owner_without_key or not self._keys.has_issued_client_keys
 
     def endpoint(self, path: str) -> Endpoint | None:
-        """What is at a path; servers come and go, and so do their addresses."""
+        """Find what is at a path now: all servers, one of them, or a named set."""
         path = path.rstrip("/")
         if path == "/mcp":
             return EVERYTHING
         if not path.startswith("/mcp/"):
             return None
         name = path[5:]
-        return one_server(name) if name in self._junction.servers else self._set(name)
+        return one_server(name) if name in self._junction.servers else self._find_set(name)
 
-    def _set(self, name: str) -> Endpoint | None:
+    def _find_set(self, name: str) -> Endpoint | None:
         config = self._junction.config
         if self._sets[0] is not config:
             self._sets = config, named_sets(config)
@@ -169,16 +166,11 @@ class Service:
             stalls=self._junction.stalls,
             quotas=self._junction.quotas,
         )
-        server = _server(self._app(), host, port, protocol)
+        server = HttpServer(self._app(), host, port, protocol)
         serving = self._junction.tasks.spawn(server.serve())
         sweeping = self._junction.tasks.supervise("sessions", self._registry.run)
         watching = self._junction.tasks.supervise("keys", self._watch_keys)
-        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event
-            await asyncio.sleep(0.01)
-        if serving.done():
-            raise UsageError(f"cannot listen on {host}:{port}; is something else there already?")
-        bound = server.servers[0].sockets[0].getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
+        shown, bound = await server.wait_until_started(serving)
         if self._owner_without_key:
             log.warning("/mcp needs no key of you on this machine: --owner-without-key was given")
         log.warning("listening on http://%s:%d/mcp", shown, bound)
@@ -189,7 +181,7 @@ class Service:
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
         has_lost_listener = serving.done() and not serving.cancelled()
-        await self._finish(hurried or asyncio.Event())
+        await self._drain(hurried or asyncio.Event())
         server.should_exit = True
         sweeping.cancel()
         watching.cancel()
@@ -200,7 +192,7 @@ class Service:
         if has_lost_listener:
             raise JunctionError("the HTTP server ended by itself; start Junction again")
 
-    async def _finish(self, hurried: asyncio.Event) -> None:
+    async def _drain(self, hurried: asyncio.Event) -> None:
         """Take no new calls, wait for those that run, and answer those that are not waited for."""
         self._draining = True
         self._listener.drain()
@@ -208,8 +200,8 @@ class Service:
             self._rest.drain()
         self._stateless.drain()
         self._junction.parked_calls.end(lambda _: True, "Junction is ending")
-        await self._drain(hurried)
-        self._drop()
+        await self._wait_for_calls(hurried)
+        self._end_calls()
 
     async def _prepare(self, rest: ApiContext, stop: asyncio.Event) -> None:
         """Load the REST routes and wait for new servers: later both would hold up calls.
@@ -241,18 +233,18 @@ class Service:
         return Forwarded(self._listener, proxies) if proxies else self._listener
 
     async def _watch_keys(self) -> None:
-        """A revocation ends what its key had open, too."""
+        """Learn of revoked keys, and end what they have open."""
         while True:
             await self._junction.clock.sleep(KEYS_EVERY)
             await self._keys.refresh()
-            known = self._keys.generation
-            if known != self._expelled_for:
+            generation = self._keys.generation
+            if generation != self._expelled_generation:
                 self._registry.expel(self._is_allowed)
                 self._stateless.end(self._is_allowed, "the key was revoked")
                 self._junction.parked_calls.end(self._is_revoked, "the key was revoked")
                 if self._rest is not None:
                     self._rest.expel(self._keys.is_in_force)
-                self._expelled_for = known  # not before: what fails here is done again
+                self._expelled_generation = generation  # now: what fails here is done again
 
     def _is_revoked(self, bearer: TicketOwner) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))
@@ -262,81 +254,27 @@ class Service:
             return self._is_open_to_owner
         return self._keys.is_in_force(principal)
 
-    async def _drain(self, hurried: asyncio.Event) -> None:
-        """Running calls finish, for as long as they are given."""
+    async def _wait_for_calls(self, hurried: asyncio.Event) -> None:
+        """Wait for running calls, at most DRAIN seconds."""
         clock = self._junction.clock
         end = clock.now() + DRAIN
-        while self._running() and clock.now() < end and not hurried.is_set():
+        while self._count_calls() and clock.now() < end and not hurried.is_set():
             await clock.sleep(0.05)
 
-    def _drop(self) -> None:
-        """What still runs is answered that nobody waits for it."""
+    def _end_calls(self) -> None:
+        """Answer what still runs: nobody waits for it any more."""
         why = "Junction is ending"
         self._registry.close()
         self._stateless.end(lambda _: False, why)
         if self._rest is not None:
             self._rest.calling.end(lambda _: False, why)
 
-    def _running(self) -> int:
+    def _count_calls(self) -> int:
         others = self._stateless.calls
         if self._rest is not None:
             others += len(self._rest.calling)
         return others + sum(len(session.calls) for session in self._junction.clients.sessions)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, without its own ideas about signals and about ending the program."""
-
-    servers: list[asyncio.Server]
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.servers = []
-
-    async def serve(self, sockets: list[Any] | None = None) -> None:
-        try:
-            await super().serve(sockets)
-        except SystemExit:
-            pass  # it cannot listen, and has said why
-        finally:
-            for server in self.servers:  # whoever is cancelled listens no longer, either
-                server.close()
-
-    async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        await stop_accepting(self.servers)  # it tells only those to leave that it knows
-        await super().shutdown(sockets)
-
-    def install_signal_handlers(self) -> None:
-        pass
-
-    def capture_signals(self) -> Any:
-        import contextlib
-
-        return contextlib.nullcontext()
-
-
-def _server(app: App, host: str, port: int, protocol: type[HttpProtocol]) -> _Server:
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        interface="asgi3",
-        loop="none",
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=5,
-        backlog=4096,
-    )
-    config.load()
-    return _Server(config)
-
-
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return [word for word in text.replace(",", " ").split() if word]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from mcp_junction.listener.http.accepting import stop_accepting
+from mcp_junction.listener.http.server import stop_accepting
 
 BOUND = 20.0  # seconds; a wait this long has failed
 

@@ -13,9 +13,9 @@ from mcp_junction.app import Junction
 from mcp_junction.config.load import without_file
 from mcp_junction.errors import JunctionError
 from mcp_junction.identity.keys import KeyRing
-from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.listener.http.protocol import protocol_for
-from mcp_junction.service import Service, _server
+from mcp_junction.listener.http.server import HttpServer, stop_accepting
+from mcp_junction.service import Service
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.tasks import TaskScope
 from mcp_junction.vault.vault import Vault
@@ -75,7 +75,7 @@ def test_nobody_is_left_behind_when_the_service_ends(loop, count):
 
     async def main() -> None:
         tasks = TaskScope("test")
-        server = _server(app, "127.0.0.1", 0, protocol_for(tasks, 1000))
+        server = HttpServer(app, "127.0.0.1", 0, protocol_for(tasks, 1000))
         server.lifespan = server.config.lifespan_class(server.config)
         await server.startup()
         with socket.create_connection(server.servers[0].sockets[0].getsockname()) as client:
@@ -104,14 +104,14 @@ async def test_a_service_whose_http_server_ends_by_itself_ends_with_an_error(tmp
     async def tick(self, counter):
         return is_over
 
-    monkeypatch.setattr("mcp_junction.service._Server.on_tick", tick)
+    monkeypatch.setattr("mcp_junction.listener.http.server.HttpServer.on_tick", tick)
     async with AsyncExitStack() as stack:
         junction = await stack.enter_async_context(Junction(without_file({}, {})))
         store = await open_store(default_url(tmp_path), Vault.from_environment({}, tmp_path))
         stack.push_async_callback(store.close)
-        service = Service(junction, await KeyRing.open(store), "127.0.0.1")
         listening = asyncio.Event()
-        service.when_listening = lambda _: listening.set()
+        keys, heard = await KeyRing.open(store), lambda _: listening.set()
+        service = Service(junction, keys, "127.0.0.1", on_listening=heard)
         serving = asyncio.ensure_future(service.serve("127.0.0.1", 0, asyncio.Event()))
         await asyncio.wait_for(listening.wait(), BOUND)
         is_over = True

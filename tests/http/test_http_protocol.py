@@ -11,8 +11,8 @@ import uvicorn
 from tests.http.wire import BOUND, Wire
 from uvicorn.server import ServerState
 
-from mcp_junction.listener.http.accepting import stop_accepting
 from mcp_junction.listener.http.protocol import MAX_QUEUED, Patience, protocol_for
+from mcp_junction.listener.http.server import stop_accepting
 from mcp_junction.tasks import TaskScope
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

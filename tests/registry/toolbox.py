@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 
-from mcp_junction.listener.http.accepting import stop_accepting
+from mcp_junction.listener.http.server import stop_accepting
 
 BOUND = 20.0
 

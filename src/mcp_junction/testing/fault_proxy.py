@@ -11,7 +11,7 @@ import socket
 import struct
 from types import TracebackType
 
-from mcp_junction.listener.http.accepting import stop_accepting
+from mcp_junction.listener.http.server import stop_accepting
 from mcp_junction.tasks import TaskScope
 
 _CHUNK = 1 << 16
