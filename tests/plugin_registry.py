@@ -50,7 +50,8 @@ def heard_by(parts: RegistryParts, calls: CallAudit) -> dict[str, Any]:
     return {
         "clock": parts.context.clock,
         "supervision": parts.context.supervision,
-        "call_sinks": (calls.record, parts.lifecycle.observe_call),
+        "audit": calls,
+        "call_sinks": (parts.lifecycle.observe_call,),
         "server_sinks": parts.server_sinks,
         "review": parts.tools,
     }
@@ -133,14 +134,12 @@ class Platforms:
         bus = await stack.enter_async_context(Bus(store.events))
         calls = CallAudit(audit)
         parts = RegistryParts(RegistryContext(config.settings, store, audit, bus))
-        strict = config.settings.audit == "strict"
         junction = Junction(
             config,
             canonical=PLATFORM,
             supervised=True,
             starts=False,
             environ={} if environ is None else environ,
-            stages=(calls.intend,) if strict else (),
             **heard_by(parts, calls),
         )
         await stack.enter_async_context(junction)

@@ -10,17 +10,16 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallSink
-from mcp_junction.calls.own import OwnTools
-from mcp_junction.calls.pipeline import Stage, pipeline
+from mcp_junction.calls.pipeline import ExtraStage, PipelineParts, build_handlers
 from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.stages.own import OwnTools
 from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
@@ -30,7 +29,10 @@ from mcp_junction.catalog.scope import Scope, Scopes
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import UNLIMITED, Settings, quota_of
+from mcp_junction.eras.links import EraLinks
 from mcp_junction.eras.parked import ParkedCalls
+from mcp_junction.eras.resume import Resume
+from mcp_junction.eras.tasks import ResolveTask
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.listener.capabilities import join_instructions, stateless_capabilities
 from mcp_junction.policy.access import AccessPolicy
@@ -56,6 +58,9 @@ from mcp_junction.upstream.servers import ServerSet
 from mcp_junction.upstream.state import SERVING
 from mcp_junction.upstream.warden import Warden
 
+if TYPE_CHECKING:
+    from mcp_junction.calls.stages.audit import CallAudit
+
 
 class Junction:
     """Everything, put together. Use as ``async with Junction(config) as junction``."""
@@ -76,7 +81,8 @@ class Junction:
         headstart: Headstart | None = None,
         state_key: bytes | None = None,
         starts: bool = True,
-        stages: Sequence[Stage] = (),
+        audit: CallAudit | None = None,
+        extra_stages: Sequence[ExtraStage] = (),
     ) -> None:
         self.config = config
         self.settings: Settings = config.settings
@@ -101,11 +107,11 @@ class Junction:
         self.quotas = Quotas(quota_of(self.settings) if supervised else UNLIMITED)
         parked = self.settings.parked_ms / 1000
         self.parked_calls = ParkedCalls(
-            self.clock, Seal(state_key), parked, self.quotas.quota.parked
-        )
-        crossing = Crossing(self.parked_calls, self.settings.name, self.settings.version)
-        self._paths = pipeline(
-            self.clock, self._deadlines, self.clients.subscriptions, crossing, call_sinks, stages
+            self.clock,
+            Seal(state_key),
+            parked,
+            self.quotas.quota.parked,
+            audit.record if audit is not None else None,
         )
         self.live_catalog = LiveCatalog(
             self._first_catalog(),
@@ -121,8 +127,22 @@ class Junction:
         self.servers = ServerSet(self._make_server, sinks, self.tasks.supervision)
         self.relay = ClientRelay(self.servers, self.clients, self.tasks)
         self.finding = ToolSearch(self.tasks, self.live_catalog.catalog)
-        self._own = OwnTools(self.finding, self.settings.name, self.settings.version)
-        self._snapshot = Snapshot(self.live_catalog.catalog, *self._paths, self._own, self.servers)
+        resume = Resume(self.parked_calls, self._deadlines)
+        self._handlers = build_handlers(
+            PipelineParts(
+                self.clock,
+                self._deadlines,
+                EraLinks(resume, self._deadlines),
+                resume,
+                ResolveTask(self.parked_calls.seal),
+                OwnTools(self.finding),
+                self.clients.subscriptions,
+                call_sinks if audit is None else (audit.record, *call_sinks),
+                audit.intend if audit is not None and self.settings.audit == "strict" else None,
+                extra_stages,
+            )
+        )
+        self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         wait = self.settings.list_wait_ms / 1000
         self._startup = ServerStartup(self.live_catalog, self.servers, self.tasks, wait)
@@ -262,5 +282,5 @@ class Junction:
 
     def _catalog_changed(self, changes: Sequence[ListChange]) -> None:
         self.finding.follow(self.live_catalog.catalog)
-        self._snapshot = Snapshot(self.live_catalog.catalog, *self._paths, self._own, self.servers)
+        self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
         self.clients.announce(changes, self._snapshot.generation)

@@ -132,13 +132,13 @@ async def test_routing_adds_less_than_fifty_milliseconds(served):
 async def test_routing_is_what_comes_before_the_call_is_sent(gateway, monkeypatch):
     served = await gateway()
     await served.register("one")
-    paths = served.junction._paths
+    handlers = served.junction._handlers
 
     async def thinking(call):
         await asyncio.sleep(0.05)
-        return await paths.handle(call)
+        return await handlers["tools/call"](call)
 
-    monkeypatch.setattr(served.junction, "_paths", paths._replace(handle=thinking))
+    monkeypatch.setattr(served.junction, "_handlers", {**handlers, "tools/call": thinking})
     server = served.junction.servers["one"]
     served.junction.servers.redefine("one", server.definition)  # makes the next snapshot
     told = (await served.call("one.echo")).json()["metadata"]

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.calls.world import BOUND, World, body, raw
 
+from mcp_junction.calls.attempt import Attempt
 from mcp_junction.calls.deadlines import TICK
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.protocol import frames
@@ -12,7 +13,6 @@ from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, greets, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 
@@ -48,13 +48,15 @@ async def test_a_call_cancelled_before_it_starts_is_never_sent():
 
 
 @pytest.mark.req("F-10")
-async def test_a_call_cancelled_before_it_boards_ends_the_flight():
-    world = World(quiet())
+async def test_an_attempt_of_a_cancelled_call_ends_without_being_sent():
+    one = quiet()
+    world = World(one)
     call = world.call()
+    call.route = world.snapshot.catalog.view(world.session.spelling).find("one:echo")
     call.cancel("changed my mind")
-    flight = new_flight("tools/call", call)
-    assert call.board(flight) is False
-    assert flight.future.result().kind is OutcomeKind.CANCELLED
+    attempt = Attempt(call, call.route)
+    assert attempt.fly(one.wire, attempt.params()).result().kind is OutcomeKind.CANCELLED
+    assert one.wire.flights == []
 
 
 @pytest.mark.req("F-10")
@@ -64,7 +66,9 @@ async def test_a_call_cancelled_between_the_stages_is_never_sent():
     call = world.call()
     call.route = world.snapshot.catalog.view(world.session.spelling).find("one:echo")
     call.cancel("changed my mind")
-    assert (await Forward(world.deadlines, world.crossing)(call)).kind is OutcomeKind.CANCELLED
+    assert (
+        await Forward(world.clock, world.deadlines, world.links)(call)
+    ).kind is OutcomeKind.CANCELLED
     assert one.wire.flights == []
 
 

@@ -25,9 +25,11 @@ async def test_a_question_is_told_without_what_the_client_comes_back_with():
     asked = b'{"resultType":"input_required","inputRequests":{"q1":{}},"requestState":"sealed"}'
 
     async def ask(call):  # its flight is that of the parked call
-        return Outcome(SUSPENDED, asked)
+        return Outcome(SUSPENDED, asked, attempts=1)
 
-    await compose([RecordCall(world.clock, [CallAudit(log).record])], ask)(world.call())
+    await compose([RecordCall(world.clock, world.deadlines, [CallAudit(log).record])], ask)(
+        world.call()
+    )
     (entry,) = log.entries
     assert (entry.outcome, entry.attempts) == ("input_required", 1)
     assert entry.result == b'{"resultType":"input_required","inputRequests":{"q1":{}}}'

@@ -44,7 +44,7 @@ async def test_the_log_is_told_of_calls_only_where_it_is_to_hold_everything(capl
 
     with caplog.at_level(level, "mcp_junction.telemetry"):
         world = World(FakeUpstream("one"))
-        await compose([RecordCall(world.clock)], last)(world.call())
+        await compose([RecordCall(world.clock, world.deadlines)], last)(world.call())
     assert len(caplog.messages) == lines
 
 
@@ -57,7 +57,7 @@ async def test_a_sink_that_fails_harms_neither_the_others_nor_the_call(caplog):
         return OK
 
     world, before, after = World(FakeUpstream("one")), MemorySink(), MemorySink()
-    handle = compose([RecordCall(world.clock, [before, broken, after])], last)
+    handle = compose([RecordCall(world.clock, world.deadlines, [before, broken, after])], last)
     assert await handle(world.call()) is OK
     assert before.events == after.events
     assert len(after.calls) == 1

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import Raw
 
-from mcp_junction.calls.methods import COMPLETE, ROUTED, Address, address, readdressed
+from mcp_junction.calls.methods import COMPLETE, ROUTED, Address, address, with_name
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
@@ -36,7 +36,9 @@ def test_what_a_request_is_for(method, params, expected):
 @pytest.mark.parametrize(("method", "params", "_"), CASES)
 def test_a_server_is_asked_by_its_own_name_and_the_rest_stays(method, params, _):
     params = params[:-1] + b',"x":[ 1.0 ]}'
-    own = readdressed(method, frames.members(params), Raw(b'"own"'))
+    given = frames.members(params)
+    own = with_name(method, given, Raw(b'"own"'))
+    assert encode.dumps(given) == params, "it may be tried again"
     assert encode.dumps(own) == params.replace(b'"a"', b'"own"')
 
 

@@ -5,12 +5,10 @@ import json
 import msgspec
 import pytest
 from msgspec import Raw
-from tests.calls.world import World, body
+from tests.calls.world import World, body, seen
 from tests.search.tools import tool
 
-from mcp_junction.calls.own import OwnTools
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog import own_tools as own
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.endpoints import Endpoint, Pattern
@@ -38,13 +36,11 @@ class OwnWorld(World):
         for key, tools in servers.items():
             offering = Offering(self.upstreams[key], tuple(tools))
             catalog = catalog.with_offering(offering, list(servers))
-        self.finding = ToolSearch(self.tasks, catalog)
-        self.own = OwnTools(self.finding, "junction", "1")
         self.put(catalog)
 
     def put(self, catalog: Catalog) -> None:
-        self.finding.follow(catalog)
-        self.snapshot = Snapshot(catalog, *self.paths, own=self.own)
+        self.search.follow(catalog)
+        self.snapshot = Snapshot(catalog, self.handlers)
 
     def listed(self) -> list[dict]:
         view = self.snapshot.catalog.view(self.session.spelling, scope=self.session.endpoint)
@@ -266,19 +262,19 @@ async def test_a_stateless_client_is_answered_in_its_own_way():
     world = OwnWorld(files=FILES)
     world.session = StatelessClient(LOCAL_OWNER, world.session.endpoint, STDIO, {}, Raw(b"{}"))
     for said in (
-        body(await world.ask("find_tools", query="file")),
-        body(await world.ask("find_tools")),
+        seen(await world.ask("find_tools", query="file")),
+        seen(await world.ask("find_tools")),
     ):
         assert said["resultType"] == "complete"
-        assert said["_meta"][SERVER_INFO_KEY] == {"name": "junction", "version": "1"}
+        assert said["_meta"][SERVER_INFO_KEY] == {"name": "test", "version": "0"}
 
 
 async def test_nothing_is_indexed_before_somebody_searches():
     world = OwnWorld(files=FILES)
     await world.ask("call_tool", name="files:read_file")
-    assert world.finding.indexed == 0
+    assert world.search.indexed == 0
     await world.found("file")
-    assert world.finding.indexed == 1
+    assert world.search.indexed == 1
 
 
 @pytest.mark.parametrize("offer", own.own_offers({"one": 1}), ids=OWN)

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from tests.calls.world import BOUND, World, body
 
-from mcp_junction.calls.pipeline import Paths, compose, pipeline
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.pipeline import ExtraStage, build_handlers, compose, stages_of
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import RecordCall
 from mcp_junction.protocol import names
@@ -58,43 +59,66 @@ async def test_a_path_without_stages_is_its_end():
     assert compose([], last) is last
 
 
-@pytest.mark.parametrize("way", Paths._fields)
-async def test_whatever_may_stop_a_call_is_on_both_paths(way):
-    world, watched = World(quiet()), []
+REMEMBERED = pytest.mark.parametrize("is_remembered", [True, False], ids=["remembered", "new"])
 
+
+def call_of(world: World, is_remembered: bool):
+    """A call, with its route if that was found before."""
+    call = world.call()
+    if is_remembered:
+        call.route = world.snapshot.catalog.view(names.STDIO).find("one:echo")
+    return call
+
+
+@REMEMBERED
+async def test_a_remembered_route_passes_every_stage_that_may_stop_a_call(is_remembered):
     async def refuse(call, following):
         return outcomes.failed(RATE_LIMITED, "not now", Delivery.NOT_SENT)
 
-    paths = _pipeline(world, watched, refuse)
-    call = world.call()
-    call.route = world.snapshot.catalog.view(names.STDIO).find("one:echo")
-    outcome = await getattr(paths, way)(call)
+    one = quiet()
+    world = World(one, extra=[ExtraStage("resume", refuse)])
+    outcome = await world.run(call_of(world, is_remembered))
     assert outcome.code == RATE_LIMITED
-    assert call.route.upstream.wire.flights == []
-    assert [(ended.name, ended.outcome) for ended in watched] == [("one:echo", outcome)]
+    assert one.wire.flights == []
+    assert [(ended.name, ended.outcome) for ended in world.sink.calls] == [("one:echo", outcome)]
     assert [ended.outcome_name for ended in world.sink.calls] == ["error"]
 
 
-@pytest.mark.parametrize("way", Paths._fields)
-async def test_a_call_that_was_ended_before_it_began_is_shown_to_no_stage(way):
-    world, asked = World(quiet()), []
+@REMEMBERED
+async def test_a_call_that_was_ended_before_it_began_is_shown_to_no_stage(is_remembered):
+    asked = []
 
     async def ask(call, following):
         asked.append(call)
         return await following(call)
 
-    paths = _pipeline(world, [], ask)
-    call = world.call()
-    call.route = world.snapshot.catalog.view(names.STDIO).find("one:echo")
+    one = quiet()
+    world = World(one, extra=[ExtraStage("resolve", ask)])
+    call = call_of(world, is_remembered)
     call.cancel("never mind")
-    assert (await getattr(paths, way)(call)).kind is OutcomeKind.CANCELLED
+    assert (await world.run(call)).kind is OutcomeKind.CANCELLED
     assert asked == []
-    assert call.route.upstream.wire.flights == []
+    assert one.wire.flights == []
 
 
-def _pipeline(world: World, watched: list, stage) -> Paths:
-    parts = world.clock, world.deadlines, world.register, world.crossing
-    return pipeline(*parts, [watched.append, world.sink], inner=[stage])
+async def test_a_stage_is_only_on_the_path_of_the_methods_that_it_applies_to():
+    stages = stages_of(World().parts)
+
+    def path(method):
+        return [stage.name for stage in stages if method in stage.methods]
+
+    assert path("tools/call") == ["record", "resolve", "authorize", "own", "resume"]
+    assert path("resources/subscribe") == ["record", "resolve", "authorize", "subscribe"]
+    assert path("tasks/get") == ["record", "resolve_task", "authorize", "resume"]
+
+
+async def test_the_intent_is_written_right_before_each_call_is_forwarded():
+    async def intend(call, following):
+        return await following(call)
+
+    parts = World().parts._replace(intend=intend)
+    assert stages_of(parts)[-1].name == "intent"
+    assert set(build_handlers(parts)) >= {"tools/call", "tasks/get", "resources/unsubscribe"}
 
 
 @pytest.mark.req("FR-006", "US3-1")
@@ -157,7 +181,7 @@ async def test_a_call_to_a_tool_of_a_server_that_left_says_that_it_is_down(name)
     world = World(one, FakeUpstream("two"))
     one.go_down("exited with code 3")
     call = world.call(name)
-    call.snapshot = Snapshot(world.snapshot.catalog.without("one"), *world.paths)
+    call.snapshot = Snapshot(world.snapshot.catalog.without("one"), world.handlers)
     error = body(await world.run(call))
     assert error["code"] == SERVER_UNAVAILABLE
     assert "exited with code 3" in error["message"]
@@ -186,7 +210,9 @@ async def test_a_fault_of_ours_in_a_stage_becomes_an_answer(sink, caplog):
         raise LookupError("a secret thing")
 
     world = World(FakeUpstream("one"))
-    outcome = await compose([RecordCall(FakeClock(), [sink] if sink else [])], broken)(world.call())
+    outcome = await compose(
+        [RecordCall(FakeClock(), Deadlines(FakeClock()), [sink] if sink else [])], broken
+    )(world.call())
     error = body(outcome)
     assert (error["code"], error["message"]) == (INTERNAL_ERROR, "an internal error of Junction")
     assert "secret" not in error["message"]
@@ -203,7 +229,7 @@ async def test_a_fault_after_the_call_was_sent_says_that_it_may_have_run():
 
     world = World(quiet())
     call = world.call()
-    task = world.tasks.spawn(compose([RecordCall(FakeClock())], broken)(call))
+    task = world.tasks.spawn(compose([RecordCall(FakeClock(), world.deadlines)], broken)(call))
     await turns()
     call.flight.end(outcomes.result(b"{}"))
     outcome = await asyncio.wait_for(task, BOUND)

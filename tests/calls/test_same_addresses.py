@@ -30,7 +30,7 @@ async def test_one_of_two_resources_with_one_address_is_read_under_the_other():
         catalog = catalog.with_offering(
             Offering(FakeUpstream(key, script=reads), resources=(offer,)), ["one", "two"]
         )
-    snapshot = Snapshot(catalog, *world.paths)
+    snapshot = Snapshot(catalog, world.handlers)
     listed = json.loads(catalog.page(names.STDIO, RESOURCES, EVERYTHING, None))
     addresses = [item["uri"] for item in listed["resources"]]
     assert len(set(addresses)) == 2

@@ -28,7 +28,7 @@ class Readers:
         self.world = World()
         offer = Offer(URI, {"uri": Raw(b'"a://1"')})
         catalog = Catalog().with_offering(Offering(self.server, resources=(offer,)), ["one", "two"])
-        self.snapshot = Snapshot(catalog, *self.world.paths)
+        self.snapshot = Snapshot(catalog, self.world.handlers)
         self.one, self.two = (Session(LOCAL_OWNER, names.STDIO, bytes) for _ in range(2))
 
     async def say(self, session: Session, verb: str, uri: str = URI) -> Outcome:

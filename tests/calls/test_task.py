@@ -36,7 +36,7 @@ class Workers:
         self.world = World(*self.servers.values())
 
     def sealed(self, server: str, endpoint: Endpoint = EVERYTHING) -> str:
-        seal = self.world.crossing.seal
+        seal = self.world.parked_calls.seal
         return seal.sealed_task("1", server, LOCAL_OWNER, endpoint.name)
 
     async def ask(

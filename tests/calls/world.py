@@ -1,21 +1,22 @@
 """One caller, some servers, and the pipeline between them, in this process."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, tool_call
-from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.pipeline import pipeline
+from mcp_junction.calls.pipeline import ExtraStage, build_handlers
 from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.listener.stateless import ResultWriter
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.subscriptions import Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import FakeClock, MemorySink
-from mcp_junction.testing.link import FakeUpstream, catalog_of, crossing
+from mcp_junction.testing.link import FakeUpstream, catalog_of
+from mcp_junction.testing.pipeline import TestParts
 from mcp_junction.upstream.outcome import Outcome
 
 BOUND = 5.0
@@ -24,17 +25,18 @@ BOUND = 5.0
 class World:
     """Calls made here end by themselves, by what the test does, or by the fake clock."""
 
-    def __init__(self, *upstreams: FakeUpstream) -> None:
+    def __init__(self, *upstreams: FakeUpstream, extra: Sequence[ExtraStage] = ()) -> None:
         self.clock = FakeClock()
-        self.deadlines = Deadlines(self.clock)
         self.sink = MemorySink()
         self.sent: list[bytes] = []
         self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
         self.tasks = TaskScope("calls")
-        self.register = Subscriptions()
-        self.crossing = crossing(self.clock)
-        self.paths = pipeline(self.clock, self.deadlines, self.register, self.crossing, [self.sink])
-        self.snapshot = Snapshot(catalog_of(*upstreams), *self.paths)
+        composed = TestParts(self.clock, [self.sink], extra)
+        self.deadlines, self.register = composed.deadlines, composed.register
+        self.parked_calls, self.links = composed.parked_calls, composed.links
+        self.search, self.parts = composed.search, composed.parts
+        self.handlers = build_handlers(self.parts)
+        self.snapshot = Snapshot(catalog_of(*upstreams), self.handlers)
 
     def call(self, name: str = "one:echo", **members: Any) -> Call:
         params = {"name": name, "arguments": {}, **members}
@@ -60,9 +62,9 @@ def body(outcome: Outcome) -> Any:
     return json.loads(bytes(outcome.payload))
 
 
-def seen(outcome: Outcome) -> Any:
-    """A result as its client is sent it."""
-    return json.loads(outcome.frame(b"1"))["result"]
+def seen(outcome: Outcome, method: str = "tools/call") -> Any:
+    """A result as a stateless client is sent it."""
+    return json.loads(ResultWriter("test", "0").result(method, b"1", outcome))["result"]
 
 
 def raw(value: Any) -> Raw:

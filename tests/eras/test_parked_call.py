@@ -1,4 +1,4 @@
-"""Ride: a flight that outlives the request it came with, and what its server asks meanwhile."""
+"""ParkedCall: a flight that outlives the request it came with, and what its server asks."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ ELICIT, SAMPLE = "elicitation/create", "sampling/createMessage"
 RESULT = outcomes.result(b'{"content":[]}')
 
 
-class Traveller:
+class Waiting:
     """A call that keeps what it hears."""
 
     def __init__(self) -> None:
@@ -36,21 +36,21 @@ class Traveller:
 
 
 class Journey:
-    """A ride on a flight that has been sent, and the server's end of it."""
+    """A parked call on a flight that has been sent, and the server's end of it."""
 
     def __init__(self, *capabilities: str, by: Principal = ANN) -> None:
         self.link = FakeLink("files", silence)
-        self.ride = ParkedCall(by, frozenset(("form", *(capabilities or (ELICIT,)))))
-        self.flight = self.ride.flight = new_flight("tools/call", self.ride)
+        self.parked = ParkedCall(by, frozenset(("form", *(capabilities or (ELICIT,)))))
+        self.flight = self.parked.flight = new_flight("tools/call", self.parked)
         self.link.send(self.flight)
         self.answers: list[Outcome] = []
         self.tasks = TaskScope("journey")
 
     def asks(self, method: str = ELICIT, params: bytes = b"{}"):
-        return self.ride.park(method, Raw(params), self.answers.append)
+        return self.parked.park(method, Raw(params), self.answers.append)
 
-    def waiting(self, traveller: Traveller | None = None) -> asyncio.Task[Outcome | None]:
-        return self.tasks.spawn(self.ride.news(traveller or Traveller()))
+    def waiting(self, waiting_call: Waiting | None = None) -> asyncio.Task[Outcome | None]:
+        return self.tasks.spawn(self.parked.wait(waiting_call or Waiting()))
 
 
 async def turns() -> None:
@@ -73,7 +73,7 @@ async def test_a_client_without_urls_is_not_sent_to_one():
     (refused,) = journey.answers
     assert refused.code == INVALID_PARAMS
     assert "elicitation by url" in refused.message
-    assert not journey.ride.questions
+    assert not journey.parked.questions
 
 
 async def test_questions_are_news_and_those_that_come_together_are_asked_together():
@@ -83,7 +83,7 @@ async def test_questions_are_news_and_those_that_come_together_are_asked_togethe
     journey.asks(ELICIT, b'{"message":"who?"}')
     journey.asks(SAMPLE)
     assert await waiting is None
-    asked = {key: json.loads(bytes(raw)) for key, raw in journey.ride.asked().items()}
+    asked = {key: json.loads(bytes(raw)) for key, raw in journey.parked.input_requests().items()}
     assert asked == {
         "q1": {"method": ELICIT, "params": {"message": "who?"}},
         "q2": {"method": SAMPLE, "params": {}},
@@ -94,7 +94,7 @@ async def test_a_question_that_came_while_nobody_waited_is_news_at_once():
     journey = Journey()
     journey.asks()
     assert await journey.waiting() is None
-    assert journey.ride.is_asked
+    assert journey.parked.is_asked
 
 
 async def test_a_question_that_is_taken_back_is_not_asked():
@@ -114,10 +114,10 @@ async def test_what_is_answered_goes_to_the_server_and_the_rest_is_asked_again()
     journey = Journey()
     journey.asks()
     journey.asks()
-    journey.ride.answered({"q1": Raw(b'{"action":"accept"}'), "q9": Raw(b"{}")})
+    journey.parked.give_answers({"q1": Raw(b'{"action":"accept"}'), "q9": Raw(b"{}")})
     assert [bytes(answer.payload) for answer in journey.answers] == [b'{"action":"accept"}']
-    assert list(journey.ride.asked()) == ["q2"]
-    journey.ride.answered({"q1": Raw(b"{}")})
+    assert list(journey.parked.input_requests()) == ["q2"]
+    journey.parked.give_answers({"q1": Raw(b"{}")})
     assert len(journey.answers) == 1
 
 
@@ -125,46 +125,46 @@ async def test_a_client_is_not_asked_what_it_cannot_answer():
     journey = Journey(ELICIT)
     assert journey.asks(SAMPLE) is None
     assert [answer.code for answer in journey.answers] == [METHOD_NOT_FOUND]
-    assert not journey.ride.is_asked
+    assert not journey.parked.is_asked
 
 
 async def test_a_server_may_not_ask_without_end():
     journey = Journey()
     for _ in range(MAX_QUESTIONS + 1):
         journey.asks()
-    assert len(journey.ride.questions) == MAX_QUESTIONS
+    assert len(journey.parked.questions) == MAX_QUESTIONS
     assert [answer.kind for answer in journey.answers] == [OutcomeKind.ERROR]
 
 
 async def test_what_the_server_says_reaches_who_waits_and_nobody_else():
-    journey, traveller = Journey(), Traveller()
-    journey.ride.log(Raw(b'{"data":"early"}'))
-    waiting = journey.waiting(traveller)
+    journey, waiting_call = Journey(), Waiting()
+    journey.parked.log(Raw(b'{"data":"early"}'))
+    waiting = journey.waiting(waiting_call)
     await turns()
-    journey.ride.progress({"progress": Raw(b"1")})
-    journey.ride.log(Raw(b'{"data":"now"}'))
+    journey.parked.progress({"progress": Raw(b"1")})
+    journey.parked.log(Raw(b'{"data":"now"}'))
     journey.asks()
     await waiting
-    journey.ride.log(Raw(b'{"data":"late"}'))
-    assert traveller.heard == [{"progress": Raw(b"1")}, Raw(b'{"data":"now"}')]
+    journey.parked.log(Raw(b'{"data":"late"}'))
+    assert waiting_call.heard == [{"progress": Raw(b"1")}, Raw(b'{"data":"now"}')]
 
 
-async def test_an_abandoned_ride_is_ended_at_the_server():
+async def test_an_abandoned_call_is_ended_at_the_server():
     journey = Journey()
     journey.asks()
-    journey.ride.abandon(RESULT, "nobody comes")
+    journey.parked.abandon(RESULT, "nobody comes")
     assert journey.link.cancelled == [(journey.flight, "nobody comes")]
     assert journey.flight.future.result() is RESULT
-    assert not journey.ride.is_asked
+    assert not journey.parked.is_asked
 
 
 async def test_all_that_the_only_call_on_a_pipe_asks_at_once_is_its_own():
     journey, wire = Journey(ELICIT, SAMPLE), []
     exchange = Multiplexer("files", wire.append, Listening())
-    exchange.register(journey.flight)
+    exchange.encode_request(journey.flight)
     for method in (ELICIT, SAMPLE):
         exchange.receive(b'{"jsonrpc":"2.0","id":"%b","method":"%b"}' % ((method.encode(),) * 2))
-    assert [question.method for question in journey.ride.questions.values()] == [ELICIT, SAMPLE]
+    assert [question.method for question in journey.parked.questions.values()] == [ELICIT, SAMPLE]
     assert wire == []
 
 
@@ -174,8 +174,8 @@ async def test_a_question_is_not_guessed_to_be_one_of_two_that_wait(is_over):
     wire: list[bytes] = []
     exchange = Multiplexer("files", wire.append, Listening())
     for journey in (Journey(by=Principal("bob", Role.AGENT)), Journey()):
-        exchange.register(journey.flight)
-        if is_over and journey.ride.principal.id == "bob":
+        exchange.encode_request(journey.flight)
+        if is_over and journey.parked.principal.id == "bob":
             exchange.cancel(journey.flight, "he left")
             wire.clear()
         else:
@@ -186,16 +186,16 @@ async def test_a_question_is_not_guessed_to_be_one_of_two_that_wait(is_over):
     assert "several clients" in answer["error"]["message"]
 
 
-async def test_no_question_is_left_open_when_the_ride_is_over():
+async def test_no_question_is_left_open_when_the_call_is_over():
     """A server that does not heed a cancellation would wait for ever, and we would remember."""
     for end in ("abandoned", "landed"):
         journey, wire = Journey(), []
         exchange = Multiplexer("files", wire.append, Listening())
-        exchange.register(journey.flight)
+        exchange.encode_request(journey.flight)
         exchange.receive(b'{"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{}}')
-        assert journey.ride.is_asked
+        assert journey.parked.is_asked
         if end == "abandoned":
-            journey.ride.abandon(RESULT, "nobody comes")
+            journey.parked.abandon(RESULT, "nobody comes")
         else:
             journey.flight.end(RESULT)
             assert await journey.waiting() is RESULT

@@ -6,7 +6,7 @@ from mcp_junction.eras.tickets import Seal, Ticket, TicketOwner
 from mcp_junction.errors import StateError
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 
-BEARER = TicketOwner("ann", "agent", "", "files", "read", "tools/call")
+OWNER = TicketOwner("ann", "agent", "", "files", "read", "tools/call")
 ANN, BOB = Principal("ann", Role.AGENT), Principal("bob", Role.AGENT)
 
 
@@ -19,13 +19,13 @@ class Time:
 
 def test_a_ticket_comes_back_as_it_was():
     seal = Seal()
-    ticket = Ticket(BEARER, ride="r", round=3)
-    assert seal.open(seal.close(ticket), BEARER) == ticket
+    ticket = Ticket(OWNER, id="r", round=3)
+    assert seal.open(seal.close(ticket), OWNER) == ticket
 
 
 def test_no_two_are_alike_and_nothing_can_be_read_in_them():
     seal = Seal()
-    ticket = Ticket(BEARER, inner="a secret")
+    ticket = Ticket(OWNER, inner="a secret")
     one, two = seal.close(ticket), seal.close(ticket)
     assert one != two
     assert "secret" not in one
@@ -39,52 +39,52 @@ def test_no_two_are_alike_and_nothing_can_be_read_in_them():
         ("server", "git"), ("name", "write"), ("method", "prompts/get"),
     ],
 )  # fmt: skip
-def test_it_is_good_for_its_bearer_alone(member, other):
+def test_it_is_good_for_its_owner_alone(member, other):
     seal = Seal()
-    state = seal.close(Ticket(BEARER, inner="x"))
-    said = {name: getattr(BEARER, name) for name in BEARER.__struct_fields__}
+    state = seal.close(Ticket(OWNER, inner="x"))
+    said = {name: getattr(OWNER, name) for name in OWNER.__struct_fields__}
     with pytest.raises(StateError, match="something else"):
         seal.open(state, TicketOwner(**{**said, member: other}))
 
 
 def test_an_altered_one_is_refused_wherever_it_was_altered():
     seal = Seal()
-    state = seal.close(Ticket(BEARER, inner="x"))
+    state = seal.close(Ticket(OWNER, inner="x"))
     for place, char in enumerate(state):
         altered = state[:place] + ("A" if char != "A" else "B") + state[place + 1 :]
         with pytest.raises(StateError):
-            seal.open(altered, BEARER)
+            seal.open(altered, OWNER)
 
 
 @pytest.mark.parametrize("state", ["", ".", "x", "a.b", "a.====", "é.é", "a." + "A" * 8, "\0"])
 def test_what_never_was_one_is_refused(state):
     with pytest.raises(StateError, match="not one of ours"):
-        Seal().open(state, BEARER)
+        Seal().open(state, OWNER)
 
 
 def test_another_key_opens_nothing_and_the_same_key_does():
     key = b"k" * 32
-    state = Seal(key, "one").close(Ticket(BEARER, inner="x"))
-    assert Seal(key, "two").open(state, BEARER).inner == "x"
+    state = Seal(key, "one").close(Ticket(OWNER, inner="x"))
+    assert Seal(key, "two").open(state, OWNER).inner == "x"
     with pytest.raises(StateError):
-        Seal(b"j" * 32, "one").open(state, BEARER)
+        Seal(b"j" * 32, "one").open(state, OWNER)
 
 
 def test_it_expires():
     time = Time()
     seal = Seal(now=time)
-    state = seal.close(Ticket(BEARER, seal.until(60), inner="x"))
+    state = seal.close(Ticket(OWNER, seal.until(60), inner="x"))
     time.now += 59
-    assert seal.open(state, BEARER).inner == "x"
+    assert seal.open(state, OWNER).inner == "x"
     time.now += 2
     with pytest.raises(StateError, match="expired"):
-        seal.open(state, BEARER)
+        seal.open(state, OWNER)
 
 
 def test_the_state_of_a_server_may_be_large():
     seal = Seal()
     inner = "x" * 1_000_000
-    assert seal.open(seal.close(Ticket(BEARER, inner=inner)), BEARER).inner == inner
+    assert seal.open(seal.close(Ticket(OWNER, inner=inner)), OWNER).inner == inner
 
 
 # -- tasks
@@ -107,6 +107,6 @@ def test_a_task_is_nobody_elses(who, endpoint):
 def test_a_ticket_is_no_task_and_a_task_no_ticket():
     seal = Seal()
     with pytest.raises(StateError):
-        seal.task(seal.close(Ticket(BEARER, inner="1")), ANN, "")
+        seal.task(seal.close(Ticket(OWNER, inner="1")), ANN, "")
     with pytest.raises(StateError):
-        seal.open(seal.sealed_task("1", "files", ANN, ""), BEARER)
+        seal.open(seal.sealed_task("1", "files", ANN, ""), OWNER)

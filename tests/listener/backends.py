@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.pipeline import pipeline
+from mcp_junction.calls.pipeline import build_handlers
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.scope import OPEN_SCOPES, Scope
@@ -31,10 +30,11 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.stateless import Listen, StatelessClient
-from mcp_junction.sessions.subscriptions import Subscriptions
+from mcp_junction.sessions.stateless import Listen
+from mcp_junction.sessions.stateless import StatelessClient as ClientOfRequest
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.link import FakeUpstream, catalog_of, crossing
+from mcp_junction.testing.link import FakeUpstream, catalog_of
+from mcp_junction.testing.pipeline import TestParts
 
 BOUND = 5.0
 
@@ -51,10 +51,10 @@ class FakeBackend:
     ) -> None:
         clock = SystemClock()
         self.settings = Settings(**settings)
-        crossed = crossing(clock)
-        self.parked_calls = crossed._parked_calls
-        self._paths = pipeline(clock, Deadlines(clock), Subscriptions(), crossed)
-        self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
+        composed = TestParts(clock)
+        self.parked_calls = composed.parked_calls
+        self._handlers = build_handlers(composed.parts)
+        self.snapshot = Snapshot(catalog_of(*upstreams), self._handlers)
         self.is_settled = settled
         self.junction_id = "here"
         self.quotas = Quotas(Quota(**(quota or {})))
@@ -62,7 +62,7 @@ class FakeBackend:
         self.sessions: list[Session] = []
         self.levels: list[int] = []
         self.passed_on: list[tuple[str, bytes]] = []
-        self.visitors: list[StatelessClient] = []
+        self.stateless_clients: list[ClientOfRequest] = []
         self.listened_to: list[Listen] = []
         self._gate = asyncio.Event()
 
@@ -80,7 +80,7 @@ class FakeBackend:
 
     def settle(self, *upstreams: FakeUpstream) -> None:
         if upstreams:
-            self.snapshot = Snapshot(catalog_of(*upstreams), *self._paths)
+            self.snapshot = Snapshot(catalog_of(*upstreams), self._handlers)
         self.is_settled = True
         self._gate.set()
 
@@ -112,9 +112,9 @@ class FakeBackend:
 
     # -- the others
 
-    def introduced(self, client: Session | StatelessClient) -> None:
-        if isinstance(client, StatelessClient):
-            self.visitors.append(client)
+    def introduced(self, client: Session | ClientOfRequest) -> None:
+        if isinstance(client, ClientOfRequest):
+            self.stateless_clients.append(client)
         else:
             self.sessions.append(client)
 

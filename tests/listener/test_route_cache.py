@@ -35,7 +35,7 @@ def stateless(key: str, tools: tuple[str, ...] = ("echo",), **how) -> FakeUpstre
 
 
 def showing(backend: FakeBackend, catalog: Catalog) -> None:
-    backend.snapshot = Snapshot(catalog, *backend._paths)
+    backend.snapshot = Snapshot(catalog, backend._handlers)
 
 
 async def call(client: StatelessClient, name: str, method: str = "tools/call"):
@@ -131,31 +131,30 @@ async def test_a_call_is_looked_up_once_for_as_long_as_its_snapshot_lasts(monkey
     assert len(looked_up) == 2
 
 
-async def test_what_is_found_when_it_is_accepted_goes_straight_and_nothing_else():
-    one = stateless("one")
-    backend = FakeBackend(one)
-    ways = []
+async def test_a_call_is_begun_with_its_route_only_where_that_is_known_for_sure():
+    backend = FakeBackend(stateless("one"))
+    begun = []
 
-    def noted(way, handle):
+    def noting(handle):
         def handler(made):
-            ways.append((way, made.method, made.name))
+            begun.append((made.method, made.name, made.route is not None))
             return handle(made)
 
         return handler
 
-    paths = [noted(way, handle) for way, handle in backend._paths._asdict().items()]
-    backend.snapshot = Snapshot(backend.snapshot.catalog, *paths)
+    handlers = {method: noting(handle) for method, handle in backend._handlers.items()}
+    backend.snapshot = Snapshot(backend.snapshot.catalog, handlers)
     client = StatelessClient(backend)
     await call(client, "one:echo")
     await call(client, "one:nothing")
     client.request("resources/read", {"uri": "a://1"}, id="r")
     backend.is_settled = False
     await call(client, "one:echo")
-    assert ways == [
-        ("straight", "tools/call", "one:echo"),
-        ("handle", "tools/call", "one:nothing"),
-        ("handle", "resources/read", "a://1"),
-        ("handle", "tools/call", "one:echo"),
+    assert begun == [
+        ("tools/call", "one:echo", True),
+        ("tools/call", "one:nothing", False),
+        ("resources/read", "a://1", False),
+        ("tools/call", "one:echo", False),
     ]
 
 
@@ -176,7 +175,7 @@ async def test_a_habit_leads_nowhere_from_an_endpoint_that_does_not_have_the_too
 
 
 async def test_how_much_is_remembered_is_bounded_for_all_clients_together(monkeypatch):
-    monkeypatch.setattr(route_cache, "MAX_HABITS", 10)
+    monkeypatch.setattr(route_cache, "MAX_CACHED", 10)
     tools = tuple(f"tool{number}" for number in range(5))
     backend = FakeBackend(stateless("one", (*tools, "t" * 300)))
     client = StatelessClient(backend)
@@ -196,9 +195,11 @@ async def test_who_says_very_much_of_itself_is_not_held_by_its_habits():
         about = {"name": "n" * 10_000, "version": "0"}
         client.request("tools/call", {"name": "one:echo"}, id=number, client=about)
         await client.turns()
-    assert len(backend.visitors) == 3
+    assert len(backend.stateless_clients) == 3
     (key,) = backend.snapshot.route_cache
-    assert key == (names.STDIO, EVERYTHING, "tools/call", b'"one:echo"')
+    spelling, scope, *rest = key
+    assert (spelling, scope.endpoint) == (names.STDIO, EVERYTHING)
+    assert rest == ["tools/call", b'"one:echo"']
 
 
 async def test_a_refusal_does_not_repeat_a_method_without_end():

@@ -39,7 +39,7 @@ async def test_who_says_the_same_of_itself_is_introduced_once():
     client = StatelessClient(backend)
     for name in ("a", "b", "a"):
         client.request("tools/list", client={"name": name, "version": "0"})
-    assert len(backend.visitors) == 2
+    assert len(backend.stateless_clients) == 2
 
 
 async def test_who_says_very_much_of_itself_is_not_remembered():
@@ -48,7 +48,7 @@ async def test_who_says_very_much_of_itself_is_not_remembered():
     for _ in range(2):
         client.request("tools/list", client={"name": "n" * 10_000, "version": "0"})
     assert [len(m["result"]["tools"]) for m in client.sent] == [0, 0]
-    assert len(backend.visitors) == 2
+    assert len(backend.stateless_clients) == 2
     assert len(client.dispatcher.introductions) == 0
 
 
@@ -83,7 +83,7 @@ async def test_what_belongs_to_one_request_is_not_taken_for_another():
     assert [sorted(meta.keys() - about.keys()) for meta in metas] == [
         [], ["progressToken"], [], ["x.y/trace"],
     ]  # fmt: skip
-    assert len(backend.visitors) == 1
+    assert len(backend.stateless_clients) == 1
 
 
 async def test_an_envelope_that_was_seen_is_still_checked_against_the_headers():

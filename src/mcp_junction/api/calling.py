@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -36,8 +35,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
-from mcp_junction.upstream import outcome as error_responses
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 from mcp_junction.upstream.state import SERVING, ServerState
 
@@ -71,16 +69,6 @@ class Done(NamedTuple):
     server: ServerRecord | None
     routing: float
     execution: float
-
-
-class _Timed(Call):
-    """A call that knows when it was put on its way to the server."""
-
-    boarded: float | None = None
-
-    def board(self, flight: Flight) -> bool:
-        self.boarded = perf_counter()
-        return super().board(flight)
 
 
 class RestCalls:
@@ -124,7 +112,8 @@ class RestCalls:
         watch: Callable[[Callable[[], None]], None],
     ) -> Done:
         """Call a tool. ``watch`` is given what to do when the client leaves before the end."""
-        began = perf_counter()  # a loop may count in milliseconds
+        now = self._junction.clock.now
+        began = now()
         session = self._session(principal)
         params = {"name": Raw(b'""'), "arguments": arguments}
         try:
@@ -137,13 +126,13 @@ class RestCalls:
         record = record or self._reached(call)
         if outcome.kind is not OutcomeKind.RESULT:
             raise self._failure(outcome, record) if record is not None else _own_failure(outcome)
-        ended = perf_counter()
-        sent = call.boarded or ended
-        return Done(bytes(outcome.payload), record, sent - began, ended - sent)
+        ended = now()
+        sent = call.sent_at or ended
+        return Done(bytes(outcome.plain_payload), record, sent - began, ended - sent)
 
-    def _call(self, session: Session, name: str, params: dict[str, Raw]) -> _Timed:
+    def _call(self, session: Session, name: str, params: dict[str, Raw]) -> Call:
         target = Address(TOOLS, name)
-        return _Timed(session, self._junction.snapshot, CALL_TOOL, target, params, session)
+        return Call(session, self._junction.snapshot, CALL_TOOL, target, params, session)
 
     async def _handled(
         self, call: Call, principal: Principal, watch: Callable[[Callable[[], None]], None]
@@ -153,16 +142,13 @@ class RestCalls:
             words = "the key was revoked"
             await _record_refused(call, DENIED, words)
             raise RequestError("UNAUTHENTICATED", words)
-        loop, limit = asyncio.get_running_loop(), self._timeout
-        late = loop.call_later(limit, call.expire, limit) if limit else None
+        call.timeout = self._timeout
         self._running[call] = principal
         watch(lambda: call.cancel("the client has left"))
         try:
             return await call.snapshot.handle(call)
         finally:
             del self._running[call]
-            if late is not None:
-                late.cancel()
 
     def _session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)
@@ -309,7 +295,7 @@ class RestCalls:
 
 async def _record_refused(call: Call, code: int, words: str) -> None:
     """Send a refused call through the pipeline, so that it is recorded like any other."""
-    call.ended_by = error_responses.failed(code, words, Delivery.NOT_SENT)
+    call.ended_by = outcomes.failed(code, words, Delivery.NOT_SENT)
     if code == DENIED:
         call.denial = words
     await call.snapshot.handle(call)

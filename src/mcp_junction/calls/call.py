@@ -17,7 +17,7 @@ from mcp_junction.catalog.routes import Route
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
-from mcp_junction.protocol import encode
+from mcp_junction.protocol import encode, envelope
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_MESSAGE, SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
@@ -26,16 +26,18 @@ from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 
-class Wire(Protocol):
-    """The way back to the client for what belongs to one call."""
+class Channel(Protocol):
+    """Where a client hears what belongs to one call."""
 
     def send(self, frame: bytes) -> None: ...
 
-    def offer(self, frame: bytes) -> None: ...
+    def offer(self, frame: bytes) -> None:
+        """Send what may be dropped when the client does not read."""
+        ...
 
 
-class Caller(Wire, Protocol):
-    """What a call needs of the session it belongs to. A session is a wire too."""
+class Caller(Channel, Protocol):
+    """What a call needs of the session or the stateless client it belongs to."""
 
     era: Era
     principal: Principal
@@ -44,9 +46,11 @@ class Caller(Wire, Protocol):
     usage: QuotaUsage
     """What its principal uses of its quota."""
 
-    def ask(self, method: str, params: Raw, wire: Wire) -> Awaitable[Outcome]: ...
+    def ask(self, method: str, params: Raw, channel: Channel) -> Awaitable[Outcome]: ...
 
-    def wants_log(self, params: Raw) -> bool: ...
+    def wants_log(self, params: Raw, level: int | None) -> bool:
+        """Whether it wants a log message; ``level`` is what the request itself says."""
+        ...
 
     @property
     def scope(self) -> Scope:
@@ -67,23 +71,46 @@ class Caller(Wire, Protocol):
 
 
 class Call(msgspec.Struct, eq=False):
-    """One routed request. Holds the snapshot it started with, whatever changes meanwhile."""
+    """One routed request. Holds the snapshot it started with, whatever changes meanwhile.
+
+    What one attempt needs is the Attempt's: nothing of it is written here.
+    """
 
     caller: Caller
     snapshot: Snapshot
     method: str
     address: Address
     params: dict[str, Raw]
-    wire: Wire
+    channel: Channel
     progress_token: Raw | None = None
+    """The client's own, if it wants to hear of progress."""
     route: Route | None = None
+    log_level: int | None = None
+    """The least level of log messages that a stateless request asks for; None is none."""
+    has_plain_meta: bool = False
+    """Whether ``_meta`` holds nothing but what a stateless client says of itself."""
+    timeout: float = 0.0
+    """Seconds after which the call ends, whatever its attempts have left; 0 is never."""
+    deadline: float = 0.0
     flight: Flight | None = None
-    deadline: float | None = None
+    """The flight of the current attempt, or of the last one."""
+    attempts: int = 0
+    sent_at: float = 0.0
+    """When its first attempt was made, by the clock of the pipeline; 0 is never."""
+    waited: float = 0.0
+    """Seconds that its attempts waited for a link."""
+    is_resume: bool = False
+    """Whether it continues a call that was answered with a question: it is never retried."""
+    resumed_state: Raw | None = None
+    """What a stateless server wants back from a resumed call, in place of our ticket."""
+    claim: str | None = None
+    """The claim of its idempotency key, once there are any."""
     intent: str | None = None
     """The row of the audit that said, before it was sent, that it would be."""
     denial: str | None = None
     """Why the policy refused it, if it did."""
     spoke: bool = False
+    """Whether anything was relayed to the caller."""
     asking: int = 0
     ended_by: Outcome | None = None
     """How it was ended from our side, if it was."""
@@ -94,36 +121,20 @@ class Call(msgspec.Struct, eq=False):
         """The name or address the caller used."""
         return self.address.name
 
-    @property
-    def session(self) -> object:
-        return self.caller
-
-    @property
-    def principal(self) -> Principal:
-        return self.caller.principal
-
     # -- downward: ending it from our side
-
-    def board(self, flight: Flight) -> bool:
-        """Put the call on a flight; False when it has been ended meanwhile."""
-        if self.ended_by is not None:
-            flight.end(self.ended_by)
-            return False
-        self.flight = flight
-        return True
 
     def cancel(self, reason: str) -> None:
         """The caller no longer wants it."""
-        self._end(outcomes.cancelled(reason, self._delivery), reason)
+        self._end(outcomes.cancelled(reason, self.delivery), reason)
 
     def expire(self, seconds: float) -> None:
         """Its time is over."""
         server = self.route.pair.server if self.route is not None else ""
-        self._end(outcomes.timed_out(server, self._delivery, seconds), "timed out")
+        self._end(outcomes.timed_out(server, self.delivery, seconds), "timed out")
 
     def drop(self, reason: str) -> None:
         """We can no longer wait for it; unlike a cancelled call it is answered."""
-        self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self._delivery), reason)
+        self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self.delivery), reason)
 
     @property
     def ending(self) -> asyncio.Event:
@@ -135,7 +146,13 @@ class Call(msgspec.Struct, eq=False):
         return self._ending
 
     @property
-    def _delivery(self) -> Delivery:
+    def is_paused(self) -> bool:
+        """Whether its deadline stands still, because the client is asked something."""
+        return self.asking > 0
+
+    @property
+    def delivery(self) -> Delivery:
+        """What can be said about it if it failed now."""
         return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
 
     def _end(self, outcome: Outcome, reason: str) -> None:
@@ -149,31 +166,31 @@ class Call(msgspec.Struct, eq=False):
     # -- upward: what the server says before it answers
 
     def progress(self, params: dict[str, Raw]) -> None:
+        """Relay progress under the client's own token."""
         if self.progress_token is not None and self.ended_by is None:
             params["progressToken"] = self.progress_token
-            self._tell("notifications/progress", encode.dumps(params))
+            self._relay("notifications/progress", encode.dumps(params))
 
     def log(self, params: Raw) -> None:
-        if self.ended_by is None and self.wants_log(params):
-            self._tell(LOG_MESSAGE, params)
+        """Relay a log message, if the client wants it."""
+        if self.ended_by is None and self.caller.wants_log(params, self.log_level):
+            self._relay(LOG_MESSAGE, params)
 
-    def wants_log(self, params: Raw) -> bool:
-        return self.caller.wants_log(params)
-
-    def _tell(self, method: str, params: Raw | bytes) -> None:
+    def _relay(self, method: str, params: Raw | bytes) -> None:
         self.spoke = True
-        self.wire.offer(encode.notification(method, params))
+        self.channel.offer(encode.notification(method, params))
 
     async def ask(self, method: str, params: Raw) -> Outcome:
         """Ask the client on the server's behalf. The deadline stands still meanwhile."""
         self.spoke = True
         self.asking += 1
         try:
-            return await self.caller.ask(method, params, self.wire)
+            return await self.caller.ask(method, params, self.channel)
         finally:
             self.asking -= 1
 
 
 def tool_call(caller: Caller, snapshot: Snapshot, name: str, params: dict[str, Raw]) -> Call:
-    """A call of a tool whose caller has no other wire than its own."""
-    return Call(caller, snapshot, "tools/call", Address(TOOLS, name), params, caller)
+    """A call of a tool whose caller has no other channel than its own."""
+    token = envelope.progress_token(params)
+    return Call(caller, snapshot, "tools/call", Address(TOOLS, name), params, caller, token)

@@ -47,7 +47,8 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
     arguments: Raw | None
     outcome: Outcome
     seconds: float
-    attempts: int = 0
+    waited: float = 0.0
+    """How many of the seconds its attempts waited for a link."""
     denial: str | None = None
     """Why the policy refused it, if it did."""
     intent: str | None = None
@@ -59,7 +60,9 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def target(self) -> str:
-        """The canonical name of what was called; the caller's own word where nothing was found."""
+        """The canonical name of what was called, or would have been; else the caller's own."""
+        if self.outcome.target:
+            return self.outcome.target
         return self.name if self.route is None else self.route.canonical
 
     @property

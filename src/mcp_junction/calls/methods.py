@@ -44,6 +44,8 @@ NAMED: Final = frozenset(("tools/call", "prompts/get"))
 ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
 """Those whose answer, in the stateless era, may be a question."""
 OF_TASKS: Final = frozenset(method for method, (kind, _) in _KEYS.items() if kind is TASKS)
+SUBSCRIBING: Final = frozenset(("resources/subscribe", "resources/unsubscribe"))
+ALL_METHODS: Final = (*_KEYS, COMPLETE)
 ROUTED: Final = (*(method for method in _KEYS if method not in OF_TASKS), COMPLETE)
 """What clients of the handshake era may ask for; tasks are the other's."""
 
@@ -71,12 +73,10 @@ def _reference(params: dict[str, Raw]) -> Address:
     return Address(RESOURCES, name, is_template=True)
 
 
-def readdressed(method: str, params: dict[str, Raw], raw_name: Raw) -> dict[str, Raw]:
-    """The params with the name the server itself uses; everything else as it was."""
+def with_name(method: str, params: dict[str, Raw], raw_name: Raw) -> dict[str, Raw]:
+    """A copy of params with the name the server itself uses; everything else as it was."""
     if method != COMPLETE:
-        params[_KEYS[method][1]] = raw_name
-        return params
+        return {**params, _KEYS[method][1]: raw_name}
     ref = frames.members(params["ref"])
     ref["name" if "name" in ref else "uri"] = raw_name
-    params["ref"] = Raw(encode.dumps(ref))
-    return params
+    return {**params, "ref": Raw(encode.dumps(ref))}

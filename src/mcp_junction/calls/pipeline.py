@@ -1,82 +1,117 @@
-"""The pipeline: the stages of a call, composed once.
+"""The pipeline: the stages of a call in order, composed once for each method.
 
 This is the one place where their order is written. ``record`` is outermost, so that unknown names
-are recorded too; ``forward`` stands next to the wire. A call that was found when it was accepted
-goes straight, past the stages that find. Whatever else may stop a call is on both paths.
+are recorded too; ``forward`` stands next to the wire and may run more than once for a call. A
+stage that does not apply to a method is not on its path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import NamedTuple, Protocol
 
+from mcp_junction.calls.attempt import LinkChoice
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.crossing import Crossing
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.events import CallSink
+from mcp_junction.calls.events import CALL_TOOL, CallSink
+from mcp_junction.calls.methods import ALL_METHODS, OF_TASKS, SUBSCRIBING
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.authorize import authorize
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import RecordCall
-from mcp_junction.calls.stages.resolve import resolve, still_wanted
+from mcp_junction.calls.stages.resolve import resolve
 from mcp_junction.calls.stages.subscribe import Register, Subscribe
-from mcp_junction.calls.stages.task import ResolveTask
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream.outcome import Outcome
+
+_NOT_OF_TASKS = frozenset(ALL_METHODS) - OF_TASKS
+_ANSWERED_ONCE = frozenset(ALL_METHODS) - SUBSCRIBING
 
 
 class Stage(Protocol):
     """One policy around the rest of the path."""
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        """One that only looks hands on what ``following`` returns, and adds no frame of its own."""
+        """A stage that only checks is a plain function that returns ``following(call)``."""
         ...
 
 
-class Paths(NamedTuple):
-    """The two ways down."""
+class PlacedStage(NamedTuple):
+    """A stage, its name, and the methods that it applies to."""
 
-    handle: Handler
-    """For every call."""
-    straight: Handler
-    """For a tool or a prompt whose route is known."""
+    name: str
+    stage: Stage
+    methods: Collection[str] = ALL_METHODS
 
 
-def compose(stages: Sequence[Stage], last: Handler) -> Handler:
+class ExtraStage(NamedTuple):
+    """A stage to insert right after the one that is named."""
+
+    after: str
+    stage: Stage
+
+
+class PipelineParts(NamedTuple):
+    """What the stages are made of."""
+
+    clock: Clock
+    deadlines: Deadlines
+    links: LinkChoice
+    resume: Stage
+    resolve_task: Stage
+    own: Stage
+    register: Register
+    sinks: Sequence[CallSink] = ()
+    intend: Stage | None = None
+    """Writes to the audit, in strict mode, what is about to be sent."""
+    extra: Sequence[ExtraStage] = ()
+
+
+def stages_of(parts: PipelineParts) -> list[PlacedStage]:
+    """The stages before ``forward``, in order."""
+    stages = [
+        PlacedStage("record", RecordCall(parts.clock, parts.deadlines, parts.sinks)),
+        PlacedStage("resolve", resolve, _NOT_OF_TASKS),
+        PlacedStage("resolve_task", parts.resolve_task, OF_TASKS),
+        PlacedStage("authorize", authorize),
+        PlacedStage("own", parts.own, (CALL_TOOL,)),
+        PlacedStage("resume", parts.resume, _ANSWERED_ONCE),
+        # to come: limit, validate, idempotency, fallback, admit
+        PlacedStage("subscribe", Subscribe(parts.register), SUBSCRIBING),
+        # to come: retry, and then for each attempt: recheck, breaker
+    ]
+    if parts.intend is not None:
+        stages.append(PlacedStage("intent", parts.intend))
+    for after, stage in parts.extra:
+        place = next(i for i, placed in enumerate(stages) if placed.name == after)
+        stages.insert(place + 1, PlacedStage("extra", stage))
+    return stages
+
+
+def build_handlers(parts: PipelineParts) -> Mapping[str, Handler]:
+    """Compose the path of each method."""
+    stages = stages_of(parts)
+    forward = Forward(parts.clock, parts.deadlines, parts.links).__call__
+    return {
+        method: compose((placed.stage for placed in stages if method in placed.methods), forward)
+        for method in ALL_METHODS
+    }
+
+
+def compose(stages: Iterable[Stage], last: Handler) -> Handler:
     """One handler from stages, the first of them outermost."""
     handler = last
-    for stage in reversed(stages):
+    for stage in reversed(list(stages)):
         handler = _around(stage, handler)
     return handler
 
 
 def _around(stage: Stage, following: Handler) -> Handler:
-    """On the way of every call: a function costs a third of what ``partial`` does."""
+    """A closure: on the path of every call it costs a third of what ``partial`` does."""
     around = stage if isinstance(stage, FunctionType) else stage.__call__
 
     def handler(call: Call) -> Awaitable[Outcome]:
         return around(call, following)
 
     return handler
-
-
-def pipeline(
-    clock: Clock,
-    deadlines: Deadlines,
-    register: Register,
-    crossing: Crossing,
-    sinks: Sequence[CallSink] = (),
-    inner: Sequence[Stage] = (),
-) -> Paths:
-    """The path of a call. In stdio mode, where the caller owns everything, there are no sinks
-    and no ``inner`` stages: no audit."""
-    record = RecordCall(clock, sinks)
-    finding: list[Stage] = [ResolveTask(crossing.seal), resolve, authorize, Subscribe(register)]
-    forward = Forward(deadlines, crossing).__call__
-    # Nothing is sent for a call that was ended before it began; nor may ``inner`` stages see it.
-    wanted: list[Stage] = [still_wanted] if inner else []
-    return Paths(
-        compose([record, *finding, *inner], forward),
-        compose([record, *wanted, authorize, *inner], forward),
-    )

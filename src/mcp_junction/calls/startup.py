@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import TASKS
-from mcp_junction.calls.own import meant
+from mcp_junction.calls.own_arguments import name_of_tool
 from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.catalog.live_catalog import LiveCatalog
 from mcp_junction.tasks import TaskScope
@@ -80,5 +80,5 @@ class ServerStartup:
         if call.address.kind is RESOURCES or call.address.kind is TASKS:
             return False  # another server may have the same address, and come first
         view = catalog.view(caller.spelling, call.address.kind, caller.scope)
-        name = meant(call, view)  # which stays whose it is: another may come that would have it
+        name = name_of_tool(call, view)  # noted: another server may come that would have it
         return catalog.note_used(name, caller.spelling, call.address.kind, caller.scope)

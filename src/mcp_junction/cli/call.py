@@ -90,7 +90,7 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         await with_progress(junction, junction.offered(call))  # of the others nothing is wanted
         call.snapshot = junction.snapshot
         outcome = await junction.snapshot.handle(call)
-    payload = frames.octets(outcome.payload)
+    payload = frames.octets(outcome.plain_payload)
     if outcome.kind is not OutcomeKind.RESULT:
         print(_told(outcome), file=sys.stderr)
         if as_json:

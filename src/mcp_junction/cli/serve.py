@@ -104,8 +104,6 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         await storage.store.servers.seal_urls()
         audit = await enter(storage.audit_log())
         bus = await enter(Bus(storage.store.events, audit.writer))
-        calls = CallAudit(audit)
-        stages = (calls.intend,) if config.settings.audit == "strict" else ()
         context = RegistryContext(config.settings, storage.store, audit, bus)
         parts = RegistryParts(context)
         junction = await enter(
@@ -115,11 +113,11 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
                 canonical=PLATFORM,
                 supervised=True,
                 starts=False,
-                stages=stages,
+                audit=CallAudit(audit),
                 state_key=storage.vault.derive_keys(REQUEST_STATE)[0],
                 clock=context.clock,
                 supervision=context.supervision,
-                call_sinks=(calls.record, parts.lifecycle.observe_call),
+                call_sinks=(parts.lifecycle.observe_call,),
                 server_sinks=parts.server_sinks,
                 review=parts.tools,
             )

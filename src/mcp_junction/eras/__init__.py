@@ -1,5 +1,6 @@
-"""The crossing between the two eras of the protocol.
+"""The two eras of the protocol: how clients of either reach servers of either.
 
-Nouns: *Ride* (a call of a client that is not there while it is asked), *Lot* (where rides wait),
-*Seal* (what a client brings back to go on). A client and a server of one era need none of this.
+Nouns: *Adapter* (one for each pair of eras), *EraLinks* (chooses a call's link and its adapter),
+*ParkedCall* (a call whose client must answer a question first), *Ticket* (what that client brings
+back), *Resume* (the stage that continues such a call).
 """

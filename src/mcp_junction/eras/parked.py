@@ -2,7 +2,7 @@
 
 A handshake-era server asks in the middle of a call; a stateless client can only be asked by ending
 the exchange. So the flight goes on without anyone waiting: a ParkedCall keeps what the server
-asked, and the client's next request resumes it. ParkedCalls holds them, issues and takes their
+asked, and the client's next request resumes it. ParkedCalls holds them, issues and spends
 tickets, and ends those that wait too long. A parked call has no task.
 """
 
@@ -17,7 +17,9 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.eras.tickets import Seal, Ticket, TicketOwner
+from mcp_junction.calls.events import CallEnded, CallSink
+from mcp_junction.catalog.routes import Route
+from mcp_junction.eras.tickets import Continuation, Seal, Ticket, TicketOwner
 from mcp_junction.errors import StateError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
@@ -34,7 +36,7 @@ ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")
 
 
 class WaitingCall(Protocol):
-    """The call that waits for a ride at the moment."""
+    """The request that waits for a parked call at the moment."""
 
     def progress(self, params: dict[str, Raw]) -> None: ...
 
@@ -42,19 +44,19 @@ class WaitingCall(Protocol):
 
 
 class Question:
-    """Something the server wants to know, and the way to tell it."""
+    """Something the server wants to know, and how to answer it."""
 
-    __slots__ = ("_key", "_ride", "answer", "method", "params")
+    __slots__ = ("_key", "_parked", "answer", "method", "params")
 
     def __init__(
         self,
-        ride: ParkedCall,
+        parked: ParkedCall,
         key: str,
         method: str,
         params: Raw,
         answer: Callable[[Outcome], None],
     ) -> None:
-        self._ride = ride
+        self._parked = parked
         self._key = key
         self.method = method
         self.params = params
@@ -62,21 +64,30 @@ class Question:
 
     def cancel(self) -> None:
         """The server no longer wants to know."""
-        self._ride.questions.pop(self._key, None)
+        self._parked.questions.pop(self._key, None)
 
 
 class ParkedCall(msgspec.Struct, eq=False):
-    """A Passenger that outlives the request it came with."""
+    """A call whose flight outlives the request it came with."""
 
-    _principal: Principal
+    principal: Principal
     _askable: frozenset[str]
-    bearer: TicketOwner | None = None
+    owner: TicketOwner | None = None
+    """Who may resume it; None until it is first parked."""
     id: str = ""
     round: int = 0
     expires: float = 0.0
     flight: Flight | None = None
-    traveller: WaitingCall | None = None
+    waiting: WaitingCall | None = None
     questions: dict[str, Question] = {}
+    attempts: int = 0
+    left: float | None = None
+    """The seconds that its attempt has left; None if that has no timeout."""
+    method: str = ""
+    name: str = ""
+    route: Route | None = None
+    continuation: Continuation = Continuation()
+    """What the next request takes over from the one before."""
     _count: int = 0
 
     @property
@@ -84,30 +95,21 @@ class ParkedCall(msgspec.Struct, eq=False):
         return self  # there is no conversation that two calls could both belong to
 
     @property
-    def principal(self) -> Principal:
-        return self._principal
-
-    @property
-    def digest(self) -> str:
-        """Of the arguments it began with; empty until it is first parked."""
-        return self.bearer.digest if self.bearer is not None else ""
-
-    @property
     def is_asked(self) -> bool:
         return bool(self.questions)
 
-    # -- the Passenger of its flight
+    # -- what its flight reports
 
     def progress(self, params: dict[str, Raw]) -> None:
-        if self.traveller is not None:
-            self.traveller.progress(params)
+        if self.waiting is not None:
+            self.waiting.progress(params)
 
     def log(self, params: Raw) -> None:
-        if self.traveller is not None:
-            self.traveller.log(params)
+        if self.waiting is not None:
+            self.waiting.log(params)
 
     async def ask(self, method: str, params: Raw) -> Outcome:
-        """Links put questions to a ride by ``park``; this is for one that waits."""
+        """Ask and wait for the answer; links put their questions by ``park``."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.park(method, params, answer.set_result)
         return await answer
@@ -123,42 +125,41 @@ class ParkedCall(msgspec.Struct, eq=False):
             return None
         self._count += 1
         key = f"q{self._count}"
-        found = self.questions[key] = Question(self, key, method, params.copy(), answer)
+        question = self.questions[key] = Question(self, key, method, params.copy(), answer)
         self._wake()
-        return found
+        return question
 
-    # -- the call that waits for it
+    # -- the request that waits for it
 
-    async def news(self, traveller: WaitingCall) -> Outcome | None:
+    async def wait(self, call: WaitingCall) -> Outcome | None:
         """Wait until the flight has ended, with its outcome, or there is a question: None."""
         assert self.flight is not None
-        self.traveller = traveller
+        self.waiting = call
         try:
             while not self.questions:
                 outcome = await self.flight.future
                 if outcome is not ASKED:
-                    if self.questions:
-                        self._unanswered("the call is over")
+                    self._refuse_questions("the call is over")
                     return outcome
                 # Questions that come together are asked together; one may be taken back at once.
                 await asyncio.sleep(0)
-                self.traveller = traveller
+                self.waiting = call
         finally:
-            self.traveller = None
-        landed = self.flight.future
-        if not landed.done():
+            self.waiting = None
+        end = self.flight.future
+        if not end.done():
             return None
-        self._unanswered("the call is over")
-        return landed.result()
+        self._refuse_questions("the call is over")
+        return end.result()
 
-    def answered(self, responses: dict[str, Raw]) -> None:
+    def give_answers(self, answers: dict[str, Raw]) -> None:
         """Hand the client's answers to the server. What it left out is asked again."""
-        for key, raw in responses.items():
+        for key, raw in answers.items():
             question = self.questions.pop(key, None)
             if question is not None:
                 question.answer(outcomes.result(raw))
 
-    def asked(self) -> dict[str, Raw]:
+    def input_requests(self) -> dict[str, Raw]:
         """The questions as a result carries them."""
         return {
             key: Raw(encode.dumps({"method": q.method, "params": q.params or Raw(b"{}")}))
@@ -169,9 +170,23 @@ class ParkedCall(msgspec.Struct, eq=False):
         """Nobody will come back: end the call at the server too."""
         if self.flight is not None:
             self.flight.abandon(outcome, reason)
-        self._unanswered(reason)
+        self._refuse_questions(reason)
 
-    def _unanswered(self, reason: str) -> None:
+    def event(self, outcome: Outcome) -> CallEnded:
+        """The end of the call, for the audit."""
+        return CallEnded(
+            self.principal,
+            self.method,
+            self.name,
+            self.route,
+            False,
+            None,
+            outcome.counted(self.attempts, ""),
+            0.0,
+            intent=self.continuation.intent,
+        )
+
+    def _refuse_questions(self, reason: str) -> None:
         """The call is over: a server that still waits for an answer gets none."""
         questions, self.questions = self.questions, {}
         for question in questions.values():
@@ -180,123 +195,138 @@ class ParkedCall(msgspec.Struct, eq=False):
     def _wake(self) -> None:
         """Let whoever waits for the flight go, and the flight go on without anyone waiting."""
         flight = self.flight
-        if flight is None or self.traveller is None or flight.future.done():
+        if flight is None or self.waiting is None or flight.future.done():
             return
-        self.traveller = None
+        self.waiting = None
         waiting, flight.future = flight.future, asyncio.get_running_loop().create_future()
         waiting.set_result(ASKED)
 
 
 SWEEP_EVERY: Final = 1.0
-_SOME: Final = 100
-_USED: Final = 100_000
+_AT_ONCE: Final = 100
+_MAX_SPENT: Final = 100_000
 
 
 class ParkedCalls:
-    """The parked rides."""
+    """The calls that wait for their clients, and the tickets that were spent."""
 
-    def __init__(self, clock: Clock, seal: Seal, seconds: float, limit: int) -> None:
-        """``limit`` is how many rides of one principal may wait."""
+    def __init__(
+        self,
+        clock: Clock,
+        seal: Seal,
+        seconds: float,
+        limit: int,
+        close_intent: CallSink | None = None,
+    ) -> None:
+        """``limit`` is how many calls of one principal may wait.
+
+        ``close_intent`` is told of a call that ends here with an open intent in the audit.
+        """
         self.seal = seal
         self._clock = clock
         self._seconds = seconds
         self._limit = limit
-        self._rides: dict[str, ParkedCall] = {}
+        self._close_intent = close_intent
+        self._parked: dict[str, ParkedCall] = {}
         self._waiting: dict[object, int] = {}
-        """How many rides of each principal wait; nobody is in it who has none."""
-        self._used: dict[str, float] = {}
-        """The tickets of stateless servers' states that have been used, until they expire."""
+        """How many calls of each principal wait; only principals that have some."""
+        self._spent: dict[str, float] = {}
+        """The tickets of stateless servers' states that were spent, until they expire."""
         self._some = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._rides)
+        return len(self._parked)
 
-    def park(self, ride: ParkedCall, bearer: TicketOwner) -> Outcome:
-        """The answer that asks the client, and the ticket it comes back with."""
-        if self._waiting.get(ride.principal, 0) >= self._limit:
+    def park(self, parked: ParkedCall, owner: TicketOwner) -> Outcome:
+        """Park a call; the outcome asks the client, and has the ticket it comes back with."""
+        if self._waiting.get(parked.principal, 0) >= self._limit:
             full = _over_quota(self._limit)
-            ride.abandon(full, "its client has too many calls waiting")
+            self._abandon(parked, full, "its client has too many calls waiting")
             return full
-        ride.bearer = bearer
-        ride.round += 1
-        ride.id = ride.id or _new_id()
-        ride.expires = self._clock.now() + self._seconds
-        self._rides[ride.id] = ride
-        self._waiting[ride.principal] = self._waiting.get(ride.principal, 0) + 1
+        parked.owner = owner
+        parked.round += 1
+        parked.id = parked.id or _new_id()
+        parked.expires = self._clock.now() + self._seconds
+        self._parked[parked.id] = parked
+        self._waiting[parked.principal] = self._waiting.get(parked.principal, 0) + 1
         self._some.set()
-        ticket = Ticket(bearer, ride=ride.id, round=ride.round)
+        ticket = Ticket(owner, id=parked.id, round=parked.round)
         result = {
             "resultType": "input_required",
-            "inputRequests": ride.asked(),
+            "inputRequests": parked.input_requests(),
             "requestState": self.seal.close(ticket),
         }
-        return Outcome(OutcomeKind.SUSPENDED, encode.dumps(result))
+        return Outcome(OutcomeKind.SUSPENDED, encode.dumps(result), is_enveloped=True)
 
-    def keep(self, bearer: TicketOwner, state: str) -> str:
-        """The state of a stateless server, sealed for its bearer: nothing waits here for it."""
+    def issue_ticket(self, owner: TicketOwner, state: str, continuation: Continuation) -> str:
+        """Seal the state of a stateless server for its owner: nothing waits here for it."""
         expires = self.seal.until(self._seconds)
-        return self.seal.close(Ticket(bearer, expires, ride=_new_id(), inner=state))
+        ticket = Ticket(owner, expires, _new_id(), inner=state, continuation=continuation)
+        return self.seal.close(ticket)
 
-    def use(self, state: str, bearer: TicketOwner) -> Ticket:
-        """The ticket that such a state is; it is good once. Raises StateError."""
-        ticket = self.seal.open(state, bearer)
-        if ticket.inner is None:  # a ride's: the server was of the other era then
-            raise StateError("what this requestState belongs to has ended")
-        if ticket.ride in self._used:
+    def spend_ticket(self, ticket: Ticket) -> None:
+        """Spend the ticket of a stateless server's state: it is good once. Raises StateError."""
+        if ticket.id in self._spent:
             raise StateError("this requestState was used before; make the call again without it")
-        while self._used and (len(self._used) >= _USED or self._is_first_over()):
-            del self._used[next(iter(self._used))]
-        self._used[ticket.ride] = ticket.expires
-        return ticket
+        while self._spent and (len(self._spent) >= _MAX_SPENT or self._is_first_expired()):
+            del self._spent[next(iter(self._spent))]
+        self._spent[ticket.id] = ticket.expires
 
-    def unused(self, ticket: Ticket) -> None:
-        """Nothing came of its use: it is good for another."""
-        self._used.pop(ticket.ride, None)
+    def return_ticket(self, ticket: Ticket) -> None:
+        """Make a ticket good again, because nothing came of it."""
+        self._spent.pop(ticket.id, None)
 
-    def _is_first_over(self) -> bool:
-        return next(iter(self._used.values())) < self.seal.until(0)
+    def _is_first_expired(self) -> bool:
+        return next(iter(self._spent.values())) < self.seal.until(0)
 
-    def take(self, state: str, bearer: TicketOwner) -> ParkedCall:
-        """The ride that ``state`` is the ticket of. Raises StateError."""
-        ticket = self.seal.open(state, bearer)
-        ride = self._rides.get(ticket.ride)
-        if ride is None or ride.round != ticket.round:
+    def resume(self, ticket: Ticket) -> ParkedCall:
+        """Take out the parked call that a ticket is for. Raises StateError."""
+        parked = self._parked.get(ticket.id)
+        if parked is None or parked.round != ticket.round:
             raise StateError("this requestState was used before, or has expired")
-        self._remove(ride)
-        return ride
+        self._remove(parked)
+        return parked
 
-    def _remove(self, ride: ParkedCall) -> None:
-        """Let a ride wait no longer."""
-        del self._rides[ride.id]
-        left = self._waiting[ride.principal] - 1
+    def _remove(self, parked: ParkedCall) -> None:
+        del self._parked[parked.id]
+        left = self._waiting[parked.principal] - 1
         if left:
-            self._waiting[ride.principal] = left
+            self._waiting[parked.principal] = left
         else:
-            del self._waiting[ride.principal]
+            del self._waiting[parked.principal]
+
+    def _abandon(self, parked: ParkedCall, outcome: Outcome, reason: str) -> None:
+        """End a call at its server too, because nobody will come back for it."""
+        parked.abandon(outcome, reason)
+        if parked.continuation.intent is not None and self._close_intent is not None:
+            self._close_intent(parked.event(outcome))
 
     def withdraw(self, state: str, reason: str) -> None:
-        """End the ride that ``state`` is the ticket of, if it still waits for its client."""
+        """End the call that ``state`` is the ticket of, if it still waits for its client."""
         ticket = self.seal.read(state)
-        ride = self._rides.get(ticket.ride)
-        if ride is not None and ride.round == ticket.round:
-            self._remove(ride)
-            ride.abandon(_ended(reason), reason)
+        parked = self._parked.get(ticket.id)
+        if parked is not None and parked.round == ticket.round:
+            self._end(parked, reason)
 
     def end(self, belongs: Callable[[TicketOwner], bool], reason: str) -> None:
-        """End the rides of whoever is no longer expected."""
-        for ride in list(self._rides.values()):
-            if ride.bearer is not None and belongs(ride.bearer):
-                self._remove(ride)
-                ride.abandon(_ended(reason), reason)
+        """End the calls of owners that are no longer expected."""
+        for parked in list(self._parked.values()):
+            if parked.owner is not None and belongs(parked.owner):
+                self._end(parked, reason)
+
+    def _end(self, parked: ParkedCall, reason: str) -> None:
+        self._remove(parked)
+        ended = outcomes.failed(SERVER_UNAVAILABLE, reason, Delivery.UNKNOWN)
+        self._abandon(parked, ended, reason)
 
     def sweep(self) -> bool:
         """End some of those that have waited too long; whether there may be more."""
         now = self._clock.now()
-        late = list(islice((ride for ride in self._rides.values() if ride.expires <= now), _SOME))
-        for ride in late:
-            self._remove(ride)
-            ride.abandon(_ended("the client did not come back"), "the client did not come back")
-        return len(late) == _SOME
+        expired = (parked for parked in self._parked.values() if parked.expires <= now)
+        late = list(islice(expired, _AT_ONCE))
+        for parked in late:
+            self._end(parked, "the client did not come back")
+        return len(late) == _AT_ONCE
 
     async def run(self) -> None:
         """Sweep while there is anything to sweep."""
@@ -305,7 +335,7 @@ class ParkedCalls:
             await self._clock.sleep(SWEEP_EVERY)
             while self.sweep():  # noqa: ASYNC110 - nothing is waited for
                 await asyncio.sleep(0)  # ending thousands must not hold others up
-            if not self._rides:
+            if not self._parked:
                 self._some.clear()
 
 
@@ -319,7 +349,3 @@ def _over_quota(limit: int) -> Outcome:
         " principal may have (max_parked_per_principal); answer or cancel some of them first"
     )
     return outcomes.failed(RATE_LIMITED, words, Delivery.UNKNOWN)
-
-
-def _ended(reason: str) -> Outcome:
-    return outcomes.failed(SERVER_UNAVAILABLE, reason, Delivery.UNKNOWN)

@@ -35,14 +35,26 @@ class TicketOwner(msgspec.Struct, frozen=True, array_like=True):
     """Of the arguments, where a call that waits must be the same when it comes back."""
 
 
-class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """What is sealed: a ride that waits, or the state of a stateless server itself."""
+class Continuation(msgspec.Struct, frozen=True, array_like=True):
+    """What a call that is resumed takes over from the request before."""
 
-    bearer: TicketOwner
+    left: float | None = None
+    """The seconds that the call has left; None if it has no deadline."""
+    spoke: bool = False
+    claim: str | None = None
+    intent: str | None = None
+
+
+class Ticket(msgspec.Struct, frozen=True, array_like=True):
+    """What is sealed: the id of a parked call, or the state of a stateless server itself."""
+
+    owner: TicketOwner
     expires: float = 0.0
-    ride: str = ""
+    id: str = ""
     round: int = 0
     inner: str | None = None
+    """The state that a stateless server wants back, or the id of its task."""
+    continuation: Continuation = Continuation()
 
 
 class Seal:
@@ -69,10 +81,10 @@ class Seal:
         """The moment when a ticket that is good for so long expires."""
         return self._now() + seconds
 
-    def open(self, state: str, bearer: TicketOwner) -> Ticket:
-        """The ticket that was sealed. Raises StateError when it is not good for ``bearer``."""
+    def open(self, state: str, owner: TicketOwner) -> Ticket:
+        """The ticket that was sealed. Raises StateError when it is not good for ``owner``."""
         ticket = self.read(state)
-        if ticket.bearer != bearer:
+        if ticket.owner != owner:
             raise StateError("this requestState was given for something else")
         if ticket.expires and ticket.expires < self._now():
             raise StateError("this requestState has expired; make the call again without it")
@@ -80,17 +92,17 @@ class Seal:
 
     def sealed_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
         """The id of a server's task, as the client it is for is given it."""
-        bearer = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
-        return self.close(Ticket(bearer, inner=task))
+        owner = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
+        return self.close(Ticket(owner, inner=task))
 
     def task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
         """The server of a task, and its id there. Raises StateError."""
         ticket = self.read(sealed)
-        said = ticket.bearer
-        mine = TicketOwner(principal.id, principal.role.value, endpoint, said.server, "", _TASK)
-        if said != mine or ticket.inner is None:
+        server = ticket.owner.server
+        mine = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
+        if ticket.owner != mine or ticket.inner is None:
             raise StateError("this is not the id of a task of this client")
-        return said.server, ticket.inner
+        return server, ticket.inner
 
     def read(self, state: str) -> Ticket:
         """The ticket that was sealed, whosever it is. Raises StateError."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.call import Call, Channel
 from mcp_junction.calls.methods import ROUTED, address
 from mcp_junction.catalog.kinds import BY_LIST, OfferKind
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import cycles, encode, frames
-from mcp_junction.protocol.envelope import check_client_info
+from mcp_junction.protocol.envelope import check_client_info, progress_token
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merged_list import cursor_in
 from mcp_junction.protocol.names import spelling_for
@@ -86,11 +86,11 @@ class Dispatcher:
         if answers:
             session.send(join_answers(answers))
 
-    def begin_batch(self, session: Session, parts: list[BatchPart], wire: Wire) -> list[Begun]:
+    def begin_batch(self, session: Session, parts: list[BatchPart], wire: Channel) -> list[Begun]:
         """Begin every message of a batch, in order; calls go on side by side."""
         return [self._begin(session, part, wire) for part in parts]
 
-    def _begin(self, session: Session, part: BatchPart, wire: Wire) -> Begun:
+    def _begin(self, session: Session, part: BatchPart, wire: Channel) -> Begun:
         if isinstance(part, FrameError):
             return self.refused(part)
         answer = self.answer(session, part, wire)
@@ -101,7 +101,7 @@ class Dispatcher:
         ended = [await each if isinstance(each, asyncio.Task) else each for each in begun]
         return [answer for answer in ended if answer is not None]
 
-    def answer(self, session: Session, frame: Frame, wire: Wire) -> Answer:
+    def answer(self, session: Session, frame: Frame, wire: Channel) -> Answer:
         """The answer to a frame, or the coroutine of it; None where there is none to give.
 
         Whatever is wrong with the frame is answered, never raised.
@@ -228,12 +228,13 @@ class Dispatcher:
 
     # -- calls
 
-    def _routed(self, session: Session, frame_id: bytes, frame: Frame, wire: Wire) -> Answer:
+    def _routed(self, session: Session, frame_id: bytes, frame: Frame, wire: Channel) -> Answer:
         params = frame.members()
         target = address(frame.method, params)
         if frame_id in session.calls:
             raise FrameError(INVALID_REQUEST, "a request with this id is still running")
-        call = Call(session, self._backend.snapshot, frame.method, target, params, wire)
+        token = progress_token(params)
+        call = Call(session, self._backend.snapshot, frame.method, target, params, wire, token)
         session.calls[frame_id] = call
         return self._run(session, frame_id, call)
 
@@ -245,7 +246,11 @@ class Dispatcher:
             outcome = await call.snapshot.handle(call)
         finally:
             del session.calls[frame_id]
-        return None if outcome.kind is outcomes.CANCELLED else outcome.frame(frame_id)
+        if outcome.kind is outcomes.CANCELLED:
+            return None
+        if outcome.is_enveloped and outcome.kind is outcomes.RESULT:
+            return encode.result(frame_id, outcome.plain_payload)
+        return outcome.frame(frame_id)
 
     # -- logging
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mcp_junction.calls.call import Wire
+from mcp_junction.calls.call import Channel
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.replies import Reply, refusal, unsupported
@@ -33,7 +33,7 @@ class PipeClient:
         dispatcher: StatelessDispatcher,
         principal: Principal,
         endpoint: Endpoint,
-        wire: Wire,
+        wire: Channel,
         tasks: TaskScope,
     ) -> None:
         self._dispatcher = dispatcher

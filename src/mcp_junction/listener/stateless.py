@@ -16,11 +16,10 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Wire
-from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS
+from mcp_junction.calls.call import Call, Channel
+from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS, READ
 from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.calls.snapshot import Handler
-from mcp_junction.calls.stateless_call import StatelessCall
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import BY_LIST, OfferKind
 from mcp_junction.errors import CursorError, FrameError, StateError
@@ -33,6 +32,7 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.cycles import ID_KEY, is_from_junction, reachable_member
+from mcp_junction.protocol.envelope import ResultEnvelope, has_no_envelope, to_stateless_result
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.merged_list import cursor_in
 from mcp_junction.protocol.requests import ClientRequest
@@ -55,7 +55,7 @@ Rest = Coroutine[Any, Any, None] | None
 """What is left to be done for an answer, if anything."""
 
 
-class ReplyChannel(Wire, Protocol):
+class ReplyChannel(Channel, Protocol):
     """The way back to a stateless client, which ends with the answer."""
 
     def end(self, frame: bytes) -> Rest:
@@ -65,6 +65,25 @@ class ReplyChannel(Wire, Protocol):
     def end_with(self, frame_id: bytes, reply: Reply | None) -> Rest:
         """It is anything else; None where nobody waits for one."""
         ...
+
+
+class ResultWriter:
+    """Writes results of calls with the envelope of the stateless era around them."""
+
+    def __init__(self, name: str, version: str) -> None:
+        server = encode.dumps({"name": name, "version": version})
+        self._envelope = ResultEnvelope(server)
+        self._read_envelope = ResultEnvelope(server, b'"ttlMs":0,"cacheScope":"private",')
+
+    def result(self, method: str, frame_id: bytes, outcome: Outcome) -> bytes:
+        """A result as a frame; one of a stateless server is written as it is."""
+        if outcome.is_enveloped:
+            return encode.result(frame_id, outcome.payload)
+        text = _join((outcome.payload,))
+        envelope = self._envelope if method != READ else self._read_envelope
+        if has_no_envelope(text):
+            return encode.result_with_head(frame_id, envelope.ready, text)
+        return encode.result(frame_id, to_stateless_result(text, envelope))
 
 
 class StatelessDispatcher:
@@ -78,6 +97,7 @@ class StatelessDispatcher:
         self.listens: dict[Listen, asyncio.Future[None]] = {}
         info = {"name": backend.settings.name, "version": backend.settings.version}
         self._server_info = encode.dumps(info)
+        self._results = ResultWriter(backend.settings.name, backend.settings.version)
 
     @property
     def calls(self) -> int:
@@ -128,7 +148,7 @@ class StatelessDispatcher:
         except FrameError as error:
             words = f"{frame.method[:100]}: {error}"
             return way.end_with(frame_id, refusal(frame_id, error.code, words))
-        call = self.running[key] = StatelessCall(
+        call = self.running[key] = Call(
             visitor,
             snapshot,
             method,
@@ -137,11 +157,11 @@ class StatelessDispatcher:
             way,
             said.progress_token,
             habit.route,
-            level=said.level,
-            is_bare=said.is_bare,
+            said.level,
+            said.is_bare,
         )
         if self._backend.is_settled:
-            handle = snapshot.handle if habit.route is None else snapshot.straight
+            handle = snapshot.handlers[method]
         else:
             handle = partial(self._when_offered, headers, said.version)
         return self._run(key, frame_id, call, way, handle)
@@ -245,7 +265,7 @@ class StatelessDispatcher:
         finally:
             del self.running[key]
         if outcome.kind is RESULT:
-            rest = way.end(outcome.frame(frame_id))
+            rest = way.end(self._results.result(call.method, frame_id, outcome))
         else:
             rest = way.end_with(frame_id, _reply(frame_id, outcome))
         if rest is not None:
@@ -275,7 +295,7 @@ class StatelessDispatcher:
         frame_id: bytes,
         params: dict[str, Raw],
         key: Hashable,
-        wire: Wire,
+        wire: Channel,
     ) -> Reply | Coroutine[Any, Any, Reply]:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)

@@ -47,6 +47,7 @@ _END: Final = struct.Struct(f"{len(_FIRST)}s")
 _end: Final = _END.unpack_from
 _STAMP: Final = SERVER_INFO_KEY.encode()
 _QUOTE: Final = ord('"')
+_OBJECT: Final = ord("{")
 
 
 class RequestEnvelope(msgspec.Struct, gc=False):
@@ -148,6 +149,14 @@ def with_progress_token(meta: Raw, token: bytes) -> Raw:
 def valid_progress_token(token: Raw | None) -> Raw | None:
     """A progress token; what is no string and no number is none."""
     return token if token and memoryview(token)[0] in frames.ID_STARTS else None
+
+
+def progress_token(params: dict[str, Raw]) -> Raw | None:
+    """The progress token in a request's ``_meta``, if it has a usable one."""
+    meta = params.get("_meta")
+    if meta is None or memoryview(meta)[0] != _OBJECT:
+        return None
+    return valid_progress_token(frames.members(meta).get("progressToken"))
 
 
 def remove_envelope(params: dict[str, Raw]) -> None:

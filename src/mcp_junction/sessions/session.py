@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.call import Call, Channel
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
 from mcp_junction.policy.principal import CALLING_ROLES, Principal
@@ -134,7 +134,7 @@ class Session:
         """Tell the client something it can do without, if it does not read."""
         self.offer(encode.notification(method, params))
 
-    async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
+    async def ask(self, method: str, params: Raw, channel: Channel | None = None) -> Outcome:
         """Ask the client something on a server's behalf."""
         refused = question_refusal(method, params, self.questions)
         if refused is not None:
@@ -142,7 +142,7 @@ class Session:
         question = b'"junction-%d"' % next(_question_ids)
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._questions[question] = answer
-        (wire or self).send(encode.request(question, method, params))
+        (channel or self).send(encode.request(question, method, params))
         try:
             return await answer
         except asyncio.CancelledError:
@@ -152,8 +152,8 @@ class Session:
         finally:
             del self._questions[question]
 
-    def wants_log(self, params: Raw) -> bool:
-        """Whether the client wants log messages of this one's level."""
+    def wants_log(self, params: Raw, level: int | None = None) -> bool:
+        """Whether the client wants log messages of this one's level, as it has set it."""
         return levels.has_level(params, self.log_level or 0)
 
     def log(self, params: Raw) -> None:

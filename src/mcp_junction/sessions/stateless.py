@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Wire
+from mcp_junction.calls.call import Call, Channel
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
@@ -22,6 +22,7 @@ from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, SUBSCRIPTION_KEY, Era
 from mcp_junction.upstream import outcome as outcomes
@@ -83,15 +84,15 @@ class StatelessClient:
     def hello(self) -> Hello:
         return self._hello
 
-    def wants_log(self, params: Raw) -> bool:
-        return False  # each call says for itself
+    def wants_log(self, params: Raw, level: int | None) -> bool:
+        return level is not None and levels.has_level(params, level)
 
     @property
     def envelope(self) -> Raw:
         said = envelope.sender_meta(self._hello.client, self._hello.capabilities)
         return Raw(msgspec.json.encode(said))
 
-    async def ask(self, method: str, params: Raw, wire: Wire | None = None) -> Outcome:
+    async def ask(self, method: str, params: Raw, channel: Channel | None = None) -> Outcome:
         return outcomes.failed(INVALID_REQUEST, "a stateless client is asked by its own requests")
 
     def send(self, frame: bytes) -> None:
@@ -129,7 +130,7 @@ class Listen(StatelessClient):
     __slots__ = ("_early", "_meta", "_wire", "announcements", "id")
 
     def __init__(
-        self, visitor: StatelessClient, frame_id: bytes, wanted: Wanted, wire: Wire
+        self, visitor: StatelessClient, frame_id: bytes, wanted: Wanted, wire: Channel
     ) -> None:
         super().__init__(
             visitor.principal,

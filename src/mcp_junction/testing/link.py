@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Raw
 
-from mcp_junction.calls.crossing import Crossing
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.eras.parked import ParkedCalls
-from mcp_junction.eras.tickets import Seal
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.frames import Frame
@@ -257,8 +254,3 @@ class DeafInbox:
 def listeners_to(sink: ServerSink = lambda _: None, inbox: Inbox | None = None) -> ServerListeners:
     """Listeners for a server outside of a Junction: no step has to be taken to connect it."""
     return ServerListeners(sink, (), inbox or DeafInbox())
-
-
-def crossing(clock: Clock, seconds: float = 600.0) -> Crossing:
-    """The crossing between eras, with a lot of its own."""
-    return Crossing(ParkedCalls(clock, Seal(), seconds, 1000), "test", "0")

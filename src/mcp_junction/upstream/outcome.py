@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.protocol import encode
+from mcp_junction.protocol import encode, envelope
 from mcp_junction.protocol.versions import (
     CALL_TIMEOUT,
     LINK_LOST,
@@ -56,6 +56,21 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     kind: OutcomeKind
     payload: Raw | bytes
     delivery: Delivery | None = None
+    attempts: int = 0
+    """How many attempts were made for it."""
+    target: str = ""
+    """The canonical name of what was called; empty when nothing was."""
+    is_enveloped: bool = False
+    """Whether the payload is a result with the envelope of the stateless era."""
+
+    def counted(self, attempts: int, target: str) -> Outcome:
+        """Return this outcome with the attempts that were made for it."""
+        return Outcome(self.kind, self.payload, self.delivery, attempts, target, self.is_enveloped)
+
+    @property
+    def plain_payload(self) -> Raw | bytes:
+        """The payload as the handshake era has it."""
+        return envelope.to_handshake_result(self.payload) if self.is_enveloped else self.payload
 
     @property
     def message(self) -> str:
@@ -78,19 +93,6 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
         if self.kind is RESULT or self.kind is SUSPENDED:
             return encode.result(frame_id, self.payload)
         return encode.error(frame_id, self.payload)
-
-
-class EnvelopedOutcome(Outcome, frozen=True, gc=False):
-    """A result of a server of another era than its client's.
-
-    What we add to it is put on when it is written: it is not what the server said.
-    """
-
-    dress: bytes = b""
-    """The members that it begins with then; it has others."""
-
-    def frame(self, frame_id: bytes) -> bytes:
-        return encode.result_with_head(frame_id, self.dress, self.payload)
 
 
 def result(payload: Raw | bytes) -> Outcome:

@@ -63,7 +63,7 @@ class CallAudit:
                 outcome=ended.outcome_name_unread if is_short else ended.outcome_name,
                 is_tool_result=is_short and outcome.kind is RESULT and ended.method == CALL_TOOL,
                 delivery=outcome.delivery,
-                attempts=ended.attempts,
+                attempts=outcome.attempts,
                 latency_ms=ended.seconds * 1000,
                 result=octets(payload) if is_short else _beginning(payload),
                 closes=intent,
@@ -72,6 +72,8 @@ class CallAudit:
 
     async def intend(self, call: Call, following: Handler) -> Outcome:
         """Have it written that a call will be made, before it is."""
+        if call.intent is not None:  # for an earlier attempt
+            return await following(call)
         try:
             call.intent = await self._log.intent(self._intent(call))
         except StoreUnavailable:

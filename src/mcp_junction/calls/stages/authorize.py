@@ -1,8 +1,8 @@
 """Authorize: refuse a call of somebody whose role has no right to call.
 
-It stands after ``resolve``, which has answered what is only a search (``find_tools`` and
-``describe_tools``) and has made the call that is asked for out of ``call_tool``. It reads nothing
-but the table of rights: what a role may call of what there is, is not decided here.
+It stands after ``resolve``, which has made the call that is asked for out of ``call_tool``; the
+tools of Junction's own that are left only search, and anybody may. It reads nothing but the table
+of rights: what a role may call of what there is, is not decided here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import OWN
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.policy.principal import CALLING_ROLES, Right, explain_refusal
 from mcp_junction.protocol.versions import DENIED
@@ -19,7 +20,9 @@ from mcp_junction.upstream.outcome import Delivery, Outcome
 
 def authorize(call: Call, following: Handler) -> Awaitable[Outcome]:
     """Pass on a call whose caller has the right to call; refuse any other."""
-    return following(call) if call.caller.principal.role in CALLING_ROLES else _refuse(call)
+    if call.caller.principal.role in CALLING_ROLES or call.address.kind is OWN:
+        return following(call)
+    return _refuse(call)
 
 
 async def _refuse(call: Call) -> Outcome:

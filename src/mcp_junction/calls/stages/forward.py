@@ -1,58 +1,63 @@
-"""Forward: put the call on a link of its server and wait for its end.
+"""Forward: make one attempt of a call. It may run more than once for one call.
 
-The one place where params are touched: the name becomes the server's own, and a progress token
-becomes ours, because on a shared link two callers may have chosen the same. Where client and server
-are of different eras, or the link is not simply the server's, the Crossing takes over.
+It has the link and the adapter chosen; the adapter sends the attempt and reads the answer. The time
+that is spent waiting for a link is not the attempt's: its timeout begins when there is one.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 
+from mcp_junction.calls.attempt import Adapter, Attempt, LinkChoice
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.crossing import Crossing, params_of
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.catalog.routes import Route
-from mcp_junction.protocol.versions import STATELESS
-from mcp_junction.upstream.flight import new_flight
+from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.server import Upstream
 
 
 class Forward:
     """The innermost stage."""
 
-    def __init__(self, deadlines: Deadlines, crossing: Crossing) -> None:
+    def __init__(self, clock: Clock, deadlines: Deadlines, links: LinkChoice) -> None:
+        self._clock = clock
         self._deadlines = deadlines
-        self._crossing = crossing
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._links = links
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:
         route = call.route
         assert route is not None, "resolve comes first"
-        return self._timed(call, route) if route.timeout else self._way(call, route)
+        chosen = self._links.choose_at_once(call, route)
+        if chosen is None:
+            return self._wait(call, route)
+        return self._attempt(call, route, *chosen)
 
-    async def _timed(self, call: Call, route: Route) -> Outcome:
-        self._deadlines.watch(call, route.timeout)
+    async def _wait(self, call: Call, route: Route) -> Outcome:
+        """Wait for the link that this call takes, and make the attempt on it."""
+        began = self._clock.now()
+        chosen = await self._links.choose(call, route)
+        call.waited += self._clock.now() - began
+        if isinstance(chosen, Outcome):
+            return chosen.counted(call.attempts, route.canonical)
+        return await self._attempt(call, route, *chosen)
+
+    def _attempt(
+        self, call: Call, route: Route, adapter: Adapter, upstream: Upstream, link: Link
+    ) -> Awaitable[Outcome]:
+        call.attempts += 1
+        call.sent_at = call.sent_at or self._clock.now()
+        attempt = adapter.attempt(call, route)
+        if not route.timeout:
+            return adapter.send(attempt, upstream, link)
+        self._deadlines.watch(attempt, route.timeout)
+        return self._until_done(adapter, attempt, upstream, link)
+
+    async def _until_done(
+        self, adapter: Adapter, attempt: Attempt, upstream: Upstream, link: Link
+    ) -> Outcome:
         try:
-            return await self._way(call, route)
+            return await adapter.send(attempt, upstream, link)
         finally:
-            self._deadlines.forget(call)
-
-    def _way(self, call: Call, route: Route) -> Awaitable[Outcome]:
-        link: Link | None = route.upstream.link
-        if link is None or link.era is not call.caller.era or route.upstream.is_isolated:
-            return self._crossing.cross(call, route)
-        if link.era is STATELESS:
-            return self._crossing.stateless(call, link, route)
-        return self._fly(call, link, route)
-
-    async def _fly(self, call: Call, link: Link, route: Route) -> Outcome:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        flight = new_flight(call.method, call, self._loop)
-        flight.params = params_of(call, route, flight.wire_id)
-        if call.board(flight):
-            link.send(flight)
-        return await flight.future
+            self._deadlines.forget(attempt)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallEnded, CallSink, log_call
 from mcp_junction.calls.events import log as call_log
 from mcp_junction.calls.methods import OWN
@@ -16,7 +17,7 @@ from mcp_junction.calls.snapshot import Handler
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import SUSPENDED, Outcome
+from mcp_junction.upstream.outcome import Outcome
 
 log = logging.getLogger("mcp_junction.calls")
 
@@ -24,14 +25,17 @@ log = logging.getLogger("mcp_junction.calls")
 class RecordCall:
     """The outermost stage."""
 
-    def __init__(self, clock: Clock, sinks: Sequence[CallSink] = ()) -> None:
+    def __init__(self, clock: Clock, deadlines: Deadlines, sinks: Sequence[CallSink] = ()) -> None:
         self._clock = clock
+        self._deadlines = deadlines
         self._sinks = (*sinks, log_call) if call_log.isEnabledFor(logging.DEBUG) else tuple(sinks)
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
         began = self._clock.now()
         usage = call.caller.usage
         usage.calls += 1
+        if call.timeout:
+            self._deadlines.watch(call, call.timeout)
         try:
             if usage.calls <= usage.quota.calls:
                 outcome = await following(call)
@@ -39,10 +43,13 @@ class RecordCall:
                 outcome = outcomes.over_quota(usage.quota.calls)
         except Exception:  # a fault of ours must still be answered
             log.exception("a call failed inside Junction")
-            delivery = call.flight.delivery if call.flight is not None else None
-            outcome = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
+            delivery = call.delivery if call.flight is not None else None
+            failed = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
+            outcome = failed.counted(call.attempts, "")
         finally:
             usage.calls -= 1
+            if call.deadline:
+                self._deadlines.forget(call)
         if self._sinks:
             self._emit(call, outcome, self._clock.now() - began)
         return outcome
@@ -57,8 +64,7 @@ class RecordCall:
             call.params.get("arguments"),
             outcome,
             seconds,
-            # A parked call was sent, and its flight is its own.
-            0 if call.flight is None and outcome.kind is not SUSPENDED else 1,
+            call.waited,
             call.denial,
             call.intent,
         )

@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 from msgspec.structs import replace
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import READ
+from mcp_junction.calls.methods import OWN, READ, Address
+from mcp_junction.calls.own_arguments import unwrap_call_tool
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.catalog.resources import read_as
-from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.names import beginnings
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
@@ -23,40 +23,31 @@ _QUOTED = 200
 
 
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
+    """Find the route of a call, unless it was remembered; refuse an unknown name."""
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up
-        return _ended(call.ended_by)
-    if call.route is not None:  # it was found in another way
+        return _return(call.ended_by)
+    if call.route is not None:  # remembered from a request like it
         return following(call)
-    caller, kind = call.caller, call.address.kind
-    if kind is RESOURCES:
-        return _resource(call, following)
-    view = call.snapshot.catalog.view(caller.spelling, kind, caller.scope)
+    if call.address.kind is RESOURCES:
+        return _resolve_resource(call, following)
+    caller = call.caller
+    view = call.snapshot.catalog.view(caller.spelling, call.address.kind, caller.scope)
     call.route = view.find(call.address.name)
-    if call.route is not None:
-        return following(call)
-    if call.address.name in view.own and call.snapshot.own is not None:
-        return call.snapshot.own(call, view, following)
-    return routed(call, view, following)
+    if call.route is None and call.address.name in view.own:
+        if not unwrap_call_tool(call):
+            call.address = Address(OWN, call.address.name)
+            return following(call)  # the stage ``own`` answers it
+        call.route = view.find(call.address.name)
+    if call.route is None:  # its server may have left, and be back in time
+        call.route = view.find_departed(call.address.name)
+    return following(call) if call.route is not None else _refuse_unknown(call)
 
 
-def still_wanted(call: Call, following: Handler) -> Awaitable[Outcome]:
-    """What ``resolve`` sees to first, for a call that needs nothing else of it."""
-    return following(call) if call.ended_by is None else _ended(call.ended_by)
-
-
-def routed(call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
-    """The rest of the way for a name that may be a server's."""
-    name = call.address.name
-    # Its server may have left, and be back in time.
-    call.route = view.find(name) or view.find_departed(name)
-    return following(call) if call.route is not None else _unknown(call)
-
-
-async def _ended(outcome: Outcome) -> Outcome:
+async def _return(outcome: Outcome) -> Outcome:
     return outcome
 
 
-async def _unknown(call: Call) -> Outcome:
+async def _refuse_unknown(call: Call) -> Outcome:
     absent = _absent(call)
     if absent is not None:
         return absent.unavailable()
@@ -89,7 +80,7 @@ def _absent(call: Call) -> Upstream | None:
     return found
 
 
-async def _resource(call: Call, following: Handler) -> Outcome:
+async def _resolve_resource(call: Call, following: Handler) -> Outcome:
     view = call.snapshot.catalog.resources(call.caller.scope)
     find = view.find_template if call.address.is_template else view.find
     call.route = find(call.name)

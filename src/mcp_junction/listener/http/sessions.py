@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.calls.call import Wire
+from mcp_junction.calls.call import Channel
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.streams import KEPT_BYTES, EventStream, Send, accepts_stream
@@ -108,7 +108,7 @@ class HttpSession:
         """Whether nobody waits for anything: a call whose client has gone does not count."""
         if any(stream.is_attached for stream in (self.streams or {}).values()):
             return False
-        return not any(_has_reader(call.wire) for call in self.session.calls.values())
+        return not any(_has_reader(call.channel) for call in self.session.calls.values())
 
     def close(self, reason: str) -> None:
         self.session.close(reason)
@@ -123,8 +123,8 @@ class HttpSession:
         return self.streams
 
 
-def _has_reader(wire: Wire) -> bool:
-    return not isinstance(wire, SessionReply) or wire.has_reader
+def _has_reader(channel: Channel) -> bool:
+    return not isinstance(channel, SessionReply) or channel.has_reader
 
 
 def _nowhere(frame: bytes) -> None:

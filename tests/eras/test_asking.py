@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from mcp_junction.eras.rounds import fulfilled
+from mcp_junction.eras.from_handshake import ask_client
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
@@ -40,7 +40,7 @@ def asking(requests: Any) -> Raw:
 async def test_each_answer_has_the_key_of_its_question():
     client = Client()
     requests = {"a": {"method": "roots/list"}, "b": {"method": "x", "params": {"y": 1}}}
-    answers = await fulfilled(asking(requests), client, asyncio.Event())
+    answers = await ask_client(asking(requests), client, asyncio.Event())
     assert isinstance(answers, dict)
     found = {key: json.loads(bytes(raw)) for key, raw in answers.items()}
     assert found == {"a": {"roots/list": {}}, "b": {"x": {"y": 1}}}
@@ -48,13 +48,13 @@ async def test_each_answer_has_the_key_of_its_question():
 
 @pytest.mark.parametrize("requests", [None, asking({})])
 async def test_a_server_that_asks_nothing_is_answered_nothing(requests):
-    assert await fulfilled(requests, Client(), asyncio.Event()) == {}
+    assert await ask_client(requests, Client(), asyncio.Event()) == {}
 
 
 async def test_one_refusal_ends_the_call():
     requests = {"a": {"method": "roots/list"}, "b": {"method": "x"}}
     client = Client(refuses="x", ignores="roots/list")
-    refused = await fulfilled(asking(requests), client, asyncio.Event())
+    refused = await ask_client(asking(requests), client, asyncio.Event())
     assert isinstance(refused, Outcome)
     assert (refused.code, refused.message) == (-1, "no")
     assert client.taken_back == ["roots/list"]
@@ -67,14 +67,14 @@ async def test_a_call_that_ends_takes_its_questions_back():
         ending.set()
         return await client(method, params)
 
-    assert await fulfilled(asking({"a": {"method": "roots/list"}}), ask, ending) is None
+    assert await ask_client(asking({"a": {"method": "roots/list"}}), ask, ending) is None
     assert client.taken_back == ["roots/list"]
 
 
 @pytest.mark.parametrize("requests", [[], 5, {"a": 5}, {"a": {}}, {"a": {"method": 5}}])
 async def test_questions_without_sense_are_not_put(requests):
     client = Client()
-    failed = await fulfilled(asking(requests), client, asyncio.Event())
+    failed = await ask_client(asking(requests), client, asyncio.Event())
     assert isinstance(failed, Outcome)
     assert failed.delivery is Delivery.EXECUTED
     assert client.asked == []

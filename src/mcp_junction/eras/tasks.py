@@ -1,7 +1,7 @@
-"""ResolveTask: the id of a task leads back to the server that made it, and to nobody else's.
+"""ResolveTask: finds the server that made a task by the task's sealed id.
 
 Ids are given to clients sealed, with the server and whose they are, so that no table is needed and
-no one can use another's. Everything but the methods of tasks passes.
+no one can use another's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Awaitable
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import TASKS
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.eras.tickets import Seal
@@ -24,17 +23,15 @@ from mcp_junction.upstream.outcome import Delivery, Outcome
 
 
 class ResolveTask:
-    """Finds the route of a task."""
+    """The stage that takes the place of ``resolve`` for the methods of tasks."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        if call.address.kind is TASKS:
+        if call.ended_by is None:
             call.route = self._route(call)
-            if call.route is None:
-                return _unknown()
-        return following(call)
+        return following(call) if call.route is not None else _unknown(call)
 
     def _route(self, call: Call) -> Route | None:
         caller = call.caller
@@ -51,5 +48,6 @@ class ResolveTask:
         return Route(upstream, Pair(server, task), f"{server} task", raw, timeout)
 
 
-async def _unknown() -> Outcome:
-    return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
+async def _unknown(call: Call) -> Outcome:
+    no_task = outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
+    return call.ended_by or no_task

@@ -1,4 +1,4 @@
-"""Crossing, from a stateless client: what it brings back, and what it may not."""
+"""Between the eras: what a stateless client brings back, and how either is asked."""
 
 import json
 from typing import Any
@@ -9,7 +9,6 @@ from tests.calls.world import World, body, seen
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import address
-from mcp_junction.calls.stateless_call import StatelessCall
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.routes import Route
@@ -45,14 +44,14 @@ class Stateless:
         self.server.refused_eras = {Era.STATELESS}
         self.world = World(self.server)
         capabilities = {"elicitation": Raw(b"{}")}
-        self.visitor = StatelessClient(
+        self.caller = StatelessClient(
             LOCAL_OWNER, EVERYTHING, names.STDIO, capabilities, Raw(b"{}")
         )
 
-    def call(self, **members: Any) -> StatelessCall:
+    def call(self, **members: Any) -> Call:
         params = frames.members(json.dumps({"name": "one:echo", **members}).encode())
         what = "tools/call", address("tools/call", params), params
-        return StatelessCall(self.visitor, self.world.snapshot, *what, self.visitor)
+        return Call(self.caller, self.world.snapshot, *what, self.caller)
 
     def route(self) -> Route:
         found = self.world.snapshot.catalog.view(names.STDIO, TOOLS).find("one:echo")
@@ -110,7 +109,6 @@ async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_
     assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
     flight.end(outcomes.result(b'{"content":[]}'))
     assert seen(await running)["resultType"] == "complete"
-    assert call.ride is None, "what knows the call is not to be known by it"
 
 
 async def test_what_cannot_be_answered_with_a_question_is_asked_none():
@@ -118,8 +116,9 @@ async def test_what_cannot_be_answered_with_a_question_is_asked_none():
     said = {"ref": {"type": "ref/prompt", "name": "one:p"}, "argument": {"name": "a", "value": "b"}}
     params = frames.members(json.dumps(said).encode())
     what = "completion/complete", address("completion/complete", params), params
-    call = StatelessCall(client.visitor, client.world.snapshot, *what, client.visitor)
-    running = client.world.tasks.spawn(client.world.crossing.cross(call, client.route()))
+    call = Call(client.caller, client.world.snapshot, *what, client.caller)
+    call.route = client.route()
+    running = client.world.start(call)
     await client.world.clock.advance(0)
     flight, answers = client.server.wire.waiting[-1], []
     flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
@@ -145,7 +144,7 @@ async def test_a_call_is_not_held_up_beyond_its_end_by_a_server_that_is_told_a_l
     client = Stateless()
     client.server.greeting = Greeting(LATEST_HANDSHAKE, {"logging": {}})
     call = client.call()
-    call.level = 0
+    call.log_level = 0
     running = client.world.start(call)
     await client.world.clock.advance(0)
     assert [flight.method for flight in client.server.wire.waiting] == ["logging/setLevel"]
@@ -186,7 +185,7 @@ async def test_a_client_that_left_before_its_ride_was_found_leaves_it_where_it_i
     back = client.call(requestState=asked["requestState"], inputResponses={"q1": {}})
     back.route = client.route()
     back.cancel("the client closed the stream")
-    outcome = await client.world.crossing.cross(back, back.route)
+    outcome = await client.world.run(back)
     assert outcome.kind is OutcomeKind.CANCELLED
     assert client.answers == []
     again = body(await client.world.run(client.call(requestState=asked["requestState"])))
@@ -370,9 +369,9 @@ async def test_a_foreign_state_reaches_no_server_with_whatever_it_comes():
     said = {"ref": {"type": "ref/prompt", "name": "one:p"}, "requestState": "forged"}
     params = frames.members(json.dumps(said).encode())
     what = "completion/complete", address("completion/complete", params), params
-    call = StatelessCall(client.visitor, client.world.snapshot, *what, client.visitor)
-    route = client.route()
-    outcome = await client.world.crossing.stateless(call, client.server.wire, route)
+    call = Call(client.caller, client.world.snapshot, *what, client.caller)
+    call.route = client.route()
+    outcome = await client.world.run(call)
     assert outcome.code == INVALID_PARAMS
     assert client.server.wire.flights == []
 
@@ -414,12 +413,10 @@ async def test_a_state_that_can_be_none_is_the_fault_of_its_server():
 
 
 async def test_an_address_that_is_nobodys_has_the_code_of_its_era():
-    visitor, world = Newer().visitor, World(FakeUpstream("one"), FakeUpstream("two"))
+    client, world = Newer().caller, World(FakeUpstream("one"), FakeUpstream("two"))
     params = {"uri": Raw(b'"zzz://nope"')}
     what = "resources/read", address("resources/read", params), params
-    assert (
-        await world.run(StatelessCall(visitor, world.snapshot, *what, visitor))
-    ).code == INVALID_PARAMS
+    assert (await world.run(Call(client, world.snapshot, *what, client))).code == INVALID_PARAMS
     asked = Call(world.session, world.snapshot, *what, world.session)
     assert (await world.run(asked)).code == RESOURCE_NOT_FOUND
 

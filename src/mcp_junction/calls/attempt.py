@@ -1,0 +1,125 @@
+"""Attempt: one try of a call at its server, with what that one try needs.
+
+A call may be tried more than once. Each Attempt has its own params (the server's own name, our
+progress token) and its own flight, whose messages it hands to the call. Its timeout ends the
+attempt, not the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import with_name
+from mcp_junction.catalog.routes import Route
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode, envelope
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.flight import DONE, Flight, new_flight
+from mcp_junction.upstream.link import Link
+from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.server import Upstream
+
+
+class Attempt(msgspec.Struct, eq=False):
+    """One try. Its flights report to it; it reports to its call."""
+
+    call: Call
+    route: Route
+    flight: Flight | None = None
+    deadline: float = 0.0
+
+    @property
+    def session(self) -> object:
+        """The conversation that a server's message on a shared link may belong to."""
+        return self.call.caller
+
+    @property
+    def principal(self) -> Principal:
+        return self.call.caller.principal
+
+    # -- sending
+
+    def params(self) -> dict[str, Raw]:
+        """A copy of the call's params with the name that the server itself uses."""
+        return with_name(self.call.method, self.call.params, self.route.raw_name)
+
+    def fly(
+        self,
+        link: Link,
+        params: dict[str, Raw],
+        headers: bytes = b"",
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> asyncio.Future[Outcome]:
+        """Send a request with our own progress token; the future is its end."""
+        call = self.call
+        flight = new_flight(call.method, self, loop)
+        if call.progress_token is not None:
+            params["_meta"] = envelope.with_progress_token(params["_meta"], flight.wire_id)
+        flight.params = encode.dumps(params)
+        flight.headers = headers
+        if call.ended_by is not None:
+            flight.end(call.ended_by)
+        else:
+            self.flight = call.flight = flight
+            link.send(flight)
+        return flight.future
+
+    def finish(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of a flight as the outcome of this attempt."""
+        return outcome.counted(self.call.attempts, self.route.canonical)
+
+    # -- its timeout
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether its time stands still: the client is asked, or nothing is in the air."""
+        return self.call.asking > 0 or self.flight is None or self.flight.state is DONE
+
+    def expire(self, seconds: float) -> None:
+        """Its time is over; the call may be tried again."""
+        if self.flight is not None:
+            late = outcomes.timed_out(self.route.pair.server, self.flight.delivery, seconds)
+            self.flight.abandon(late, "timed out")
+
+    # -- what the server says before it answers
+
+    def progress(self, params: dict[str, Raw]) -> None:
+        self.call.progress(params)
+
+    def log(self, params: Raw) -> None:
+        self.call.log(params)
+
+    def ask(self, method: str, params: Raw) -> Awaitable[Outcome]:
+        return self.call.ask(method, params)
+
+
+class Adapter(Protocol):
+    """Takes attempts from clients of one era to servers of one era, and their answers back."""
+
+    @property
+    def attempt(self) -> type[Attempt]:
+        """The kind of Attempt that it takes."""
+        ...
+
+    def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Awaitable[Outcome]: ...
+
+
+Chosen = tuple[Adapter, Upstream, Link]
+
+
+class LinkChoice(Protocol):
+    """Chooses the link of a call to its server, and the adapter between the two eras."""
+
+    def choose_at_once(self, call: Call, route: Route) -> Chosen | None:
+        """Choose without waiting; None where that takes more than a look."""
+        ...
+
+    async def choose(self, call: Call, route: Route) -> Chosen | Outcome:
+        """Choose after waiting for a link where that makes sense; or say why there is none."""
+        ...

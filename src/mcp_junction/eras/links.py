@@ -1,0 +1,125 @@
+"""EraLinks: chooses the link that a call takes to its server, and the adapter between the eras.
+
+The link is the server's own, or one for the client's session, for the client's era, or for the
+capabilities that the client has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from mcp_junction.calls.attempt import Adapter, Chosen
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.methods import SUBSCRIBING
+from mcp_junction.catalog.routes import Route
+from mcp_junction.eras.from_handshake import HandshakeToStatelessAdapter, wait_for_link
+from mcp_junction.eras.from_stateless import StatelessToHandshakeAdapter
+from mcp_junction.eras.resume import Resume
+from mcp_junction.eras.same_era import HandshakeAdapter, StatelessAdapter, SubscriptionAdapter
+from mcp_junction.protocol.versions import HANDSHAKE, STATELESS
+from mcp_junction.tasks import wait_unless
+from mcp_junction.upstream.link import Link
+from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.server import Upstream
+
+_ERA_WAIT: Final = 5.0
+
+
+class EraLinks:
+    """The one adapter of each pair of eras, and the choice among them."""
+
+    def __init__(self, resume: Resume, deadlines: Deadlines) -> None:
+        self._handshake: Adapter = HandshakeAdapter()
+        self._stateless: Adapter = StatelessAdapter(resume.parked_calls, deadlines)
+        self._to_stateless: Adapter = HandshakeToStatelessAdapter()
+        self._to_handshake: Adapter = StatelessToHandshakeAdapter(resume)
+        self._subscription: Adapter = SubscriptionAdapter()
+
+    def choose_at_once(self, call: Call, route: Route) -> Chosen | None:
+        """Choose the server's own link where there can be no other for this call."""
+        upstream = route.upstream
+        link: Link | None = upstream.link
+        if link is None:
+            return None
+        if link.era is call.caller.era:
+            if upstream.is_isolated:
+                return None
+        elif not self._is_only_link(call, upstream):
+            return None
+        if call.method in SUBSCRIBING and link.era is STATELESS:
+            return self._subscription, upstream, link
+        return self._adapter(call, link), upstream, link
+
+    @staticmethod
+    def _is_only_link(call: Call, upstream: Upstream) -> bool:
+        """Whether a server of the other era has no link but the one that all share."""
+        definition, era = upstream.definition, call.caller.era
+        if era not in upstream.refused_eras or definition.isolation != "shared":
+            return False
+        return era is HANDSHAKE or definition.transport == "stdio"
+
+    async def choose(self, call: Call, route: Route) -> Chosen | Outcome:
+        """Choose the link that this caller has to take, once there is one."""
+        upstream, caller = route.upstream, call.caller
+        if upstream.is_shut:
+            return upstream.unavailable()
+        has_own_link = upstream.is_isolated and caller.era is HANDSHAKE
+        if call.method in SUBSCRIBING and not has_own_link:
+            link = await wait_for_link(call, upstream, route.timeout)
+            if link is not None:
+                return self._subscription, upstream, link
+            return call.ended_by or upstream.unavailable()
+        # Its link says of which era the server is.
+        if caller.era is STATELESS and not await wait_for_link(call, upstream, route.timeout):
+            return call.ended_by or upstream.unavailable()
+        upstream = await self._upstream(call, upstream)
+        link = await wait_for_link(call, upstream, route.timeout)
+        if link is None:
+            return call.ended_by or upstream.unavailable()
+        return self._adapter(call, link), upstream, link
+
+    def _adapter(self, call: Call, link: Link) -> Adapter:
+        if call.caller.era is HANDSHAKE:
+            return self._handshake if link.era is HANDSHAKE else self._to_stateless
+        return self._stateless if link.era is STATELESS else self._to_handshake
+
+    async def _upstream(self, call: Call, upstream: Upstream) -> Upstream:
+        """The server as this caller reaches it: in the caller's own era, if it speaks that."""
+        caller = call.caller
+        if upstream.link is not None and upstream.link.era is not caller.era:
+            if upstream.speaks(caller.era) is None:
+                await _wait_for_era(call, upstream)
+            if upstream.speaks(caller.era):
+                upstream = await upstream.for_era(caller.era) or upstream
+        if caller.era is HANDSHAKE:
+            return upstream.for_session(caller, caller.hello)
+        if upstream.link is not None and upstream.link.era is STATELESS:
+            return upstream
+        return self._for_stateless(call, upstream)
+
+    @staticmethod
+    def _for_stateless(call: Call, upstream: Upstream) -> Upstream:
+        """A handshake server for a stateless client: one that was told what this client can do.
+
+        A conversation over HTTP costs little. A process is shared, and says it can be asked all.
+        """
+        if upstream.definition.transport == "stdio" and not upstream.is_isolated:
+            return upstream
+        caller = call.caller
+        hello = caller.hello()
+        alone = (caller.endpoint.name, hello.client) if upstream.is_isolated else None
+        return (
+            upstream.extra_links.pooled((caller.principal, hello.capabilities, alone), hello)
+            or upstream
+        )
+
+
+async def _wait_for_era(call: Call, upstream: Upstream) -> None:
+    """Wait until it is known whether a server speaks the caller's era, but not for long."""
+    try:
+        known = asyncio.wait_for(upstream.for_era(call.caller.era), _ERA_WAIT)
+        await wait_unless(call.ending, known)
+    except TimeoutError:
+        pass

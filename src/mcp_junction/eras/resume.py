@@ -1,0 +1,176 @@
+"""Resume: continues a call whose stateless client comes back with the answer to a question.
+
+The client brings our ticket as ``requestState``. It leads to a parked call of a handshake server,
+whose flight is rejoined, or holds the state that a stateless server wants back. Either way the call
+goes on as it began: with its deadline, its claim and its intent, and nothing is spent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.calls.attempt import Attempt
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.methods import with_name
+from mcp_junction.calls.snapshot import Handler
+from mcp_junction.catalog.routes import Route
+from mcp_junction.eras.parked import ParkedCall, ParkedCalls
+from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner
+from mcp_junction.errors import FrameError, StateError
+from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
+
+_OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
+"""The params that differ when a call comes back."""
+NO_STATE: Final = Raw(b"null")
+"""How some write that there is no state."""
+
+
+class Resume:
+    """The stage of calls that come back."""
+
+    def __init__(self, parked_calls: ParkedCalls, deadlines: Deadlines) -> None:
+        self.parked_calls = parked_calls
+        self._deadlines = deadlines
+
+    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
+        if "requestState" not in call.params or call.caller.era is not STATELESS:
+            return following(call)
+        return self._resume(call, following)
+
+    async def _resume(self, call: Call, following: Handler) -> Outcome:
+        route, state = call.route, call.params["requestState"]
+        assert route is not None, "resolve comes first"
+        if state == NO_STATE:
+            call.params = {key: raw for key, raw in call.params.items() if key != "requestState"}
+            return await following(call)
+        if call.ended_by is not None:  # nobody waits: it stays for whoever comes back
+            return call.ended_by
+        try:
+            owner = owner_of(call, route)
+            ticket = self.parked_calls.seal.open(state_text(state), owner)
+            if ticket.inner is None:
+                answers = read_answers(call.params.get("inputResponses"))
+                parked = self.parked_calls.resume(ticket)
+            else:
+                self.parked_calls.spend_ticket(ticket)
+        except StateError as error:
+            upstream = route.upstream
+            if upstream.is_shut or upstream.link is None:
+                return upstream.unavailable()
+            return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        call.is_resume = True
+        if ticket.inner is None:
+            return await self._rejoin(call, route, parked, answers)
+        return await self._send_state(call, ticket, ticket.inner, following)
+
+    async def _send_state(
+        self, call: Call, ticket: Ticket, state: str, following: Handler
+    ) -> Outcome:
+        """Call a stateless server again, with the state that it gave out."""
+        self._continue(call, ticket.continuation)
+        call.resumed_state = Raw(encode.dumps(state))
+        outcome = await following(call)
+        is_done = outcome.kind is RESULT or outcome.kind is SUSPENDED
+        if not is_done and outcome.delivery in (None, Delivery.NOT_SENT):
+            self.parked_calls.return_ticket(ticket)  # it was refused, or never came there
+        return outcome
+
+    async def _rejoin(
+        self, call: Call, route: Route, parked: ParkedCall, answers: dict[str, Raw]
+    ) -> Outcome:
+        """Hand the client's answers to the server, and wait on for the flight."""
+        self._continue(call, parked.continuation)
+        call.flight, call.attempts = parked.flight, parked.attempts
+        attempt = Attempt(call, route, parked.flight)
+        parked.give_answers(answers)
+        if parked.left is not None:
+            self._deadlines.watch(attempt, route.timeout, parked.left)
+        try:
+            return await self.wait(attempt, parked)
+        finally:
+            self._deadlines.forget(attempt)
+
+    def _continue(self, call: Call, known: Continuation) -> None:
+        call.spoke = call.spoke or known.spoke
+        call.claim, call.intent = known.claim, known.intent
+        if known.left is not None:
+            self._deadlines.watch(call, known.left)
+
+    async def wait(self, attempt: Attempt, parked: ParkedCall) -> Outcome:
+        """Wait for the end of a parked call's flight, or park it with its next questions."""
+        call, route = attempt.call, attempt.route
+        outcome = await parked.wait(call)
+        if outcome is not None:
+            return attempt.finish(in_stateless_era(outcome))
+        call.flight = None  # it is no longer this request's
+        parked.left, parked.attempts = self._deadlines.left(attempt), call.attempts
+        parked.method, parked.name, parked.route = call.method, call.name, route
+        parked.continuation = continuation_of(call, self._deadlines, call.intent)
+        call.intent = None  # it stays open while the server works
+        owner = parked.owner or owner_of(call, route)
+        return attempt.finish(self.parked_calls.park(parked, owner))
+
+
+def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Continuation:
+    """What the next request takes over of a call that its client is asked something for."""
+    return Continuation(deadlines.left(call), True, call.claim, intent)  # it was asked
+
+
+def owner_of(call: Call, route: Route) -> TicketOwner:
+    """Who may bring back a ticket of this call, and with which arguments."""
+    caller = call.caller
+    who, role = caller.principal.id, caller.principal.role.value
+    params = with_name(call.method, call.params, route.raw_name)
+    return TicketOwner(who, role, caller.endpoint.name, *route.pair, call.method, digest(params))
+
+
+def state_text(state: Raw) -> str:
+    """The text of a ``requestState``. Raises StateError."""
+    text = frames.text(state)
+    if text is None:
+        raise StateError("requestState must be a string")
+    return text
+
+
+def digest(params: dict[str, Raw]) -> str:
+    """Says whether a call that comes back is still the same call, however it is written."""
+    text = encode.dumps({key: raw for key, raw in params.items() if key not in _OF_ROUNDS})
+    try:
+        text = msgspec.json.encode(msgspec.json.decode(text), order="sorted")
+    except msgspec.MsgspecError:
+        pass  # it holds what Python cannot, like 1e400: then it must be written as it was
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def read_answers(raw: Raw | None) -> dict[str, Raw]:
+    """The client's answers in ``inputResponses``. Raises StateError."""
+    if raw is None:
+        return {}
+    try:
+        answers = frames.members(raw)
+    except FrameError:
+        raise StateError("inputResponses must be an object") from None
+    for key, answer in answers.items():
+        if frames.octets(answer)[:1] != b"{":  # servers have been seen to wait for ever then
+            raise StateError(f"inputResponses: {key[:100]!r} must be an object")
+    return answers
+
+
+def in_stateless_era(outcome: Outcome) -> Outcome:
+    """An address that is not there has another code in the stateless era."""
+    if outcome.kind is not ERROR or b"%d" % RESOURCE_NOT_FOUND not in bytes(outcome.payload):
+        return outcome
+    members = frames.members(outcome.payload)
+    if bytes(members.get("code", b"")) != b"%d" % RESOURCE_NOT_FOUND:
+        return outcome
+    members["code"] = Raw(b"%d" % INVALID_PARAMS)
+    return Outcome(ERROR, encode.dumps(members), outcome.delivery)

@@ -1,0 +1,51 @@
+"""Builds the pipeline of a call with nothing around it, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.events import CallSink
+from mcp_junction.calls.pipeline import ExtraStage, PipelineParts
+from mcp_junction.calls.stages.own import OwnTools
+from mcp_junction.calls.tool_search import ToolSearch
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.eras.links import EraLinks
+from mcp_junction.eras.parked import ParkedCalls
+from mcp_junction.eras.resume import Resume
+from mcp_junction.eras.tasks import ResolveTask
+from mcp_junction.eras.tickets import Seal
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.sessions.subscriptions import Subscriptions
+from mcp_junction.tasks import TaskScope
+
+
+class TestParts:
+    """The parts of a pipeline, each of them at hand."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        sinks: Sequence[CallSink] = (),
+        extra: Sequence[ExtraStage] = (),
+        catalog: Catalog | None = None,
+    ) -> None:
+        self.deadlines = Deadlines(clock)
+        self.register = Subscriptions()
+        self.parked_calls = ParkedCalls(clock, Seal(), 600.0, 1000)
+        self.resume = Resume(self.parked_calls, self.deadlines)
+        self.links = EraLinks(self.resume, self.deadlines)
+        self.search = ToolSearch(TaskScope("search"), catalog or Catalog())
+        self.parts = PipelineParts(
+            clock,
+            self.deadlines,
+            self.links,
+            self.resume,
+            ResolveTask(self.parked_calls.seal),
+            OwnTools(self.search),
+            self.register,
+            sinks,
+            extra=extra,
+        )
