@@ -45,9 +45,9 @@ def break_events(served: Served, patch) -> None:
 
 
 def break_history(served: Served, patch) -> None:
-    history = served.registry._lifecycle._chronicle
+    history = served.registry._lifecycle._history
     patch.setattr(history, "_write", broken)
-    history.note("nobody", {"status": "ERROR"})
+    history.set_status("nobody", {"status": "ERROR"})
 
 
 def break_deadlines(served: Served, patch) -> None:

@@ -21,11 +21,11 @@ async def test_a_row_that_no_store_takes_keeps_back_no_other(store, monkeypatch,
         return await real(server_id, event, details)
 
     monkeypatch.setattr(store.history, "add", choosy)
-    chronicle.tell(known.id, HistoryEvent.ERROR, {"poison": True})
-    chronicle.note(known.id, {"error_message": "half \ud800"})
+    chronicle.add(known.id, HistoryEvent.ERROR, {"poison": True})
+    chronicle.set_status(known.id, {"error_message": "half \ud800"})
     await chronicle.flush()
-    chronicle.tell(known.id, HistoryEvent.CONNECTED, {})
-    chronicle.note(known.id, {"status": "CONNECTED"})
+    chronicle.add(known.id, HistoryEvent.CONNECTED, {})
+    chronicle.set_status(known.id, {"status": "CONNECTED"})
     await chronicle.flush()
     found = await store.history.of(known.id)
     assert [row.event_type for row in found] == ["CONNECTED"]

@@ -8,7 +8,7 @@ from tests.store.records import SECRET, server
 
 from mcp_junction.errors import AlreadyExists, NotFound, VaultError, VersionConflict
 from mcp_junction.store.database import Dialect
-from mcp_junction.store.records import DEFINING, STANDING, ServerRecord
+from mcp_junction.store.records import DEFINITION_FIELDS, STATUS_FIELDS, ServerRecord
 from mcp_junction.store.store import open_store
 from mcp_junction.vault.vault import Vault
 
@@ -101,7 +101,7 @@ async def test_a_rename_keeps_the_id_and_all_that_hangs_from_it(store):
 async def test_how_a_server_stands_is_no_new_version(store):
     one = await store.servers.add(server("one"))
     two = await store.servers.add(server("two"))
-    await store.servers.note(
+    await store.servers.set_status(
         {
             one.id: {"status": "CONNECTED", "healthy": True, "connected_at": 5.0},
             two.id: {"status": "ERROR", "error_message": "gone"},
@@ -122,9 +122,9 @@ async def test_only_what_may_change_is_changed(store):
         with pytest.raises(ValueError, match="not to be changed"):
             await store.servers.change(one.id, changes)
     with pytest.raises(ValueError, match="not to be changed"):
-        await store.servers.note({one.id: {"name": "x"}})
-    assert not DEFINING & STANDING
-    assert set(ServerRecord.__struct_fields__) >= DEFINING | STANDING
+        await store.servers.set_status({one.id: {"name": "x"}})
+    assert not DEFINITION_FIELDS & STATUS_FIELDS
+    assert set(ServerRecord.__struct_fields__) >= DEFINITION_FIELDS | STATUS_FIELDS
 
 
 async def test_servers_come_in_pages_by_name(store):
@@ -140,7 +140,7 @@ async def test_other_processes_see_what_changed_by_its_generation(opener):
     seen = (await theirs.generations()).get("servers", 0)
     one = await ours.servers.add(server())
     added = (await theirs.generations())["servers"]
-    await ours.servers.note({one.id: {"status": "CONNECTED"}})
+    await ours.servers.set_status({one.id: {"status": "CONNECTED"}})
     assert added > seen
     assert (await theirs.generations())["servers"] == added
     await ours.servers.remove(one.id)

@@ -100,7 +100,7 @@ async def everything(store: Store, *, until_one_fails: bool = False) -> list[Bas
         lambda: store.servers.find("one"),
         store.servers.count,
         lambda: store.servers.change(one.id, {"description": "x"}),
-        lambda: store.servers.note({one.id: {"status": "CONNECTED"}}),
+        lambda: store.servers.set_status({one.id: {"status": "CONNECTED"}}),
         store.servers.reseal,
         lambda: store.tools.replace(one.id, tools),
         lambda: store.tools.replace(one.id, tools[:1]),
@@ -210,7 +210,10 @@ async def test_a_missing_table_keeps_nobody_from_the_others(faulty, dump):
     await faulty.servers.add(kept)
     await dump.run("ALTER TABLE events RENAME TO mislaid")
     event = NewEvent("server.updated", {})
-    given = [faulty.events.append([event]), faulty.servers.note({kept.id: {"status": "ERROR"}})]
+    given = [
+        faulty.events.append([event]),
+        faulty.servers.set_status({kept.id: {"status": "ERROR"}}),
+    ]
     ended = await asyncio.gather(*given, return_exceptions=True)
     assert isinstance(ended[0], StoreUnavailable)
     assert ended[1] is None
@@ -506,7 +509,7 @@ async def test_history_outlasts_a_fault_at_any_statement(faulty, faults, store_u
     else:
         hang(faulty, faults, "connection_history")
     for _ in range(5):
-        history.tell(one.id, HistoryEvent.CONNECTED, {})
+        history.add(one.id, HistoryEvent.CONNECTED, {})
     async with asyncio.timeout(BOUND):
         while not faults.met:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)

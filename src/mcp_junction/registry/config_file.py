@@ -48,6 +48,8 @@ from mcp_junction.upstream.state import ServerState
 log = logging.getLogger("mcp_junction.registry")
 
 _AT_ONCE: Final = 4
+DRAIN: Final = 30.0
+"""Seconds that calls under way have to end when their server is disconnected."""
 _SOFT: Final = frozenset(
     {"id", "tools"} | {name for name, option in OPTIONS.items() if not option.reconnects}
 )
@@ -85,7 +87,7 @@ class Plan(msgspec.Struct):
         )
 
 
-async def recorded(
+async def store_file_records(
     context: RegistryContext, config: Config, known: list[ServerRecord]
 ) -> list[ServerRecord]:
     """At the start: a record for each server of the file, in its order. The rows of servers that it
@@ -138,22 +140,20 @@ class FileServers:
         junction: Junction,
         admit: Callable[..., Member],
         apply: Callable[[Member, ServerRecord, frozenset[str]], Awaitable[None]],
-        drop: Callable[[Member], None],
     ) -> None:
         self._context = context
         self._junction = junction
-        self._admit = admit
-        self._apply = apply
-        self._drop = drop
+        self._add_member = admit
+        self._apply_change = apply
 
     async def reload(self, config: Config) -> Reloaded:
         """Apply a new config file. Raises ConfigError: then nothing has changed."""
         context, junction = self._context, self._junction
-        plan = planned(context, config, junction.settings)
+        plan = plan_reload(context, config, junction.settings)
         done = plan.summary()
-        async with context.audit.act(**audited(plan)):
+        async with context.audit.act(**describe_act(plan)):
             for member in plan.removed:
-                self._drop(member)
+                junction.servers.remove(member.name, DRAIN)
                 context.publish("server.removed", member.record, absent=True)
             for member, definition in plan.changed:
                 record = await self._change(member, definition)
@@ -172,9 +172,9 @@ class FileServers:
         async with member.lock:
             fields = file_fields(definition)
             record = await self._context.store.servers.change(member.id, fields)
-            soft = is_soft(member.written, definition)
-            member.written = definition
-            await self._apply(member, record, frozenset({"pin"}) if soft else CONNECTING)
+            soft = is_soft(member.file_definition, definition)
+            member.file_definition = definition
+            await self._apply_change(member, record, frozenset({"pin"}) if soft else CONNECTING)
         return record
 
     async def _add(self, definition: ServerDefinition) -> ServerRecord:
@@ -188,11 +188,11 @@ class FileServers:
             raise AlreadyExists(f"there is a server {found.name!r} already")
         record = await store_record(store, definition, found)
         tools = await store.tools.all(record.id, with_gone=True)
-        self._admit(record, definition, tools, await store.offers.all(record.id))
+        self._add_member(record, definition, tools, await store.offers.all(record.id))
         return record
 
 
-def planned(context: RegistryContext, config: Config, running: Settings) -> Plan:
+def plan_reload(context: RegistryContext, config: Config, running: Settings) -> Plan:
     """What a new file asks for of a process that runs with the settings ``running``.
 
     Raises ConfigError for one that cannot be used.
@@ -208,7 +208,7 @@ def planned(context: RegistryContext, config: Config, running: Settings) -> Plan
             words = "a server of that name is registered; remove it, or choose another name"
             path = f"$.mcpServers.{definition.key}"
             problems.append(Problem(ProblemCode.INVALID_SCHEMA, path, words))
-        elif member.written != definition:
+        elif member.file_definition != definition:
             plan.changed.append((member, definition))
     keys = {definition.key for definition in config.servers}
     plan.removed = [m for m in context.members if m.record.origin == FILE and m.name not in keys]
@@ -225,7 +225,7 @@ def is_soft(old: ServerDefinition | None, new: ServerDefinition) -> bool:
     return all(getattr(old, name) == getattr(new, name) for name in names)
 
 
-def audited(plan: Plan) -> dict[str, Any]:
+def describe_act(plan: Plan) -> dict[str, Any]:
     """What the audit is told."""
     done = plan.summary()
     return {

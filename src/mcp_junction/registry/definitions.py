@@ -100,23 +100,23 @@ def file_record(definition: ServerDefinition) -> ServerRecord:
 # -- what a server may be registered as
 
 
-def check(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
+def check_allowed(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
     """Raises InvalidChange for an address or a program that is not allowed."""
     problems = _refusals(made, definition_for(record_of(made), environ, settings), settings)
     if problems:
         raise InvalidChange(problems)
 
 
-def check_new(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
+def check_registration(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
     """Check a new registration: as ``check`` does, and for masks. Raises InvalidChange."""
     with _mask_errors_at("$.connection_config"):
         check_unmasked(msgspec.to_builtins(made.connection_config))
     with _mask_errors_at("$.health_check_url"):
         check_unmasked(made.health_check_url)
-    check(made, environ, settings)
+    check_allowed(made, environ, settings)
 
 
-def change_of(record: ServerRecord, body: Any) -> Registration:
+def read_changed(record: ServerRecord, body: Any) -> Registration:
     """A server after a change; a masked value is the old one. Raises InvalidChange."""
     if isinstance(body, dict):
         body = dict(body)

@@ -34,8 +34,8 @@ class HealthWatch:
     ) -> None:
         self._clock = clock
         self._member_of = member_of
-        self._probes = Probes(clock, self._judged, pace, supervision=supervision)
-        self._silent: dict[str, float] = {}
+        self._probes = Probes(clock, self._apply_verdict, pace, supervision=supervision)
+        self._silent_since: dict[str, float] = {}
         self._patience = min(PING_TIMEOUT, 0.9 * pace.timeout)
 
     async def close(self) -> None:
@@ -47,16 +47,16 @@ class HealthWatch:
 
     def connected(self, member: Member) -> None:
         """It has a link: check it from now on."""
-        self._silent.pop(member.id, None)
+        self._silent_since.pop(member.id, None)
         self._probes.watch(member.id, self._probe(member))
 
-    def down(self, member: Member, *, reachable: bool = False, refused: bool = False) -> None:
+    def unwatch(self, member: Member, *, reachable: bool = False, refused: bool = False) -> None:
         """It has none any more, or could not be connected to."""
         self._probes.unwatch(member.id, reachable=reachable, refused=refused)
 
     def forget(self, member: Member) -> None:
         self._probes.forget(member.id)
-        self._silent.pop(member.id, None)
+        self._silent_since.pop(member.id, None)
 
     def observe_call(self, ended: CallEnded) -> None:
         """Count how a call of a server ended."""
@@ -77,23 +77,23 @@ class HealthWatch:
             return by_url(record.health_check_url, Dialer(allowed))
         ping = by_ping(member.upstream, self._patience)
 
-        async def check() -> Probed:
-            return self._excused(member, await ping())
+        async def check_allowed() -> Probed:
+            return self._excuse_silence(member, await ping())
 
-        return check
+        return check_allowed
 
-    def _excused(self, member: Member, found: Probed) -> Probed:
+    def _excuse_silence(self, member: Member, found: Probed) -> Probed:
         """Silence counts for less while it works."""
         now = self._clock.now()
         if found.kind is not ProbeKind.TIMEOUT or not member.upstream.calls:
-            self._silent.pop(member.id, None)
+            self._silent_since.pop(member.id, None)
             return found
-        if now - self._silent.setdefault(member.id, now) > BUSY:
+        if now - self._silent_since.setdefault(member.id, now) > BUSY:
             return found
         words = "it did not answer ping in time; it has calls to answer"
         return msgspec.structs.replace(found, kind=ProbeKind.CLIENT_ERROR, detail=words)
 
-    def _judged(self, key: str, verdict: HealthVerdict, facts: Facts) -> None:
+    def _apply_verdict(self, key: str, verdict: HealthVerdict, facts: Facts) -> None:
         member = self._member_of(key)
         if member is None:
             return

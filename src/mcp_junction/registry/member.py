@@ -78,7 +78,7 @@ class Member:
     def __init__(self, record: ServerRecord, upstream: Upstream) -> None:
         self.record = record
         self.upstream = upstream
-        self.written: ServerDefinition | None = None
+        self.file_definition: ServerDefinition | None = None
         """What the config file says of it, if it is the file's."""
         self.lock = asyncio.Lock()
         """Held while it is changed."""
@@ -113,7 +113,7 @@ class Member:
     def is_serving(self) -> bool:
         return self.status in (ServerState.CONNECTED, ServerState.DEGRADED)
 
-    def outward(self) -> ServerState:
+    def shown_state(self) -> ServerState:
         """Its state as outsiders are told it."""
         upstream = self.upstream
         if upstream.state is ServerState.CONNECTING and upstream.error is not None:
@@ -141,7 +141,7 @@ class Member:
             return facts.detail
         return "; ".join(filter(None, (facts.detail, self.upstream.condition.shortfall)))
 
-    def live(self, facts: Facts, now: float) -> ServerRecord:
+    def current_record(self, facts: Facts, now: float) -> ServerRecord:
         """Its record, with how it stands now. ``now`` is by the clock the facts are by."""
         error = self.upstream.error
         words = error.message if error is not None else self._remarks(facts)

@@ -25,17 +25,23 @@ from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.policy.pinning import STRICT
 from mcp_junction.policy.principal import Principal
 from mcp_junction.redaction.known import KNOWN
-from mcp_junction.registry.config_file import AbsentServers, FileServers, Reloaded, recorded
+from mcp_junction.registry.config_file import (
+    DRAIN,
+    AbsentServers,
+    FileServers,
+    Reloaded,
+    store_file_records,
+)
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import (
     CONNECTING,
     FILE,
-    change_of,
-    check,
-    check_new,
+    check_allowed,
+    check_registration,
     check_version,
     definition_for,
     fields_of,
+    read_changed,
     record_of,
 )
 from mcp_junction.registry.inspection import without_kept_back
@@ -57,8 +63,6 @@ from mcp_junction.upstream.state import ServerState
 
 _AT_ONCE: Final = 4
 """How many registrations are stored at one time: others need the store, too."""
-DRAIN: Final = 30.0
-"""How long calls under way are waited for when their server is disconnected."""
 
 
 class RegistryParts:
@@ -91,9 +95,9 @@ class Registry:
         self._servers = junction.servers
         self._members = context.members
         self.absent = AbsentServers(context)
-        self._file = FileServers(context, junction, self._admit, self._apply, self._drop)
-        self._began = time.time()
-        self._entrance = asyncio.Semaphore(_AT_ONCE)
+        self._file = FileServers(context, junction, self._add_member, self._apply)
+        self._started_at = time.time()
+        self._registrations = asyncio.Semaphore(_AT_ONCE)
 
     # -- life
 
@@ -120,37 +124,37 @@ class Registry:
         await self._context.tasks.close()
 
     async def _load(self) -> None:
-        """Take up what is stored, and what the file says; nobody has to answer for that."""
+        """Add the servers of the store and of the config file."""
         store, config = self._context.store, self._junction.config
         known = await store.servers.all()
-        of_file = await recorded(self._context, config, known)
+        of_file = await store_file_records(self._context, config, known)
         await self.skills.load()
         tools, offers = await stored_lists(store)
-        written = {definition.key: definition for definition in config.servers}
+        in_file = {definition.key: definition for definition in config.servers}
         registered = [record for record in known if record.origin != FILE]
         registered.sort(key=lambda record: record.registered_at)
         for record in [*of_file, *registered]:
             await asyncio.sleep(0)  # thousands of tools take a while
-            definition = written.get(record.name) if record.origin == FILE else None
-            self._admit(record, definition, tools[record.id], offers[record.id])
+            definition = in_file.get(record.name) if record.origin == FILE else None
+            self._add_member(record, definition, tools[record.id], offers[record.id])
         await asyncio.to_thread(KNOWN.process_pending)  # later it would hold up a call
 
-    def _admit(
+    def _add_member(
         self,
         record: ServerRecord,
-        written: ServerDefinition | None = None,
+        file_definition: ServerDefinition | None = None,
         tools: list[ToolRecord] | None = None,
         offers: list[OfferRecord] | None = None,
     ) -> Member:
-        """Let a server in; it is connected to if that is wanted."""
+        """Add a server; it is connected to if that is wanted."""
         # The status that is stored is DISCONNECTED only if that was somebody's wish.
         wanted = record.enabled and record.status != ServerState.DISCONNECTED.value
-        definition = self._definition(record, written)
+        definition = self._definition(record, file_definition)
         decisions = {tool.name: decision_of(tool) for tool in tools or ()}
         lists = stored_offers(tools or (), offers or ()) if tools or offers else {}
         upstream = self._servers.add(definition, start=False)
         member = Member(record, upstream)
-        member.written = written
+        member.file_definition = file_definition
         member.decisions = decisions
         self._members.add(member)
         if lists:
@@ -163,32 +167,32 @@ class Registry:
         return member
 
     def _definition(
-        self, record: ServerRecord, written: ServerDefinition | None
+        self, record: ServerRecord, file_definition: ServerDefinition | None
     ) -> ServerDefinition:
-        if written is not None:
-            return written._replace(id=record.id)
+        if file_definition is not None:
+            return file_definition._replace(id=record.id)
         return definition_for(record, self._junction.environ, self._junction.settings)
 
     # -- reading
 
     def find(self, ref: str) -> ServerRecord:
-        """A server by id or name, as it stands now. Raises NotFound."""
-        return self._lifecycle.live(self._members.get(ref))
+        """A server by id or name, with its status now. Raises NotFound."""
+        return self._lifecycle.current_record(self._members.get(ref))
 
     def all(self, status: str | None = None) -> list[ServerRecord]:
         """Every server, or those of one status, by name."""
-        found = [self._lifecycle.live(member) for member in self._members]
+        found = [self._lifecycle.current_record(member) for member in self._members]
         found.sort(key=lambda record: record.name)
         return [record for record in found if status is None or record.status == status]
 
     def metrics(self) -> bytes:
-        """How everything stands, as Prometheus reads it."""
+        """Numbers about everything, as Prometheus reads them."""
         return metrics_of(self._context, self._junction, self._lifecycle.facts)
 
     def state(self) -> State:
-        """All servers in one look."""
+        """Numbers about all servers, for REST."""
         interval = self._junction.settings.health_interval_ms / 1000
-        uptime, indexed = time.time() - self._began, self._junction.finding.indexed
+        uptime, indexed = time.time() - self._started_at, self._junction.finding.indexed
         done = (
             indexed,
             self.skills.classifier.classified,
@@ -201,7 +205,7 @@ class Registry:
     ) -> list[HistoryRecord]:
         """What happened to a server's connection, newest first. Raises NotFound."""
         member = self._members.get(ref)
-        await self._lifecycle.written()
+        await self._lifecycle.flush()
         return await self._context.store.history.of(member.id, limit=limit, before=before)
 
     async def history_count(self, ref: str) -> int:
@@ -223,19 +227,19 @@ class Registry:
         """
         if self._members.named(made.name) is not None:
             raise AlreadyExists(f"there is a server {made.name!r} already")
-        check_new(made, self._junction.environ, self._junction.settings)
+        check_registration(made, self._junction.environ, self._junction.settings)
         wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
         record = msgspec.structs.replace(record_of(made), status=status.value)
         async with self._context.audit_act(actor, "server.register", record):
-            async with self._entrance:
+            async with self._registrations:
                 try:
                     record = await self._context.store.servers.add(record)
                 except AlreadyExists:
                     raise await self.absent.explain_taken_name(record.name) from None
-            member = self._admit(record)
+            member = self._add_member(record)
         self._context.publish("server.registered", record, transport_type=record.transport_type)
-        return self._lifecycle.live(member)
+        return self._lifecycle.current_record(member)
 
     async def change(
         self, ref: str, body: Any, actor: Principal, if_match: int | None = None
@@ -244,15 +248,15 @@ class Registry:
 
         Raises NotFound, FileOwned, InvalidChange, AlreadyExists, VersionConflict.
         """
-        async with self._held(self._owned(ref)) as member:
+        async with self._lock_member(self._get_registered(ref)) as member:
             before = member.record
             check_version(before, if_match)
-            made = change_of(before, body)
-            check(made, self._junction.environ, self._junction.settings)
+            made = read_changed(before, body)
+            check_allowed(made, self._junction.environ, self._junction.settings)
             fields = fields_of(made)
             changes = {k: v for k, v in fields.items() if getattr(before, k) != v}
             if not changes:
-                return self._lifecycle.live(member)
+                return self._lifecycle.current_record(member)
             detail = {"changed": sorted(changes)}
             async with self._context.audit_act(actor, "server.change", before, detail=detail):
                 try:
@@ -263,11 +267,11 @@ class Registry:
                     raise await self.absent.explain_taken_name(made.name) from None
                 await self._apply(member, after, frozenset(changes))
             self._context.publish("server.changed", after, changed=sorted(changes))
-            return self._lifecycle.live(member)
+            return self._lifecycle.current_record(member)
 
     async def connect(self, ref: str, actor: Principal) -> tuple[str, str]:
         """Connect a server, and wait for how that ends: its status, and words. Raises NotFound."""
-        async with self._held(self._members.get(ref)) as member:
+        async with self._lock_member(self._members.get(ref)) as member:
             if member.upstream.link is not None:
                 return member.status.value, "it is connected already"
             if not member.record.enabled:
@@ -276,7 +280,7 @@ class Registry:
                 if not self._servers.is_running(member.name):
                     self._redefine(member)
                     self._servers.start(member.name)
-                    await self._lifecycle.written()
+                    await self._lifecycle.flush()
                 else:
                     member.upstream.retry_now()
         return await member.settled()
@@ -294,10 +298,10 @@ class Registry:
             pending = found.upstream.calls
             if force:
                 found.upstream.stop()  # who waits for its calls to end need not any more
-            async with self._held(found) as member:
+            async with self._lock_member(found) as member:
                 drain = 0.0 if force else DRAIN
                 pending = max(pending, await self._servers.stop(member.name, drain))
-                await self._lifecycle.written()  # it stays so, whatever happens to us
+                await self._lifecycle.flush()  # it stays so, whatever happens to us
                 return member.status.value, pending
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
@@ -308,11 +312,11 @@ class Registry:
         if self._members.find(ref) is None:
             await self.absent.remove(ref, actor, if_match)
             return
-        async with self._held(self._owned(ref)) as member:
+        async with self._lock_member(self._get_registered(ref)) as member:
             check_version(member.record, if_match)
             async with self._context.audit_act(actor, "server.remove", member.record):
                 await self._context.store.servers.remove(member.id)
-                self._drop(member)
+                self._servers.remove(member.name, DRAIN)
             self._context.publish("server.removed", member.record)
 
     async def reload(self, config: Config) -> Reloaded:
@@ -323,21 +327,21 @@ class Registry:
     # -- parts
 
     @asynccontextmanager
-    async def _held(self, member: Member) -> AsyncIterator[Member]:
-        """A member that nobody else changes. Raises NotFound: it may go while we wait our turn."""
+    async def _lock_member(self, member: Member) -> AsyncIterator[Member]:
+        """Keep others from changing a member. Raises NotFound: it may go while we wait our turn."""
         async with member.lock:
             if self._members.find(member.id) is not member:
                 raise NotFound(f"there is no server {member.name!r} any more")
             yield member
 
-    def _owned(self, ref: str) -> Member:
+    def _get_registered(self, ref: str) -> Member:
         member = self._members.get(ref)
         if member.record.origin == FILE:
             raise FileOwned(member.name)
         return member
 
     async def _apply(self, member: Member, record: ServerRecord, changes: frozenset[str]) -> None:
-        """Make a stored change hold: names first, then the link, as little of it as can be."""
+        """Apply a stored change: the name first, then the link, only if that has to be."""
         old, was_strict = member.name, member.record.pin == STRICT
         self._members.replace(member, record)
         if record.name != old:
@@ -350,24 +354,21 @@ class Registry:
             self._redefine(member)
             self._servers.start(member.name)
         elif changes & CONNECTING and not member.upstream.is_shut:
-            definition = self._definition(record, member.written)
+            definition = self._definition(record, member.file_definition)
             self._servers.replace(definition, DRAIN)
         else:
             self._redefine(member)
         if "health_check_url" in changes:
-            self._lifecycle.rewatch(member)
+            self._lifecycle.restart_checks(member)
         if record.pin == STRICT and not was_strict:
             await self.tools.quarantine_unapproved(member)
 
     def _redefine(self, member: Member) -> None:
-        """Say something else about a server whose link, if it has one, stays."""
+        """Give a server its current definition; its link, if it has one, stays."""
         before = member.upstream.definition
-        after = self._definition(member.record, member.written)
+        after = self._definition(member.record, member.file_definition)
         if after == before:
             return
         self._servers.redefine(member.name, after)
         if after.tools != before.tools and member.upstream.link is not None:
             self._junction.live_catalog.announce(member.upstream)
-
-    def _drop(self, member: Member) -> None:
-        self._servers.remove(member.name, DRAIN)

@@ -16,7 +16,7 @@ from mcp_junction.health.verdict import Facts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.health_watch import HealthWatch
 from mcp_junction.registry.member import Member
-from mcp_junction.store.records import HistoryEvent, ServerRecord
+from mcp_junction.store.records import STATUS_FIELDS, HistoryEvent, ServerRecord
 from mcp_junction.store.store import Store
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.events import ServerChange, ServerChanged
@@ -24,32 +24,19 @@ from mcp_junction.upstream.state import ServerState
 
 log = logging.getLogger("mcp_junction.registry")
 
-_NOTE_EVERY: Final = 5.0
-_NOTED: Final = (
-    "status",
-    "reachable",
-    "authenticated",
-    "healthy",
-    "last_health_check",
-    "response_time_ms",
-    "error_rate",
-    "error_message",
-    "connected_at",
-)
-
-
+_STORE_EVERY: Final = 5.0
 _PAUSE: Final = 0.05
 _RETRY: Final = 0.5
 _MOST: Final = 10_000
 
 
 class HistoryWriter:
-    """The one writer of history and standing."""
+    """The one writer of the connection history and of the status of servers."""
 
     def __init__(self, store: Store, tasks: TaskScope) -> None:
         self._store = store
         self._history: deque[tuple[str, HistoryEvent, dict[str, Any]]] = deque(maxlen=_MOST)
-        self._standing: dict[str, dict[str, Any]] = {}
+        self._statuses: dict[str, dict[str, Any]] = {}
         self._more = asyncio.Event()
         self._idle = asyncio.Event()
         self._tasks = tasks
@@ -57,14 +44,14 @@ class HistoryWriter:
     def begin(self) -> None:
         self._tasks.supervise("history", self._run)
 
-    def tell(self, server_id: str, event: HistoryEvent, details: Mapping[str, Any]) -> None:
-        """Something has happened to a server's connection."""
+    def add(self, server_id: str, event: HistoryEvent, details: Mapping[str, Any]) -> None:
+        """Write, soon, that something has happened to a server's connection."""
         self._history.append((server_id, event, dict(details)))
         self._more.set()
 
-    def note(self, server_id: str, standing: Mapping[str, Any]) -> None:
-        """How a server stands now."""
-        self._standing.setdefault(server_id, {}).update(standing)
+    def set_status(self, server_id: str, status: Mapping[str, Any]) -> None:
+        """Write, soon, how a server is now."""
+        self._statuses.setdefault(server_id, {}).update(status)
         self._more.set()
 
     async def flush(self, limit: float = 3.0) -> None:
@@ -83,7 +70,7 @@ class HistoryWriter:
             self._more.clear()
             try:
                 await self._write()
-                if not (self._history or self._standing):
+                if not (self._history or self._statuses):
                     self._idle.set()
             except StoreUnavailable:
                 self._more.set()
@@ -102,54 +89,54 @@ class HistoryWriter:
             except Exception:  # one row that cannot be written must not keep back the others
                 log.exception("a row of history is lost")
             self._history.popleft()
-        standing, self._standing = self._standing, {}
-        if standing:
+        statuses, self._statuses = self._statuses, {}
+        if statuses:
             try:
-                await self._store.servers.note(standing)
+                await self._store.servers.set_status(statuses)
             except StoreUnavailable:
-                self._standing = standing | self._standing
+                self._statuses = statuses | self._statuses
                 raise
-            except Exception:  # it is noted again when it changes
-                log.exception("how servers stand cannot be stored")
+            except Exception:  # it is stored again when it changes
+                log.exception("the status of servers cannot be stored")
 
 
 class ServerLifecycle:
-    """Follows every member."""
+    """Follows every member: its status, its history and its health."""
 
     def __init__(self, context: RegistryContext) -> None:
         self._context = context
         settings = context.settings
         pace = Pace(settings.health_interval_ms / 1000, settings.health_timeout_ms / 1000)
         self._watch = HealthWatch(context.clock, pace, context.members.find, context.supervision)
-        self._chronicle = HistoryWriter(context.store, context.tasks)
-        self._noted: dict[str, dict[str, Any]] = {}
+        self._history = HistoryWriter(context.store, context.tasks)
+        self._stored_status: dict[str, dict[str, Any]] = {}
 
     def begin(self) -> None:
-        self._chronicle.begin()
-        self._context.tasks.supervise("server states", self._note_all)
+        self._history.begin()
+        self._context.tasks.supervise("server states", self._store_all_statuses)
 
     async def end(self) -> None:
         """End the checks, and store what is known of every server."""
         await self._watch.close()
         for member in self._context.members:
-            self._note(member)
-        await self._chronicle.flush()
+            self._store_status(member)
+        await self._history.flush()
 
-    def live(self, member: Member) -> ServerRecord:
-        """A member's record with how it stands now."""
-        return member.live(self._watch.facts(member), self._context.clock.now())
+    def current_record(self, member: Member) -> ServerRecord:
+        """A member's record with its status now."""
+        return member.current_record(self._watch.facts(member), self._context.clock.now())
 
     def facts(self, member: Member) -> Facts:
         return self._watch.facts(member)
 
-    def rewatch(self, member: Member) -> None:
-        """How it is to be checked is another."""
+    def restart_checks(self, member: Member) -> None:
+        """Check it in the way that its record says now."""
         if member.is_serving:
             self._watch.connected(member)
 
-    async def written(self) -> None:
-        """Wait until everything that was told is in the store."""
-        await self._chronicle.flush()
+    async def flush(self) -> None:
+        """Wait until everything that happened is in the store."""
+        await self._history.flush()
 
     # -- what happens
 
@@ -160,33 +147,33 @@ class ServerLifecycle:
             return
         match event.change:
             case ServerChange.STARTING:
-                self._starting(member)
+                self._note_start(member)
             case ServerChange.REPLACED:
                 member.use(event.server)
-                self._watch.down(member, reachable=True)
-                self._starting(member)
+                self._watch.unwatch(member, reachable=True)
+                self._note_start(member)
             case ServerChange.STATE | ServerChange.STOPPED:
-                self._changed(member)
+                self._note_state(member)
             case ServerChange.REMOVED:
                 self._context.members.remove(member)
                 self._watch.forget(member)
-                self._noted.pop(member.id, None)
+                self._stored_status.pop(member.id, None)
 
-    def _starting(self, member: Member) -> None:
+    def _note_start(self, member: Member) -> None:
         before, member.status = member.status, ServerState.CONNECTING
         self._announce(member, before)
 
-    def _changed(self, member: Member) -> None:
-        before, after = member.status, member.outward()
+    def _note_state(self, member: Member) -> None:
+        before, after = member.status, member.shown_state()
         if before is after:
             return
         member.status = after
         if after is ServerState.CONNECTED and before is not ServerState.DEGRADED:
-            self._connected(member, before)
+            self._note_connection(member, before)
         elif after is ServerState.ERROR:
-            self._failed(member)
+            self._note_failure(member)
         elif after is ServerState.DISCONNECTED:
-            self._disconnected(member)
+            self._note_end(member)
         self._announce(member, before)
 
     def _announce(self, member: Member, before: ServerState) -> None:
@@ -195,39 +182,39 @@ class ServerLifecycle:
             member.record,
             status=member.status.value,
             previous=before.value,
-            message=self.live(member).error_message,
+            message=self.current_record(member).error_message,
         )
-        self._note(member)
+        self._store_status(member)
 
-    def _connected(self, member: Member, before: ServerState) -> None:
+    def _note_connection(self, member: Member, before: ServerState) -> None:
         member.connected_at = time.time()
         self._watch.connected(member)
-        details: dict[str, Any] = {"seconds": _rounded(member.upstream.start_seconds)}
+        details: dict[str, Any] = {"seconds": _round(member.upstream.start_seconds)}
         event = HistoryEvent.CONNECTED
         if before is ServerState.ERROR and member.down_since is not None:
             event = HistoryEvent.RECONNECT
-            details["down_seconds"] = _rounded(time.time() - member.down_since)
+            details["down_seconds"] = _round(time.time() - member.down_since)
             details["attempts"] = member.upstream.failures
         greeting = member.upstream.greeting
         if greeting is not None:
             details["protocol_version"] = greeting.protocol_version
         member.down_since = None
-        self._chronicle.tell(member.id, event, details)
+        self._history.add(member.id, event, details)
 
-    def _failed(self, member: Member) -> None:
+    def _note_failure(self, member: Member) -> None:
         error = member.upstream.error
         member.down_since = time.time()
         refused = error is not None and error.refuses_credentials
-        self._watch.down(member, refused=refused)
+        self._watch.unwatch(member, refused=refused)
         details: dict[str, Any] = {}
         if error is not None:
             details = {"message": error.message, "phase": error.phase.value}
-        self._chronicle.tell(member.id, HistoryEvent.ERROR, details)
+        self._history.add(member.id, HistoryEvent.ERROR, details)
 
-    def _disconnected(self, member: Member) -> None:
+    def _note_end(self, member: Member) -> None:
         member.connected_at = member.down_since = None
-        self._watch.down(member)
-        self._chronicle.tell(member.id, HistoryEvent.DISCONNECTED, {})
+        self._watch.unwatch(member)
+        self._history.add(member.id, HistoryEvent.DISCONNECTED, {})
 
     def observe_call(self, ended: CallEnded) -> None:
         """Count a call for the health of its server, and announce it to those who read the bus."""
@@ -245,28 +232,26 @@ class ServerLifecycle:
             "agent": ended.principal.id,
             "outcome": ended.outcome_name.value,
             "delivery": delivery.value if delivery is not None else None,
-            "latency_ms": _rounded(ended.seconds * 1000),
+            "latency_ms": _round(ended.seconds * 1000),
         }
         self._context.bus.passing("call.completed", data, ended.server_id)
 
-    # -- how they stand
+    # -- status in the store
 
-    def _note(self, member: Member) -> None:
-        record = self.live(member)
-        standing = {name: getattr(record, name) for name in _NOTED}
-        known = self._noted.get(member.id, {})
-        fresh = {name: value for name, value in standing.items() if known.get(name, ...) != value}
-        if fresh:
-            self._noted[member.id] = standing
-            self._chronicle.note(member.id, standing)
+    def _store_status(self, member: Member) -> None:
+        record = self.current_record(member)
+        status = {name: getattr(record, name) for name in STATUS_FIELDS}
+        if self._stored_status.get(member.id) != status:
+            self._stored_status[member.id] = status
+            self._history.set_status(member.id, status)
 
-    async def _note_all(self) -> None:
-        """What checks and calls have shown since, for those who only have the store."""
+    async def _store_all_statuses(self) -> None:
+        """Store what checks and calls have shown, for those who only have the store."""
         while True:
-            await self._context.clock.sleep(_NOTE_EVERY)
+            await self._context.clock.sleep(_STORE_EVERY)
             for member in self._context.members:
-                self._note(member)
+                self._store_status(member)
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 3)

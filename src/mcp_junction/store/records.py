@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -47,7 +47,7 @@ class ServerRecord(ServerOptions, frozen=True):
         return f"ServerRecord(id={self.id!r}, name={self.name!r}, version={self.version})"
 
 
-DEFINING = frozenset(
+DEFINITION_FIELDS: Final = frozenset(
     {
         "name",
         "description",
@@ -62,7 +62,7 @@ DEFINING = frozenset(
 )
 """What an operator changes in a server: each change is a new version."""
 
-STANDING = frozenset(
+STATUS_FIELDS: Final = frozenset(
     {
         "status",
         "reachable",
@@ -75,7 +75,7 @@ STANDING = frozenset(
         "connected_at",
     }
 )
-"""What the gateway notes about a server: no new version."""
+"""What the gateway finds out about a server: no new version."""
 
 
 class ToolDefinitionRow(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,13 @@ from mcp_junction.errors import (
     VersionConflict,
 )
 from mcp_junction.store.database import Batch, Database, Query, Row, Rows, Script, bump, insert
-from mcp_junction.store.records import DEFINING, STANDING, HistoryEvent, HistoryRecord, ServerRecord
+from mcp_junction.store.records import (
+    DEFINITION_FIELDS,
+    STATUS_FIELDS,
+    HistoryEvent,
+    HistoryRecord,
+    ServerRecord,
+)
 from mcp_junction.store.table import UNREADABLE, Table
 from mcp_junction.store.tools import lock_skills, mark_skills
 
@@ -111,14 +117,14 @@ class Servers:
 
         Raises NotFound, AlreadyExists (the new name), VersionConflict.
         """
-        _only(changes, DEFINING)
+        _only(changes, DEFINITION_FIELDS)
         return await self._database.write(self._change(server_id, dict(changes), version))
 
-    async def note(self, standing: Mapping[str, Mapping[str, Any]]) -> None:
-        """How servers stand now: id → what to note. Unknown ids are passed over."""
-        for changes in standing.values():
-            _only(changes, STANDING)
-        await self._database.write(_note(standing), durable=False)
+    async def set_status(self, statuses: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store the status of servers, by id. Unknown ids are passed over."""
+        for changes in statuses.values():
+            _only(changes, STATUS_FIELDS)
+        await self._database.write(_write_status(statuses), durable=False)
 
     async def remove(self, server_id: str, *, version: int | None = None) -> ServerRecord:
         """Remove it with its tools, offers and history. Raises NotFound, VersionConflict."""
@@ -272,10 +278,10 @@ class Servers:
         return SERVERS_TABLE.record(values)
 
 
-def _note(standing: Mapping[str, Mapping[str, Any]]) -> Script[None]:
+def _write_status(statuses: Mapping[str, Mapping[str, Any]]) -> Script[None]:
     alike: dict[tuple[str, ...], list[Sequence[Any]]] = {}
-    for server_id in sorted(standing):  # one order for all who lock several rows
-        changes = standing[server_id]
+    for server_id in sorted(statuses):  # one order for all who lock several rows
+        changes = statuses[server_id]
         alike.setdefault(tuple(changes), []).append([*changes.values(), server_id])
     for columns, rows in alike.items():
         clause = ", ".join(f"{column} = ?" for column in columns)
