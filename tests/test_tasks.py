@@ -107,8 +107,8 @@ async def test_what_is_handed_over_is_done_by_tasks_that_did_others_before():
         await asyncio.sleep(0)
 
     for _ in range(3):
-        scope.hand(note())
-        scope.hand(note())
+        scope.run_pooled(note())
+        scope.run_pooled(note())
         assert len(scope) == 2
         await done(scope)
     assert len(seen) == 6
@@ -129,11 +129,11 @@ async def test_what_is_handed_over_and_fails_is_reported_and_the_next_is_done(ca
         await given_up
 
     done_after = asyncio.Event()
-    scope.hand(fail())
+    scope.run_pooled(fail())
     await done(scope)
-    scope.hand(give_up())
+    scope.run_pooled(give_up())
     await done(scope)
-    scope.hand(set_later(done_after))
+    scope.run_pooled(set_later(done_after))
     async with asyncio.timeout(BOUND):
         await done_after.wait()
     assert caplog.text.count("a task of test failed") == 1
@@ -142,13 +142,13 @@ async def test_what_is_handed_over_and_fails_is_reported_and_the_next_is_done(ca
 
 async def test_who_rests_for_long_is_gone():
     scope = TaskScope("test")
-    scope.hand(set_later(asyncio.Event()))
+    scope.run_pooled(set_later(asyncio.Event()))
     await done(scope)
     async with asyncio.timeout(BOUND):
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - they end by themselves
             await asyncio.sleep(0.01)
     after = asyncio.Event()
-    scope.hand(set_later(after))
+    scope.run_pooled(set_later(after))
     async with asyncio.timeout(BOUND):
         await after.wait()
     await scope.close()
@@ -157,9 +157,9 @@ async def test_who_rests_for_long_is_gone():
 async def test_settling_waits_for_what_was_handed_over_and_not_for_who_rests():
     scope = TaskScope("test")
     started, ended = asyncio.Event(), asyncio.Event()
-    scope.hand(set_later(started))
+    scope.run_pooled(set_later(started))
     await done(scope)
-    scope.hand(set_later(ended))
+    scope.run_pooled(set_later(ended))
     async with asyncio.timeout(BOUND):
         await scope.settle(BOUND * 2)
     assert ended.is_set()
@@ -171,11 +171,11 @@ async def test_what_is_handed_over_as_the_scope_closes_is_never_begun(who):
     scope, begun = TaskScope("test"), asyncio.Event()
     if who != "a new task":
         first = asyncio.Event()
-        scope.hand(set_later(first))
+        scope.run_pooled(set_later(first))
         await first.wait()
         await asyncio.sleep(0)
     late = set_later(begun)
-    scope.hand(late)
+    scope.run_pooled(late)
     await scope.close()
     assert inspect.getcoroutinestate(late) == inspect.CORO_CLOSED
     assert not begun.is_set()
@@ -185,10 +185,10 @@ async def test_closing_ends_what_was_handed_over_and_who_rests():
     scope = TaskScope("test")
     started, cleaned = asyncio.Event(), asyncio.Event()
 
-    scope.hand(set_later(asyncio.Event()))
+    scope.run_pooled(set_later(asyncio.Event()))
     await done(scope)
-    scope.hand(tidy(started, cleaned))
-    scope.hand(set_later(asyncio.Event()))
+    scope.run_pooled(tidy(started, cleaned))
+    scope.run_pooled(set_later(asyncio.Event()))
     await started.wait()
     async with asyncio.timeout(BOUND):
         await scope.close()
@@ -347,12 +347,12 @@ async def test_tasks_that_are_sent_home_or_cancelled_leave_no_garbage():
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        scope.hand(work())
+        scope.run_pooled(work())
         await asyncio.wait_for(at_work.wait(), 5)
         for _ in range(5):
             await asyncio.sleep(0)
-        scope._send_home()
-        scope.hand(asyncio.sleep(60))
+        scope._dismiss_idle()
+        scope.run_pooled(asyncio.sleep(60))
         for _ in range(5):
             await asyncio.sleep(0)
         await scope.close()

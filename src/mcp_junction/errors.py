@@ -1,32 +1,32 @@
-"""The one tree of errors. Everything Junction raises on purpose hangs from here.
+"""All errors that Junction raises on purpose, in one tree.
 
     JunctionError
     ├── ConfigError        a config file that cannot be used; carries every Problem found
     ├── FrameError         bytes that are not an acceptable frame; carries a JSON-RPC code
-    ├── CursorError        a list cursor that is not ours, or no longer means anything
-    ├── StateError         a requestState that is not ours, not the caller's, or no longer good
+    ├── CursorError        a list cursor that is not ours, or no longer valid
+    ├── StateError         a requestState that is not ours, not the caller's, or has expired
     ├── RefusedError       an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
-    │   ├── EraError       it does not speak the era of the protocol that is wanted of it
+    │   ├── EraError       it does not speak the required era of the protocol
     │   └── CircularError  it is a Junction that leads back to this one
-    ├── StoreError         the store said no
+    ├── StoreError         the store refused or failed
     │   ├── StoreUnavailable   it cannot be reached, or cannot write now
-    │   ├── UnreadableRow      a row is damaged, or of another type than it was written
+    │   ├── UnreadableRow      a row is damaged, or has a wrong type
     │   ├── NotFound           there is no such record
     │   ├── AlreadyExists      a record of that name is there already
     │   └── VersionConflict    someone else changed the record first
-    │       └── DefinitionChanged  a tool is not what it was when it was looked at
-    ├── InvalidChange      what is wanted of a server makes no sense; carries every Problem found
+    │       └── DefinitionChanged  a tool's definition changed since it was read
+    ├── InvalidChange      a registration, or change of one, is invalid; carries every Problem found
     ├── FileOwned          the server is the config file's: it is changed there
-    ├── ModelUnavailable   the model of skills cannot compute now; what needs it is tried again
+    ├── ModelUnavailable   the model of skills cannot compute now; its jobs are retried
     ├── VaultError         a sealed value, or the key to it, cannot be used
     │   └── MissingKey     it was sealed with a key that is not here
     ├── MaskError          a mask was sent where no kept value can take its place
     ├── RequestError       a REST request that ends in an error answer; carries its code
     └── UsageError         a command was called with something it cannot work with
 
-A *call* that fails does not raise: it ends in an ``Outcome`` (``calls/outcome.py``), because a
-failure is an answer and has to travel back up the same way as a result.
+A *call* that fails does not raise: it ends in an ``Outcome`` (``upstream/outcome.py``), because a
+failure is an answer and goes back the same way as a result.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class FrameError(JunctionError):
 
 
 class CursorError(JunctionError):
-    """A list cursor that is not ours, or that no longer means anything."""
+    """A list cursor that is not ours, or no longer valid."""
 
 
 class StateError(JunctionError):
-    """A requestState that is not ours, not the caller's, or no longer good."""
+    """A requestState that is not ours, not the caller's, or has expired."""
 
 
 class RefusedError(JunctionError):
@@ -99,7 +99,7 @@ class RefusedError(JunctionError):
 
 
 class Phase(StrEnum):
-    """When in its life a server failed."""
+    """The phase in which a server failed."""
 
     STARTUP = "startup"
     INITIALIZATION = "initialization"
@@ -107,7 +107,7 @@ class Phase(StrEnum):
 
 
 class ServerError(JunctionError):
-    """An upstream server failed; says everything a person needs to mend it."""
+    """An upstream server failed; says what a person needs to repair it."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class ServerError(JunctionError):
 
 
 class EraError(ServerError):
-    """An upstream server does not speak the era of the protocol that is wanted of it."""
+    """An upstream server does not speak the required era of the protocol."""
 
 
 class CircularError(ServerError):
@@ -163,7 +163,7 @@ def circular_error(server: str) -> CircularError:
 
 
 class StoreError(JunctionError):
-    """The store said no. Never holds a value of a record, only names and ids."""
+    """The store refused or failed. Never holds a value of a record, only names and ids."""
 
 
 class StoreUnavailable(StoreError):
@@ -175,7 +175,7 @@ class StoreUnavailable(StoreError):
 
 
 class UnreadableRow(StoreError):
-    """A row of the store is not what was written there: damaged, or of another type."""
+    """A row of the store is damaged, or has a wrong type."""
 
 
 class NotFound(StoreError):
@@ -195,7 +195,7 @@ class VersionConflict(StoreError):
 
 
 class DefinitionChanged(VersionConflict):
-    """A tool's definition is no longer the one that was looked at."""
+    """A tool's definition has changed since it was read."""
 
     def __init__(self, current: str) -> None:
         self.current = current
@@ -222,7 +222,7 @@ class FileOwned(JunctionError):
 
 
 class ModelUnavailable(JunctionError):
-    """The model of skills cannot compute now; what needs it is tried again."""
+    """The model of skills cannot compute now; its jobs are retried."""
 
 
 class VaultError(JunctionError):

@@ -1,7 +1,7 @@
-"""Outbox: what is written to one transport in one turn of the loop goes out in one write.
+"""Outbox: joins the frames written to a transport in one turn of the event loop into one write.
 
-A write is a system call; with many calls in flight the calls of a turn share one. It adds a turn of
-the loop to the way of a frame, never a wait.
+A write is a system call, which the frames of a turn share. A frame is delayed until the end of the
+turn, never longer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 
 
 class Outbox:
-    """Frames on their way to a transport."""
+    """The frames that wait to be written to one transport."""
 
     __slots__ = ("_flushed", "_frames", "_loop", "_size", "_transport")
 
@@ -27,22 +27,23 @@ class Outbox:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the other side has not taken yet."""
+        """Bytes that the other side has not read yet."""
         return self._size + self._transport.get_write_buffer_size()
 
     @property
     def written(self) -> int:
-        """Total of the bytes given to it, written or not."""
+        """Bytes given to it in all, written or not."""
         return self._flushed + self._size
 
     def send(self, frame: bytes) -> None:
+        """Write a frame at the end of this turn."""
         if not self._frames:
             self._loop.call_soon(self.flush)
         self._frames.append(frame)
         self._size += len(frame)
 
     def flush(self) -> None:
-        """Hand everything to the transport now."""
+        """Write everything now."""
         self._flushed += self._size
         frames, self._frames, self._size = self._frames, [], 0
         if frames and not self._transport.is_closing():

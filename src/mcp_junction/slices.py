@@ -1,8 +1,8 @@
-"""Slices: long work on the loop, cut into pieces between which everybody else runs.
+"""Slices: cuts long work on the event loop into pieces, between which other tasks run.
 
-For work that cannot leave the loop's thread, like an index that searches read. It is not for what
-can be computed elsewhere: that belongs into a thread, or into the worker process. Breaks do the
-same for work in other processes that comes in steps: it takes processors from calls, too.
+For work that cannot leave the loop's thread, like an index that searches read; other work belongs
+in a thread, or in the worker process. Breaks are the same for a job in another process that comes
+in steps, since it takes processor time from calls.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ WORK: Final = 0.002
 REST: Final = 0.003
 """Seconds between two slices. More than a slice, or calls would get less than half of the loop."""
 BUSY_REST: Final = 0.02
-"""The same while others keep the loop busy."""
+"""The same while the loop is busy."""
 IDLE_WORK: Final = 0.004
 IDLE_REST: Final = 0.001
-"""Both while nobody else has anything to do."""
+"""Both while the loop is otherwise idle."""
 _IDLE: Final = 0.1
 _BUSY: Final = 0.3
 LONGEST_BREAK: Final = 0.5
 
 
 class Slices:
-    """Says when a slice is over, and waits until the next one may begin.
+    """Tells when a slice is over, and waits until the next one may begin.
 
-    How much others worked during the last rest says how much of the loop they need.
+    How busy the loop was during the last pause decides how long slices and pauses are.
     """
 
     __slots__ = ("_end", "_rest", "count")
@@ -44,11 +44,11 @@ class Slices:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is time to rest; cheap enough to be asked at every step."""
+        """Whether to pause now; cheap enough for every step."""
         return perf_counter() >= self._end
 
     async def rest(self) -> None:
-        """Let everybody else run, and begin the next slice."""
+        """Let other tasks run, and begin the next slice."""
         self.count += 1
         began, worked = perf_counter(), thread_time()
         await asyncio.sleep(self._rest)

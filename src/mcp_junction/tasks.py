@@ -1,14 +1,14 @@
 """TaskScope: the owner of background tasks.
 
-Every task has one owner, which keeps it from being collected half-way, reports what it died of and
-ends it when the owner ends. It is not a structured-concurrency library: a failing task does not
-take its siblings with it, because one bad server must not end another.
+Every task has one owner, which keeps it from being garbage-collected, reports its failure and
+cancels it when the owner ends. A failing task does not cancel its siblings, because one bad server
+must not end another.
 
 A task that must not end is supervised (``supervise``): when it fails it is run again, and the
-scope's ``Supervision`` says which are down and how often each has failed.
+scope's ``Supervision`` knows which are down and how often each has failed.
 
-What is short and comes by the thousand is handed over (``hand``) instead: tasks that have done one
-such thing wait for the next, because making a task costs as much as a tenth of a call.
+Short coroutines that come by the thousand run in a pool of tasks (``run_pooled``), because creating
+a task costs a tenth of a call.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from typing import Any, Final
 log = logging.getLogger("mcp_junction.tasks")
 
 
-MOST_RESTING: Final = 256
-REST: Final = 1.0
-"""Seconds after which those who rest are sent home: an idle process has no tasks to spare."""
+MAX_IDLE: Final = 256
+IDLE_SECONDS: Final = 1.0
+"""Seconds after which idle tasks of the pool end: an idle process has none."""
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
-"""Seconds before a failed task is run again: at least half of it, doubled with each failure."""
+"""Seconds before a failed task is run again: between half of it and all, doubled each time."""
 STEADY: Final = 1.0
-"""Seconds that a task must run again before it counts as up, and its next pause is short."""
+"""Seconds that a task must run before it counts as up, and its next pause is short again."""
 
 
 class Supervision:
-    """Says which supervised tasks are down, and how often each has failed. It runs none itself.
+    """Knows which supervised tasks are down, and how often each has failed.
 
-    Tasks of one name are counted together. Other supervisions can be included, so that one answer
-    covers the scopes of a whole program.
+    Tasks of one name are counted together. Other supervisions can be included, so that one covers
+    the scopes of a whole program.
     """
 
     __slots__ = ("_down", "_failures", "_included")
@@ -67,6 +67,7 @@ class Supervision:
         return sum((other.failures for other in self._included), Counter(self._failures))
 
     def is_down(self, name: str) -> bool:
+        """Whether a task of this name is down."""
         return any(task.name == name for task in self._all_down())
 
     def _all_down(self) -> Iterator[_Supervised]:
@@ -113,24 +114,24 @@ class _Supervised:
             self._note_up()
 
     async def _run_once(self) -> BaseException | None:
-        """Run it once; returns what it failed with, None when it has returned."""
+        """Run it once; returns its error, None when it has returned."""
         try:
             await self._run()
         except asyncio.CancelledError as error:
-            if _is_being_cancelled():
+            if _is_cancelling():
                 raise
-            return error  # something that it waited for was cancelled, not the task itself
+            return error  # something that it awaited was cancelled, not the task itself
         except Exception as error:  # noqa: BLE001 - whatever it is, the task is run again
             return error
         return None
 
     def _note(self, error: BaseException) -> float:
-        """Count and report a failure; how long to wait before the next run."""
+        """Count and report a failure; returns the pause before the next run."""
         self._stop_timer()
         self._supervision.note_failure(self)
         doubled: float = FIRST_PAUSE * 2.0 ** min(self._in_a_row, 16)
         pause = min(LONGEST_PAUSE, doubled) * random.uniform(0.5, 1.0)
-        details = error if self._in_a_row == 0 else None  # the same traceback once an outage
+        details = error if self._in_a_row == 0 else None  # one traceback per outage
         self._in_a_row += 1
         words = "the task %r failed and is run again in %.1f s: %r"
         log.error(words, self.name, pause, error, exc_info=details)
@@ -150,20 +151,20 @@ class _Supervised:
 class TaskScope:
     """A set of tasks with one owner."""
 
-    __slots__ = ("_ending", "_evening", "_loop", "_name", "_resting", "_tasks", "supervision")
+    __slots__ = ("_idle", "_idle_timer", "_is_closing", "_loop", "_name", "_tasks", "supervision")
 
     def __init__(self, name: str, supervision: Supervision | None = None) -> None:
         self._name = name
         self.supervision = supervision or Supervision()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._resting: list[asyncio.Future[Coroutine[Any, Any, Any]]] = []
-        self._ending = False
-        self._evening: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None  # asking for it costs a system call
+        self._idle: list[asyncio.Future[Coroutine[Any, Any, Any]]] = []
+        self._is_closing = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # looking it up costs a system call
 
     def __len__(self) -> int:
-        """How many things are being done."""
-        return len(self._tasks) - len(self._resting)
+        """How many coroutines are running."""
+        return len(self._tasks) - len(self._idle)
 
     def spawn(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start ``coro``; it ends by itself or with this scope."""
@@ -185,39 +186,39 @@ class TaskScope:
         """
         return self.spawn(_Supervised(self.supervision, name, run, is_vital).run())
 
-    def hand(self, coro: Coroutine[Any, Any, Any]) -> None:
-        """Start ``coro``, in a task that has done others before. Nobody can wait for it."""
-        if self._resting:
-            self._resting.pop().set_result(coro)
-        else:  # closing ends what was never begun, and is nothing to what is over
-            self.spawn(self._work(coro)).add_done_callback(lambda _: coro.close())
+    def run_pooled(self, coro: Coroutine[Any, Any, Any]) -> None:
+        """Run ``coro`` in a task of the pool. It cannot be awaited."""
+        if self._idle:
+            self._idle.pop().set_result(coro)
+        else:  # close() ends a coroutine that never began, and does nothing to one that is over
+            self.spawn(self._run_worker(coro)).add_done_callback(lambda _: coro.close())
 
-    async def _work(self, coro: Coroutine[Any, Any, Any] | None) -> None:
-        """Do one thing after another, and rest in between."""
+    async def _run_worker(self, coro: Coroutine[Any, Any, Any] | None) -> None:
+        """Run one coroutine after another, idle in between."""
         loop = self._loop
         assert loop is not None
         while coro is not None:
             try:
                 await coro
             except asyncio.CancelledError:
-                if _is_being_cancelled():
+                if _is_cancelling():
                     raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the next one has its turn
                 self._report(error)
             coro = None
-            if not self._ending and len(self._resting) < MOST_RESTING:
-                rest: asyncio.Future[Coroutine[Any, Any, Any]] = loop.create_future()
-                self._resting.append(rest)
-                if self._evening is None:
-                    self._evening = loop.call_later(REST, self._send_home)
+            if not self._is_closing and len(self._idle) < MAX_IDLE:
+                coming: asyncio.Future[Coroutine[Any, Any, Any]] = loop.create_future()
+                self._idle.append(coming)
+                if self._idle_timer is None:
+                    self._idle_timer = loop.call_later(IDLE_SECONDS, self._dismiss_idle)
                 try:
-                    coro = await rest
+                    coro = await coming
                 except asyncio.CancelledError:
-                    if not rest.cancelled():
-                        rest.result().close()  # it came too late
-                    if _is_being_cancelled():
+                    if not coming.cancelled():
+                        coming.result().close()  # it came too late
+                    if _is_cancelling():
                         raise
-                del rest
+                del coming
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -228,16 +229,16 @@ class TaskScope:
         log.error("a task of %s failed: %r", self._name, error, exc_info=error)
 
     async def settle(self, timeout: float) -> None:
-        """Give what is running ``timeout`` seconds to end by itself."""
-        self._ending = True  # nobody rests any more
-        self._send_home()
+        """Wait until the tasks have ended, for at most ``timeout`` seconds."""
+        self._is_closing = True
+        self._dismiss_idle()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=timeout)
 
     async def close(self) -> None:
-        """Cancel what is left and wait until it is gone."""
-        self._ending = True
-        self._send_home()
+        """Cancel the tasks that are left and wait until they have ended."""
+        self._is_closing = True
+        self._dismiss_idle()
         current = asyncio.current_task()
         tasks = {task for task in self._tasks if task is not current}
         for task in tasks:
@@ -245,18 +246,18 @@ class TaskScope:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _send_home(self) -> None:
-        """Those who rest need not wait for more."""
-        if self._evening is not None:
-            self._evening.cancel()
-            self._evening = None
-        resting, self._resting = self._resting, []
-        for rest in resting:
-            rest.cancel()
+    def _dismiss_idle(self) -> None:
+        """End the idle tasks of the pool."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        idle, self._idle = self._idle, []
+        for coming in idle:
+            coming.cancel()
 
 
 async def wait_unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
-    """Wait for ``what`` or for being stopped; whether it was the former."""
+    """Wait for ``what`` unless ``stopped`` is set before; whether ``what`` is done."""
     stop = asyncio.ensure_future(stopped.wait())  # noqa: TID251 - awaited right here
     waited = asyncio.ensure_future(what)  # noqa: TID251 - awaited right here
     try:
@@ -267,21 +268,22 @@ async def wait_unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
     finally:
         stop.cancel()
         waited.cancel()
-        waited.add_done_callback(_unheard)
-        # What it failed with has this frame in its traceback, which must not lead back to it.
+        waited.add_done_callback(_ignore_error)
+        # Its exception has this frame in its traceback, which must not refer back to it.
         del stop, waited
 
 
-def _unheard(task: asyncio.Future[object]) -> None:
-    """Nobody waits for it any more, so its failure is not news, either."""
+def _ignore_error(task: asyncio.Future[object]) -> None:
+    """Retrieve the exception of a task that nobody awaits, so that it is not logged."""
     if not task.cancelled():
         task.exception()
 
 
-def _is_being_cancelled() -> bool:
-    """Whether the current task itself is to end.
+def _is_cancelling() -> bool:
+    """Whether the current task itself is being cancelled.
 
-    A frame that held the task would lead back to it from the traceback of what the task ended with.
+    In a function of its own: a frame that held the task would be in the traceback of the exception
+    that the task ends with, and so make a reference cycle.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -68,7 +68,7 @@ class Dispatcher:
         if isinstance(answer, bytes):
             session.send(answer)
         elif answer is not None:
-            self._tasks.hand(self._later(session, answer))
+            self._tasks.run_pooled(self._later(session, answer))
 
     async def _later(self, session: Session, coming: Coroutine[Any, Any, bytes | None]) -> None:
         answer = await coming

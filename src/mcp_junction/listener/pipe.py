@@ -63,7 +63,7 @@ class PipeClient:
         else:
             rest = self._answer(self._principal, self._endpoint, frame, frame_id, frame_id, self)
             if rest is not None:
-                self._tasks.hand(rest)
+                self._tasks.run_pooled(rest)
 
     def end_with(self, frame_id: bytes, reply: Reply | None) -> None:
         if reply is not None:

@@ -1,9 +1,9 @@
-"""Where Junction may connect to on behalf of a server: addresses in, an answer and its reason out.
+"""The rules for outgoing connections: which addresses Junction may connect to for a server.
 
-Applied to what a name resolved to, on every new connection, and the connection is made to the very
-address that was judged (``upstream/http/dialer.py``): a name that changes its mind gains nothing.
-Loopback is open, since most servers live there; the rest of what is not the public internet needs
-``allow_private``. Some addresses are no place for a server at all, and no permission opens them.
+They are applied to the resolved addresses of a name on every new connection, which is then made to
+exactly such an address (``upstream/http/dialer.py``): rebinding a name gains nothing. Loopback is
+permitted, since most servers run there; other addresses outside the public internet need
+``allow_private``. Some addresses, such as cloud metadata services, are never permitted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STRICT: Final = Permissions()
 
 
 class Reach(StrEnum):
-    """What kind of place an address is."""
+    """From where an address can be reached."""
 
     LOOPBACK = "loopback"
     PUBLIC = "public"
@@ -48,7 +48,7 @@ class Reach(StrEnum):
 
 
 class AddressClass(msgspec.Struct, frozen=True):
-    """An address, and what it is in words."""
+    """The class of an address, and its description."""
 
     reach: Reach
     what: str
@@ -131,28 +131,28 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 
 
 def classify_address(address: Address) -> AddressClass:
-    """What an address is, seen through whatever it is wrapped in."""
+    """Classify an address; an IPv4 address inside an IPv6 address counts."""
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         address = IPv6Address(int(address))
     if address in _METADATA or not _METADATA.isdisjoint(_nat64_targets(address)):
         return AddressClass(Reach.NEVER, "an address of a cloud's metadata service")
     if isinstance(address, IPv4Address):
-        return _LOOPBACK if address.is_loopback else _among(address, _V4) or _PUBLIC
+        return _LOOPBACK if address.is_loopback else _look_up(address, _V4) or _PUBLIC
     if address == IPv6Address("::1"):
         return _LOOPBACK
     if int(address) == 0:
-        return _among(address, _V6) or _PUBLIC
-    inner = _inside(address)
+        return _look_up(address, _V6) or _PUBLIC
+    inner = _embedded_v4(address)
     if inner is not None:
-        return _wrapped(address, inner)
-    found = _among(address, _V6)
+        return _classify_embedding(address, inner)
+    found = _look_up(address, _V6)
     if found is None and address not in _GLOBAL_V6:
         return AddressClass(Reach.NEVER, "a reserved address")
     return found or _PUBLIC
 
 
 def address_refusal(place: Place, address: Address, permissions: Permissions) -> str | None:
-    """Why this address may not be connected to for this place; None when it may."""
+    """Say why an address of a place may not be connected to; None when it may."""
     judged = classify_address(address)
     if judged.reach is Reach.NEVER:
         return f"it is at {judged.what}, and no server may be there"
@@ -166,8 +166,8 @@ def address_refusal(place: Place, address: Address, permissions: Permissions) ->
 def filter_addresses(
     place: Place, addresses: Iterable[str], permissions: Permissions
 ) -> tuple[list[str], str]:
-    """Those of the addresses that may be connected to; and, when there is none, why."""
-    good: list[str] = []
+    """Keep the addresses that may be connected to; and, when there is none, say why."""
+    permitted: list[str] = []
     why = "its name has no address"
     for text in addresses:
         try:
@@ -175,16 +175,16 @@ def filter_addresses(
         except ValueError:
             words = "its name has an address that makes no sense"
         if words is None:
-            good.append(text)
+            permitted.append(text)
         else:
             why = words
-    return good, "" if good else why
+    return permitted, "" if permitted else why
 
 
 def url_refusal(url: str, permissions: Permissions = STRICT) -> str | None:
-    """What can be said against a url before any name is resolved; None when nothing can.
+    """Check a url when it is registered, without resolving its name; None when it is acceptable.
 
-    For the moment a url is given to us. It is no leave to connect: that is asked anew each time.
+    Every connection is checked again.
     """
     try:
         place = read_url(url)
@@ -193,20 +193,20 @@ def url_refusal(url: str, permissions: Permissions = STRICT) -> str | None:
     address = literal(place.host)
     if address is not None:
         return address_refusal(place, address, permissions)
-    here = place.host.removesuffix(".") == "localhost" or place.host.endswith(".localhost")
-    if not place.tls and not permissions.allow_http and not here:
+    is_local = place.host.removesuffix(".") == "localhost" or place.host.endswith(".localhost")
+    if not place.tls and not permissions.allow_http and not is_local:
         return "plain http is for loopback only; use https, or allow_http for this server"
     return None
 
 
-def _among(
+def _look_up(
     address: Address, table: tuple[tuple[Network, AddressClass], ...]
 ) -> AddressClass | None:
     return next((judged for network, judged in table if address in network), None)
 
 
-def _inside(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address carries, if its kind carries one."""
+def _embedded_v4(address: IPv6Address) -> IPv4Address | None:
+    """Extract the IPv4 address that an IPv6 address embeds, if it is of such a kind."""
     number = int(address)
     if any(address in network for network in _WITH_V4):
         return IPv4Address(number & 0xFFFFFFFF)
@@ -234,14 +234,14 @@ def _nat64_targets(address: Address) -> list[IPv4Address]:
     return found
 
 
-def _wrapped(address: IPv6Address, inner: IPv4Address) -> AddressClass:
-    """A wrapper opens nothing that its content does not, and a tunnel is never public."""
+def _classify_embedding(address: IPv6Address, inner: IPv4Address) -> AddressClass:
+    """Classify an address by the one it embeds; a tunnel is never public."""
     judged = classify_address(inner)
     if address in _MAPPED or judged.reach is Reach.NEVER:
         return judged
     if judged.reach is Reach.LOOPBACK:
         return AddressClass(Reach.NEVER, "a loopback address in disguise")
-    outer = _among(address, _V6)
+    outer = _look_up(address, _V6)
     if outer is not None:
         return outer
     is_nat64 = address in _WITH_V4[3]

@@ -1,7 +1,6 @@
 """Principals and their roles: who makes a call, and the one table of what each role may do.
 
-REST, ``/mcp`` and the commands read the same table. How a principal was identified is not known
-here.
+REST, ``/mcp`` and the commands use the same table. How a principal is identified: ``identity/``.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import msgspec
 
 
 class Role(StrEnum):
+    """What a principal is, which decides its rights."""
+
     OWNER = "owner"
     ADMIN = "admin"
     ORCHESTRATOR = "orchestrator"
@@ -21,20 +22,20 @@ class Role(StrEnum):
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Someone a call is made for."""
+    """Who makes a call, or for whom it is made."""
 
     id: str
     role: Role
     key: str = ""
-    """The id of the key that was shown: what was opened with one key ends with it."""
+    """The id of the key that it used: sessions opened with a key end when that is revoked."""
 
     def is_same(self, other: Principal) -> bool:
-        """Whether both are one principal, whichever keys were shown."""
+        """Whether both are one principal, whatever keys they used."""
         return self is other or (self.id == other.id and self.role is other.role)
 
 
 LOCAL_OWNER: Final = Principal("local-owner", Role.OWNER)
-"""The person who started the process: everything it can reach is theirs already."""
+"""The person who started the process, who can reach everything that it can."""
 
 
 class Right(StrEnum):
@@ -54,7 +55,7 @@ class Right(StrEnum):
 
 
 ANYONE: Final = frozenset({Right.READ_DOCS})
-"""What needs no key, because it says nothing about this installation."""
+"""Rights that need no key, because they show nothing of this installation."""
 
 _READ: Final = frozenset(
     {
@@ -73,9 +74,9 @@ RIGHTS: Final = {
     Role.AGENT: frozenset({Right.READ_TOOLS, Right.CALL, Right.READ_DOCS}),
     Role.VIEWER: _READ,
 }
-"""The table. The owner changes keys by the commands of this machine, and everything else over REST
-with an administrator's key. An orchestrator calls only on behalf of an agent that it names, which a
-request cannot do yet: so it cannot call."""
+"""The rights of each role. The owner changes keys by commands on this machine, and the rest over
+REST with an admin's key. An orchestrator may call only on behalf of an agent, which a request
+cannot name yet: so it cannot call."""
 
 KEY_ROLES: Final = tuple(role for role in Role if role is not Role.OWNER)
 """The roles that a key can have."""
@@ -95,7 +96,7 @@ def has_right(principal: Principal, right: Right) -> bool:
 
 
 def explain_refusal(principal: Principal, right: Right | None) -> str:
-    """Say why a principal is refused; ``right`` is None for what nobody may use."""
+    """Explain why a principal is refused; ``right`` is None where nobody has one."""
     if right is None:
         return f"the role {principal.role} may not use this"
     if right is Right.CALL and principal.role is Role.ORCHESTRATOR:

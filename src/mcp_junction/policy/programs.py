@@ -1,11 +1,11 @@
-"""Which programs may be run for a registered server: facts in, a reason to refuse out.
+"""Which programs may be run for a registered server.
 
-Registering a stdio server is running a program, so it is the admin's alone. An operator can narrow
-it further with a list of programs (``stdio_allow``): then nothing else runs, nor may a server's
-environment bend what does. Servers of the config file are not asked about: whoever writes it runs
-us already.
+Registering a stdio server means running a program, so only an admin may do it. An operator can
+restrict it further with a list of programs (``stdio_allow``): then nothing else runs, and a
+server's environment must not change what runs. Servers of the config file are not checked: whoever
+writes that file can run anything anyway.
 
-An allowed interpreter or package runner (``python``, ``npx``) can still be told to run anything.
+An allowed interpreter or package runner (``python``, ``npx``) can still run anything.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SHELLS: Final = {
     "powershell", "pwsh",
 }  # fmt: skip
 _OURS: Final = "MCP_JUNCTION_"
-# What makes a program load or run something else before itself, or be another program.
-# Or read its settings, its plugins, its certificates or its daemon's address from elsewhere.
-_BENDING: Final = re.compile(
+# Variables that make a program load or run other code, or that say where it finds its settings,
+# plugins, certificates or daemon.
+_RISKY_VARIABLES: Final = re.compile(
     r"PATH|PATHEXT|COMSPEC|SHELL|PROMPT_COMMAND|LD_.*|DYLD_.*|BASH_.*|ENV|IFS|SHELLOPTS|PS4|ZDOTDIR"
     r"|HOME|HOMEDRIVE|HOMEPATH|USERPROFILE|(LOCAL)?APPDATA|XDG_.*|TMPDIR|TMP|TEMP"
     r"|EDITOR|VISUAL|PAGER|BROWSER|LESS(OPEN|CLOSE)"
@@ -44,7 +44,7 @@ _BENDING: Final = re.compile(
 
 
 class AllowList(msgspec.Struct, frozen=True):
-    """Programs that may be run: by bare name as found on PATH, or by full path."""
+    """The programs that may be run, by bare name as found on PATH, or by full path."""
 
     entries: frozenset[str] = frozenset()
 
@@ -59,25 +59,25 @@ class AllowList(msgspec.Struct, frozen=True):
 
 
 def parse_allow_list(setting: str) -> AllowList:
-    """The list from its setting: names and paths, separated by commas."""
+    """Parse the setting: names and paths, separated by commas."""
     return AllowList(frozenset(filter(None, (entry.strip() for entry in setting.split(",")))))
 
 
 def program_refusal(definition: ServerDefinition, allow: AllowList, executable: str) -> str | None:
-    """Why a program may not be run; None when it may. ``executable`` is what the command is."""
+    """Say why a program may not be run; None when it may. ``executable`` is the file it is."""
     if not allow.is_open and not allow.admits(definition.command, executable):
         return "its command is not among those that stdio_allow names"
     names = {_stem(definition.command), _stem(executable)}
     if allow.is_open and names & _SHELLS:
         return "its command is a shell; name the program itself, or the shell in stdio_allow"
     return (
-        _odd_command(definition.command)
-        or _odd_folder(definition.cwd)
-        or _odd_environment(definition.env, strict=not allow.is_open)
+        _command_refusal(definition.command)
+        or _cwd_refusal(definition.cwd)
+        or _env_refusal(definition.env, strict=not allow.is_open)
     )
 
 
-def _odd_command(command: str) -> str | None:
+def _command_refusal(command: str) -> str | None:
     if not _is_bare(command) and not PurePath(command).is_absolute():
         return "its command must be a name to be found on PATH, or a full path"
     if ".." in PurePath(command).parts:
@@ -85,7 +85,7 @@ def _odd_command(command: str) -> str | None:
     return None
 
 
-def _odd_folder(cwd: str | None) -> str | None:
+def _cwd_refusal(cwd: str | None) -> str | None:
     if cwd is None:
         return None
     if not PurePath(cwd).is_absolute() or ".." in PurePath(cwd).parts:
@@ -93,11 +93,11 @@ def _odd_folder(cwd: str | None) -> str | None:
     return None
 
 
-def _odd_environment(env: Mapping[str, str], *, strict: bool) -> str | None:
+def _env_refusal(env: Mapping[str, str], *, strict: bool) -> str | None:
     for name in env:
         if name.upper().startswith(_OURS):
             return f"its env must not set {_OURS}… variables: they are Junction's own"
-        if strict and _BENDING.fullmatch(name):
+        if strict and _RISKY_VARIABLES.fullmatch(name):
             return f"its env must not set {name} while stdio_allow limits what may run"
     return None
 

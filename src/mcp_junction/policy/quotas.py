@@ -1,7 +1,7 @@
 """Quotas: counts the sessions, streams, calls and bytes of each principal against its limits.
 
-At a limit it says which session has to go, and cuts the oldest stream or connection. It neither
-ends sessions nor answers refused calls.
+At a limit it chooses the session that has to end, and cuts the oldest stream or connection. It does
+not end sessions or answer refused calls itself.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class QuotaUsage:
             oldest.cut()
 
     def resume(self, connection: Closable) -> None:
-        """Stop counting a connection: its client has read enough, or has gone."""
+        """Stop counting a connection: its client has read enough, or has left."""
         self.bytes -= self.paused.pop(connection, 0)
 
     def has_room_for(self, size: int) -> bool:

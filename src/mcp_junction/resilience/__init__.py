@@ -1,4 +1,5 @@
-"""Time and patience: pure rules, with the clock passed in.
+"""Waiting and giving up: rules about time, with the clock passed in.
 
-Nouns: *Clock*, *Backoff*.
+Nouns: *Clock* (the time), *backoff* (delays between attempts), *StallSweep* (ends connections whose
+peer does not read).
 """

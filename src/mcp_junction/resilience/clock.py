@@ -1,4 +1,4 @@
-"""Clock: the one way to ask for the time, so that tests can give their own."""
+"""Clock: the source of time, which tests can replace."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """Tells the time and sleeps."""
+
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of the system."""
 
     now = staticmethod(time.monotonic)
     sleep = staticmethod(asyncio.sleep)

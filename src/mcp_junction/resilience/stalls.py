@@ -1,7 +1,7 @@
-"""StallSweep: ends connections whose peer reads nothing of what is written to it.
+"""StallSweep: ends connections whose peer does not read what is written to it.
 
-One sweep looks at all connections: a single write costs no timer, only a count of its bytes. How a
-connection is ended is up to that connection.
+One periodic sweep checks all connections, so a write costs no timer, only a count of its bytes. How
+a connection is ended is up to that connection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from mcp_junction.resilience.clock import Clock
 
 STALLED_AFTER: Final = 30.0
-"""Seconds in which a peer that is written to must take something."""
+"""Seconds within which a peer that is written to must read something."""
 SWEEP_EVERY: Final = 5.0
 _SLICE: Final = 500
 
@@ -23,16 +23,13 @@ class Writer(Protocol):
     @property
     def written(self) -> int:
         """How many bytes were written in all."""
-        ...
 
     @property
     def unsent(self) -> int:
-        """How many of them the peer has not taken."""
-        ...
+        """How many of them the peer has not read."""
 
     def cut_stalled(self, seconds: float) -> None:
         """End it, because the peer has read nothing for ``seconds``."""
-        ...
 
 
 class StallSweep:
@@ -56,23 +53,23 @@ class StallSweep:
         self._since.pop(writer, None)
 
     def sweep(self, writers: list[Writer] | None = None) -> None:
-        """Look at connections, all if none are given; end those that have stalled."""
+        """Check connections, all if none are given, and end those that have stalled."""
         now = self._clock.now()
         for writer in list(self._writers) if writers is None else writers:
             unsent = writer.unsent
             if not unsent:
                 self._since.pop(writer, None)
                 continue
-            taken = writer.written - unsent
+            read = writer.written - unsent
             before, since = self._since.get(writer, (-1, now))
-            if taken != before:
-                self._since[writer] = taken, now
+            if read != before:
+                self._since[writer] = read, now
             elif now - since >= self._patience:
                 self.forget(writer)
                 writer.cut_stalled(now - since)
 
     async def run(self) -> None:
-        """Sweep for ever, some at a time: there may be thousands."""
+        """Sweep for ever, in slices: there may be thousands of connections."""
         while True:
             await self._clock.sleep(SWEEP_EVERY)
             everyone = list(self._writers)

@@ -1,7 +1,7 @@
-"""What a server's process is given: a minimal environment, and a command that can be found.
+"""The environment and the command of a server's process.
 
-Nothing of ours leaks into it but two markers: which server it is, so that strays can be found again
-(set by the warden), and the chain of config files above it, so that a circle is seen.
+The environment is minimal, with two markers of ours: which server it is, so that its orphans can be
+found (set by the warden), and the chain of config files above it, so that a cycle is noticed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ CHAIN_VARIABLE = "MCP_JUNCTION_CHAIN"
 def child_env(
     definition: ServerDefinition, environ: Mapping[str, str], identity: str, *, inherit: bool
 ) -> dict[str, str]:
-    """The environment of a server's process.
+    """Make the environment of a server's process.
 
-    ``inherit``: with all variables, not only the common ones; but never Junction's own.
+    With ``inherit`` it has all our variables, not only the common ones; but never Junction's own.
     """
     env = {
         name: value
@@ -36,27 +36,27 @@ def child_env(
 
 
 def is_circular(environ: Mapping[str, str], identity: str) -> bool:
-    """Whether this very config is already being served by an aggregator above us."""
+    """Whether a Junction above us serves the same config already."""
     return identity in environ.get(CHAIN_VARIABLE, "").split(",")
 
 
 def find_command(definition: ServerDefinition, env: Mapping[str, str]) -> str:
-    """The program to run. Raises ServerError that says where it was looked for."""
+    """Find the program to run. Raises ServerError."""
     command = definition.command
     if os.path.dirname(command):
-        return command  # a path: relative ones are relative to cwd, and exec says if it is missing
+        return command  # a path, relative to cwd; exec fails if it is missing
     folders = env.get("PATH", os.defpath).split(os.pathsep)
     for folder in (*folders, os.path.dirname(sys.executable)):
-        # By hand: what shutil imports takes as long as reading the config.
-        found = os.path.join(folder, command)
-        if folder and os.path.isfile(found) and os.access(found, os.X_OK):
-            return found
+        # Without shutil: importing it takes as long as reading the config.
+        path = os.path.join(folder, command)
+        if folder and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
     message = f"command {command!r} was not found on PATH; install it or give its full path"
     raise ServerError(definition.key, Phase.STARTUP, message + _hint(command))
 
 
 def explain_start_failure(definition: ServerDefinition, error: OSError) -> str:
-    """What to say when the system refused to start a program: it does not say what was missing."""
+    """Explain why the system did not start a program; its error does not say what is missing."""
     cwd, command = definition.cwd, definition.command
     if cwd is not None and not os.path.isdir(cwd):
         full = "" if os.path.isabs(cwd) or cwd.startswith("~") else f" ({os.path.abspath(cwd)})"
@@ -66,7 +66,7 @@ def explain_start_failure(definition: ServerDefinition, error: OSError) -> str:
 
 
 def _hint(given: str, *, is_command: bool = True) -> str:
-    """What the author of a path may have meant."""
+    """Hint at a usual mistake in a path."""
     if given.startswith("~"):
         return "; '~' is not expanded here: write $HOME"
     if is_command and len(given.split()) > 1 and not os.path.exists(given):

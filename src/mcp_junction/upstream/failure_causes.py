@@ -24,21 +24,21 @@ _HTML: Final = re.compile(
 
 
 def find_cause(stderr: str) -> str:
-    """The line of a server's stderr that says why it failed; empty when it has said nothing."""
+    """Find the line of a server's stderr that says why it failed; empty when stderr is."""
     lines = [line for line in stderr.splitlines() if line.strip()][-_LOOKED_AT:]
-    told = [line for line in lines if not _NOISE.match(line)] or lines
-    found = next((line for line in reversed(told) if _ERROR.search(line)), "")
-    return cut(found or (told[-1] if told else ""))
+    telling = [line for line in lines if not _NOISE.match(line)] or lines
+    error = next((line for line in reversed(telling) if _ERROR.search(line)), "")
+    return cut(error or (telling[-1] if telling else ""))
 
 
 def add_cause(what: str, stderr: str) -> str:
-    """Add the cause, if stderr tells one, to a message about a failure."""
+    """Add the cause that stderr shows, if any, to a message about a failure."""
     cause = find_cause(stderr)
     return f"{what}; it said: {cause}" if cause else what
 
 
 def describe_body(text: str) -> str:
-    """Describe a body that is no MCP answer, as the end of a sentence."""
+    """Describe a body that is not an MCP answer, as the end of a sentence."""
     if not text.strip():
         return " with nothing in it"
     if _HTML.match(text):

@@ -1,9 +1,9 @@
-"""Headstart: the warden and the servers, started before there is an event loop.
+"""Headstart: starts the warden and the servers' programs before there is an event loop.
 
-What a server needs to start is known once the config is read; what we need to serve takes longer
-to import than that. So the programs are started first, on pipes that the links take over later, and
-the warden before them, so that it is ready when the config is. Neither this nor what reads a config
-may import asyncio or msgspec, or the head start would be gone: a test says so.
+Importing what we need to serve takes longer than reading the config. So the programs are started
+first, on pipes that the links take over later, and the warden before them, while the config is
+read. Neither this module nor what reads the config may import asyncio or msgspec, which would cost
+the head start; a test checks that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp_junction.errors import ServerError
@@ -31,30 +31,6 @@ _SEND_TIMEOUT = 5.0
 _DUMPABLE = "JUNCTION_DUMPABLE"
 
 
-class StartOrder(NamedTuple):
-    """What to start, and on which file descriptors."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str | None
-    stdin: int
-    stdout: int
-    stderr: int
-
-    def message(self, number: int) -> dict[str, Any]:
-        return {
-            "do": "start",
-            "child": number,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "cwd": self.cwd,
-        }
-
-    @property
-    def fds(self) -> tuple[int, int, int]:
-        return self.stdin, self.stdout, self.stderr
-
-
 class Pipes(NamedTuple):
     """Our ends of a program's three pipes."""
 
@@ -68,14 +44,14 @@ class Pipes(NamedTuple):
 
 
 class WardenProcess(NamedTuple):
-    """A warden that runs, and how to talk to it."""
+    """A running warden and the socket to it."""
 
     sock: socket.socket
     process: subprocess.Popen[bytes]
     token: str
 
-    def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Raises OSError when it does not listen any more."""
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a message with file descriptors. Raises OSError when the warden has ended."""
         data = marshal.dumps(message)
         data = struct.pack("!I", len(data)) + data
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -83,20 +59,24 @@ class WardenProcess(NamedTuple):
         self.sock.sendall(data[sent:])
 
     def dismiss(self) -> None:
-        """End it when it has nothing to look after; nobody has to wait until it hears of it."""
+        """End a warden that has no children."""
         self.sock.close()
         self.process.kill()
         self.process.wait()
 
 
+Send = Callable[[dict[str, Any], Sequence[int]], None]
+
+
 class Headstart(NamedTuple):
-    """A warden, and the programs it was told to start: their numbers and our ends of the pipes."""
+    """A warden, and the programs that it starts, by server: their numbers and our ends of pipes."""
 
     warden: WardenProcess
     started: dict[str, tuple[int, Pipes]]
 
 
 def start_warden() -> WardenProcess:
+    """Start a warden process."""
     ours, theirs = socket.socketpair()
     token = os.urandom(8).hex()
     process = subprocess.Popen(
@@ -112,26 +92,34 @@ def start_warden() -> WardenProcess:
     return WardenProcess(ours, process, token)
 
 
-def prepare_start(definition: ServerDefinition, env: Mapping[str, str]) -> tuple[StartOrder, Pipes]:
-    """The orders to start a server, and our ends of its pipes. Raises ServerError."""
+def start_program(
+    number: int, definition: ServerDefinition, env: Mapping[str, str], send: Send
+) -> Pipes:
+    """Send the order to start a server's program, and return our ends of its pipes.
+
+    Raises ServerError when the program cannot be found.
+    """
     from mcp_junction.upstream.child_env import find_command  # as below
 
-    argv = (find_command(definition, env), *definition.args)
+    argv = [find_command(definition, env), *definition.args]
     child_in, our_in = os.pipe()
     our_out, child_out = os.pipe()
     our_err, child_err = os.pipe()
-    orders = StartOrder(argv, env, definition.cwd, child_in, child_out, child_err)
-    return orders, Pipes(our_in, our_out, our_err)
+    order = {"do": "start", "child": number, "argv": argv, "env": dict(env), "cwd": definition.cwd}
+    send(order, (child_in, child_out, child_err))
+    for fd in (child_in, child_out, child_err):
+        os.close(fd)
+    return Pipes(our_in, our_out, our_err)
 
 
 def head_start(
     config: Config, environ: Mapping[str, str], warden: WardenProcess
 ) -> Headstart | None:
-    """Start every stdio server of a config; one that cannot be found is left for its own report.
+    """Start every stdio server of a config; a program that is not found is reported later.
 
     A warden that has nothing to do is dismissed.
     """
-    # Not above: the warden is started first, and what reads a config is imported while it starts.
+    # Not imported above, so that the warden starts before the modules for configs are imported.
     from mcp_junction.upstream.child_env import child_env
 
     servers = [
@@ -145,11 +133,8 @@ def head_start(
         inherit = config.settings.inherit_env
         env = child_env(definition, environ, config.identity, inherit=inherit)
         try:
-            orders, pipes = prepare_start(definition, env)
+            pipes = start_program(number, definition, env, warden.send)
         except ServerError:
             continue
-        warden.tell(orders.message(number), orders.fds)
-        for fd in orders.fds:
-            os.close(fd)
         started[definition.key] = (number, pipes)
     return Headstart(warden, started)

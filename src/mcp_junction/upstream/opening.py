@@ -1,4 +1,4 @@
-"""LinkOpener: how a link to a server is made, by what its definition says. Its life is not here."""
+"""LinkOpener: opens a link to a server over the transport that its definition names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp_junction.upstream.warden import Warden
 
 
 class LinkOpener:
-    """Opens links; one for all servers."""
+    """Opens the links of all servers."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class LinkOpener:
             raise ServerError(definition.key, Phase.STARTUP, definition.fault)
         limit = self._settings.max_line_bytes
         if definition.transport != "stdio":
-            return await self._remote(upstream, limit)
+            return await self._open_remote(upstream, limit)
         if definition.is_registered:
-            self._admit(definition)
+            self._check_program(definition)
         inherit = self._settings.inherit_env and not definition.is_registered
         env = child_env(definition, self._environ, self._identity, inherit=inherit)
         link = StdioLink(
@@ -51,9 +51,9 @@ class LinkOpener:
         await link.start(env, self._warden)
         return link
 
-    def _admit(self, definition: ServerDefinition) -> None:
-        """Raises ServerError for a program that may not be run for a registered server."""
-        # Imported where they are used: the file's servers are not asked about.
+    def _check_program(self, definition: ServerDefinition) -> None:
+        """Raise ServerError for a program that may not be run for a registered server."""
+        # Imported where they are used: servers of the config file need no check.
         import shutil
 
         from mcp_junction.policy.programs import parse_allow_list, program_refusal
@@ -63,7 +63,7 @@ class LinkOpener:
         if why is not None:
             raise ServerError(definition.key, Phase.STARTUP, why)
 
-    async def _remote(self, upstream: Upstream, limit: int) -> Link:
+    async def _open_remote(self, upstream: Upstream, limit: int) -> Link:
         # Imported where they are used: most configs have no remote server.
         from mcp_junction.upstream.http.link import HttpLink
         from mcp_junction.upstream.http.sse_link import SseLink

@@ -1,7 +1,7 @@
-"""What a server may ask a client, and whether a client can be asked it.
+"""Which requests of a server a client can answer: sampling, elicitation and roots.
 
-A link that many clients share was told what Junction can relay; each client has said what it can be
-asked itself. Putting the question to it is done elsewhere.
+A server on a link that many clients share was told the capabilities that Junction can relay;
+whether one client has them is checked here. Passing the request on is done elsewhere.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _NEEDED: Final = {
 _FORM: Final = "form"
 _MODES: Final = frozenset((_FORM, "url"))
 RELAYED_CAPABILITIES: Final = frozenset(_NEEDED.values())
-"""The capabilities of clients that servers are told of."""
+"""The capabilities of clients that servers are told."""
 
 
 def askable_methods(capabilities: Mapping[str, Raw]) -> frozenset[str]:
-    """What a client with these capabilities can be asked: methods, and modes of eliciting."""
-    found = {method for method, needed in _NEEDED.items() if needed in capabilities}
-    if _ELICIT in found:
+    """The methods, and modes of elicitation, that a client with these capabilities can answer."""
+    methods = {method for method, needed in _NEEDED.items() if needed in capabilities}
+    if _ELICIT in methods:
         modes = _MODES.intersection(frames.object_members(capabilities["elicitation"]))
-        found |= modes or {_FORM}  # all there was before there were modes
-    return frozenset(found)
+        methods |= modes or {_FORM}  # the only one before there were modes
+    return frozenset(methods)
 
 
 def question_refusal(method: str, params: Raw | bytes, can: frozenset[str]) -> Outcome | None:
-    """The answer to a server that asks what the client cannot be asked; None where it can."""
+    """The error for a request that the client cannot answer; None when it can."""
     if method not in _NEEDED or method not in can:
         return outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}")
     if method == _ELICIT:

@@ -1,4 +1,4 @@
-"""The state machine of a server, with all its rules; and Condition, which makes it DEGRADED."""
+"""ServerState: the state machine of a server; and Condition, by which it is DEGRADED."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class ServerState(StrEnum):
+    """Whether a server is connected."""
+
     CONNECTING = "CONNECTING"
     CONNECTED = "CONNECTED"
     DEGRADED = "DEGRADED"
@@ -34,12 +36,12 @@ SIMPLE_NAMES = {
 
 
 def can_follow(current: ServerState, following: ServerState) -> bool:
-    """Whether a server may go from one state to the other."""
+    """Whether a server may change from one state to the other."""
     return following is ServerState.DISCONNECTED or following in _NEXT[current]
 
 
 def parse_state(text: str) -> ServerState:
-    """A state as people write it: any case, either set of names. Raises ValueError."""
+    """Parse a state in any case, by either of its names. Raises ValueError."""
     for state, simple in SIMPLE_NAMES.items():
         if text.lower() in (state.lower(), simple):
             return state
@@ -47,20 +49,18 @@ def parse_state(text: str) -> ServerState:
 
 
 class Condition:
-    """What is known of a server while its link is up."""
-
-    __slots__ = ("is_well", "reachable_junctions", "shortfall")
+    """The health of a server whose link is up."""
 
     def __init__(self) -> None:
         self.is_well = True
-        """Whether it is healthy by its checks and its calls."""
+        """Whether its checks and its calls succeed."""
         self.shortfall = ""
-        """Which of its lists were not read to the end, and why; empty when all were."""
+        """Which of its lists could not be read completely, and why; empty when all were."""
         self.reachable_junctions: frozenset[str] = frozenset()
         """The ids of the Junctions behind it, as its lists name them."""
 
     @property
     def state(self) -> ServerState:
-        """The state that follows from it while the link is up."""
-        has_all = self.is_well and not self.shortfall
-        return ServerState.CONNECTED if has_all else ServerState.DEGRADED
+        """The state of the server while its link is up."""
+        is_good = self.is_well and not self.shortfall
+        return ServerState.CONNECTED if is_good else ServerState.DEGRADED

@@ -1,14 +1,14 @@
-"""Our end of the warden: start programs through it, signal them, learn how they ended.
+"""Warden: our end of the warden process: starts and signals programs, and learns how they ended.
 
-The warden process itself is ``warden_main.py``. What is promised, on Linux:
+The warden process itself is ``warden_main.py``. It guarantees, on Linux:
 
-- While it lives, whatever a server started goes with the server or with us, also what has left its
-  session, lost its parent or (with us, not with the server) dropped its environment.
-- When it is killed, the servers go by their parent-death signal, which is reported as their exit;
-  what they had started is swept up from here, all but what has dropped its environment. The next
-  start gets a new warden.
-- When it is killed together with us, the servers themselves go, and what reads their pipes sees an
-  end. A grandchild that does not read is left: nobody is there to end it.
+- While it runs, every process that a server started ends with the server or with us, also one that
+  left its session, lost its parent or (with us, not with the server) cleared its environment.
+- When it is killed, the servers end by their parent-death signal, which is reported as their exit.
+  The processes they had started are killed from here, except those that cleared their environment.
+  The next start makes a new warden.
+- When it is killed together with us, the servers end, and processes that read their pipes see the
+  end of file. A grandchild that does not read remains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import asyncio
 import errno
 import itertools
 import marshal
-import os
 import signal
 import socket
 import struct
@@ -29,7 +28,7 @@ from mcp_junction.upstream.headstart import (
     Headstart,
     Pipes,
     WardenProcess,
-    prepare_start,
+    start_program,
     start_warden,
 )
 
@@ -48,11 +47,11 @@ class Ward:
 
     def signal(self, number: int) -> None:
         """Send a signal to its process group."""
-        self._warden.tell({"do": "signal", "child": self._number, "signal": int(number)})
+        self._warden.send({"do": "signal", "child": self._number, "signal": int(number)})
 
     def kill(self) -> None:
         """End it and everything it started."""
-        self._warden.tell({"do": "kill", "child": self._number})
+        self._warden.send({"do": "kill", "child": self._number})
 
 
 class Warden:
@@ -68,11 +67,11 @@ class Warden:
         self._numbers = itertools.count(len(self._started) + 1_000)
 
     def _adopt(self, headstart: Headstart) -> None:
-        """Take over what was started before there was a loop."""
+        """Take over the programs that were started before there was an event loop."""
         for key, (number, pipes) in headstart.started.items():
             ward = self._wards[number] = Ward(self, number)
             self._started[key] = (ward, pipes)
-        self._listen(headstart.warden)
+        self._connect(headstart.warden)
 
     @property
     def process_id(self) -> int | None:
@@ -81,39 +80,41 @@ class Warden:
     async def start(
         self, definition: ServerDefinition, env: Mapping[str, str]
     ) -> tuple[Ward, Pipes]:
-        """Start a server's program, unless it has been already. Raises OSError or ServerError."""
+        """Start a server's program, unless it has the head start. Raises OSError, ServerError."""
         if definition.key in self._started:
             ward, pipes = self._started.pop(definition.key)
         else:
-            ward, pipes = self._order(definition, env)
+            ward, pipes = self._start(definition, env)
         try:
             await ward.pid
         except OSError:
             pipes.close()
             raise
-        except asyncio.CancelledError:  # nobody waits for it any more
+        except asyncio.CancelledError:  # nobody waits for the program any more
             pipes.close()
             ward.kill()
             raise
         return ward, pipes
 
-    def _order(self, definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Ward, Pipes]:
-        orders, pipes = prepare_start(definition, env)
-        if self._running is None:
-            self._listen(start_warden())
+    def _start(self, definition: ServerDefinition, env: Mapping[str, str]) -> tuple[Ward, Pipes]:
         number = next(self._numbers)
-        ward = self._wards[number] = Ward(self, number)
-        self.tell(orders.message(number), orders.fds)
-        for fd in orders.fds:
-            os.close(fd)
-        return ward, pipes
+        ward = Ward(self, number)
 
-    def tell(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        def send(order: dict[str, Any], fds: Sequence[int]) -> None:
+            if self._running is None:
+                self._connect(start_warden())
+            self._wards[number] = ward
+            self.send(order, fds)
+
+        return ward, start_program(number, definition, env, send)
+
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a message to the warden process, if it runs."""
         if self._running is not None:
             try:
-                self._running.tell(message, fds)
+                self._running.send(message, fds)
             except OSError:
-                self._lost()
+                self._on_lost()
 
     async def close(self) -> None:
         """End all wards and the warden, and wait for it."""
@@ -124,20 +125,20 @@ class Warden:
             return
         process = self._running.process
         self._disconnect()
-        for _ in range(700):  # it needs a moment of grace for the wards, then it goes by itself
+        for _ in range(700):  # it gives the wards some time, and then exits by itself
             if process.poll() is not None:
                 break
             await asyncio.sleep(0.01)
         else:
             process.kill()
             process.wait()
-        self._lost()
+        self._on_lost()
 
-    def _listen(self, warden: WardenProcess) -> None:
+    def _connect(self, warden: WardenProcess) -> None:
         self._running = warden
-        asyncio.get_running_loop().add_reader(warden.sock.fileno(), self._readable)
+        asyncio.get_running_loop().add_reader(warden.sock.fileno(), self._on_readable)
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         assert self._running is not None
         try:
             data = self._running.sock.recv(65536, socket.MSG_DONTWAIT)
@@ -146,7 +147,7 @@ class Warden:
         except OSError:
             data = b""
         if not data:
-            self._lost()
+            self._on_lost()
             return
         self._buffer += data
         while len(self._buffer) >= 4:
@@ -155,9 +156,9 @@ class Warden:
                 break
             message = marshal.loads(self._buffer[4 : 4 + size])
             self._buffer = self._buffer[4 + size :]
-            self._told(message)
+            self._handle(message)
 
-    def _told(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         ward = self._wards.get(message["child"])
         if ward is None:
             return
@@ -178,8 +179,8 @@ class Warden:
             self._running.sock.close()
         self._buffer = b""
 
-    def _lost(self) -> None:
-        """The warden is gone, and so are its wards."""
+    def _on_lost(self) -> None:
+        """Report the end of all wards, because the warden process has ended."""
         self._disconnect()
         wards, self._wards = self._wards, {}
         for ward in wards.values():
@@ -191,7 +192,7 @@ class Warden:
         if running is not None:
             process = running.process
             if process.poll() is None:
-                process.kill()  # it has let go of its socket, or does not read it: no use as it is
+                process.kill()  # it has closed its socket, or does not read it
                 process.wait()
             if process.returncode != 0:
                 from mcp_junction.upstream.warden_main import (

@@ -1,13 +1,13 @@
-"""The warden process: parent of every stdio server, and the end of their trees.
+"""The warden process: the parent of every stdio server, which ends their process trees.
 
-It is started by ``warden.py`` with one end of a socket, and a token to mark what it starts. On
-request it starts a program on the three file descriptors it is handed, so no byte of a server's
-traffic passes through here. It is a subreaper: whatever a server leaves behind becomes its child.
-When the socket closes, however that came about, it ends everything below it and exits.
+It is started by ``headstart.py`` with one end of a socket, and a token to mark its children. On
+request it starts a program on three file descriptors that it is sent, so no byte of a server's
+traffic passes through here. It is a subreaper: orphans of a server become its children. When the
+socket closes, for whatever reason, it ends all its descendants and exits.
 
-Runs isolated (``python -I -S``), imports nothing of ours, and little else: the servers cannot start
-before it has. So programs are started by hand, and messages, length-prefixed, are in the form of
-``marshal``, which is part of the interpreter; it is the same one at both ends.
+It runs isolated (``python -I -S``), imports nothing of ours and little else: the servers cannot
+start before it has. So it forks by hand, and messages, length-prefixed, are encoded by ``marshal``,
+which is part of the interpreter; both ends run the same one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ DUMPABLE = "JUNCTION_DUMPABLE"
 GRACE_AT_END = 0.5
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 1, 4, 36
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by every Python
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _LINUX = sys.platform.startswith("linux")
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if _LINUX else None
 
 
 class WardenLoop:
+    """Starts and ends programs on request, and reports how they ended."""
+
     def __init__(self, sock: socket.socket, token: str) -> None:
         self.sock = sock
         self.token = token
@@ -45,7 +47,7 @@ class WardenLoop:
         self.buffer = b""
         self.fds: list[int] = []
         self.children: dict[int, int] = {}  # pid -> the number the gateway knows it by
-        self.starting: dict[int, int] = {}  # pid -> the pipe that says when its program runs
+        self.starting: dict[int, int] = {}  # pid -> the pipe that closes when its program runs
         self.poll = select.poll()
 
     def run(self, wakeup: int) -> None:
@@ -53,13 +55,13 @@ class WardenLoop:
             self.poll.register(fd, select.POLLIN)
         while True:
             ready = dict(self.poll.poll())
-            for pid in [pid for pid, told in self.starting.items() if told in ready]:
-                self.started(pid)
+            for pid in [pid for pid, pipe in self.starting.items() if pipe in ready]:
+                self.report_start(pid)
             if wakeup in ready:
                 os.read(wakeup, 4096)
                 self.reap()
             gateway = ready.get(self.sock.fileno(), 0)
-            if gateway & select.POLLHUP:  # gone: what it still wanted started is not started
+            if gateway & select.POLLHUP:  # it has ended: pending orders are not carried out
                 break
             if gateway and not self.receive():
                 break
@@ -95,66 +97,66 @@ class WardenLoop:
         if message["do"] == "start":
             self.start(number, message)
             return
-        for pid in [pid for pid, known in self.children.items() if known == number]:
-            self.started(pid)  # before that it has no group and no mark
+        for pid in [pid for pid, child in self.children.items() if child == number]:
+            self.report_start(pid)  # before that it has no group and no mark
             if message["do"] == "kill":
                 kill_tree(pid, self.mark(number))
             else:
                 signal_group(pid, message["signal"])
 
     def start(self, number: int, message: dict[str, Any]) -> None:
-        """Begin to run a program: until it does others can begin, too, so nobody waits for it.
+        """Begin to start a program, without waiting until it runs.
 
-        Every descriptor of ours closes when it does; that is how we learn of it.
+        All our descriptors close when it runs; that of the pipe shows it.
         """
         fds, self.fds = self.fds[:3], self.fds[3:]
         env = {**message["env"], MARK: self.mark(number)}
-        told, telling = os.pipe()
+        readable, writable = os.pipe()
         try:
             pid = os.fork()
             if pid == 0:
-                self.become(message["argv"], env, message["cwd"], fds, telling)
+                self.become(message["argv"], env, message["cwd"], fds, writable)
         except OSError as error:
-            os.close(told)
-            self.say(child=number, errno=error.errno, error=error.strerror)
+            os.close(readable)
+            self.send(child=number, errno=error.errno, error=error.strerror)
             return
         finally:
-            for fd in (*fds, telling):
+            for fd in (*fds, writable):
                 os.close(fd)
         self.children[pid] = number
-        self.starting[pid] = told
-        self.poll.register(told, select.POLLIN)
+        self.starting[pid] = readable
+        self.poll.register(readable, select.POLLIN)
 
-    def started(self, pid: int) -> None:
-        """Say what became of a start, unless that is said already."""
-        told = self.starting.pop(pid, None)
-        if told is None:
+    def report_start(self, pid: int) -> None:
+        """Report whether a program was started, unless that was reported already."""
+        pipe = self.starting.pop(pid, None)
+        if pipe is None:
             return
-        self.poll.unregister(told)
-        with os.fdopen(told, "rb") as file:
-            words = file.read()
-        if words:
-            number, error = self.children.pop(pid), marshal.loads(words)
-            self.say(child=number, errno=error[0], error=error[1])
+        self.poll.unregister(pipe)
+        with os.fdopen(pipe, "rb") as file:
+            failure = file.read()
+        if failure:
+            number, error = self.children.pop(pid), marshal.loads(failure)
+            self.send(child=number, errno=error[0], error=error[1])
         else:
-            self.say(child=self.children[pid], pid=pid)
+            self.send(child=self.children[pid], pid=pid)
 
     def become(
-        self, argv: list[str], env: dict[str, str], cwd: str | None, fds: list[int], telling: int
+        self, argv: list[str], env: dict[str, str], cwd: str | None, fds: list[int], report: int
     ) -> NoReturn:
-        """In the child: turn into the program, or tell why that is not possible."""
+        """In the child: execute the program, or write to ``report`` why that is not possible."""
         try:
             os.setsid()
-            self.settle()
+            self.reset_signals()
             for number, fd in enumerate(fds):
                 os.dup2(fd, number)
             if cwd is not None:
                 os.chdir(cwd)
             os.execve(argv[0], argv, env)
         except OSError as error:
-            os.write(telling, marshal.dumps((error.errno, error.strerror)))
+            os.write(report, marshal.dumps((error.errno, error.strerror)))
         except ValueError as error:
-            os.write(telling, marshal.dumps((0, str(error))))
+            os.write(report, marshal.dumps((0, str(error))))
         finally:  # whatever happens, there must not be two wardens
             os._exit(1)
 
@@ -166,28 +168,28 @@ class WardenLoop:
                 return
             if ended is None:
                 return
-            self.started(ended.si_pid)
+            self.report_start(ended.si_pid)
             number = self.children.pop(ended.si_pid, None)
             if number is not None:
-                # Before its pid is free again: what it left behind would hold its pipes open.
+                # Before its pid is free again: processes it left would keep its pipes open.
                 kill_tree(ended.si_pid, self.mark(number))
             _, status = os.waitpid(ended.si_pid, 0)
             if number is not None:
-                self.say(child=number, exit=os.waitstatus_to_exitcode(status))
+                self.send(child=number, exit=os.waitstatus_to_exitcode(status))
 
-    def say(self, **message: object) -> None:
+    def send(self, **message: object) -> None:
         data = marshal.dumps(message)
         try:
             self.sock.sendall(struct.pack("!I", len(data)) + data)
         except OSError:
-            pass  # the gateway is gone; the next read says so
+            pass  # the gateway has ended; the next read shows it
 
     def mark(self, number: int) -> str:
         return f"{self.token}.{number}"
 
-    def settle(self) -> None:
-        """In the child, before exec: ordinary signals, and an end even if the warden is killed."""
-        for number in (*_IGNORED, *_PYTHONS, signal.SIGCHLD):
+    def reset_signals(self) -> None:
+        """In the child: set default signals, and end with the warden if that is killed."""
+        for number in (*_IGNORED, *_IGNORED_BY_PYTHON, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         if _prctl is not None:
             _prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -202,8 +204,8 @@ def signal_group(pid: int, number: int) -> None:
         pass
 
 
-def parents() -> dict[int, tuple[int, int]]:
-    """pid -> (parent, session) of every process that can be seen."""
+def process_table() -> dict[int, tuple[int, int]]:
+    """Map the pid of every visible process to its parent and session."""
     found = {}
     for name in os.listdir("/proc") if _LINUX else ():
         if name.isdigit():
@@ -217,8 +219,8 @@ def parents() -> dict[int, tuple[int, int]]:
     return found
 
 
-def below(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
-    """Every descendant of ``root``."""
+def descendants(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
+    """Find every descendant of ``root``."""
     kids: dict[int, list[int]] = {}
     for pid, (parent, _) in table.items():
         kids.setdefault(parent, []).append(pid)
@@ -233,7 +235,7 @@ def below(root: int, table: dict[int, tuple[int, int]]) -> set[int]:
 
 
 def mark_of(pid: int) -> str:
-    """Which server a process belongs to, by the environment it was started with."""
+    """Read from a process's environment which server it belongs to."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             entries = file.read().split(b"\0")
@@ -246,12 +248,12 @@ def mark_of(pid: int) -> str:
 
 
 def kill_tree(pid: int, mark: str) -> None:
-    """End a server and all it started, also what has left its session or lost its parent."""
+    """Kill a server and every process it started, also in another session or without a parent."""
     signal_group(pid, signal.SIGKILL)
     for _ in range(20):
-        table = parents()
-        mine = below(os.getpid(), table)
-        doomed = below(pid, table) & mine
+        table = process_table()
+        mine = descendants(os.getpid(), table)
+        doomed = descendants(pid, table) & mine
         doomed |= {p for p in mine if table[p][1] == pid or mark_of(p) == mark}
         if not doomed:
             return
@@ -260,12 +262,12 @@ def kill_tree(pid: int, mark: str) -> None:
 
 
 def kill_marked(token: str) -> None:
-    """In the warden's place, when it was killed: end whatever carries one of its marks.
+    """Kill every process with a mark of a warden that was killed itself.
 
-    What has dropped its environment is not found: only its parent could have known it.
+    A process that cleared its environment is not found: only its parent could have known it.
     """
     for _ in range(50):
-        doomed = {pid for pid in parents() if mark_of(pid).startswith(f"{token}.")}
+        doomed = {pid for pid in process_table() if mark_of(pid).startswith(f"{token}.")}
         if not doomed:
             return
         kill_each(doomed)
@@ -281,7 +283,7 @@ def kill_each(pids: set[int]) -> None:
 
 
 def end_everything(grace: float, groups: list[int]) -> None:
-    """A moment for servers to end by themselves (their stdin is closed), then no mercy."""
+    """Wait for servers to end by themselves (their stdin is closed), then kill them."""
     patience = time.monotonic() + grace
     limit = patience + 5
     while time.monotonic() < limit:
@@ -290,23 +292,23 @@ def end_everything(grace: float, groups: list[int]) -> None:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     break
             except ChildProcessError:
-                if not below(os.getpid(), parents()):
+                if not descendants(os.getpid(), process_table()):
                     return
                 break
         if time.monotonic() > patience:
             for pid in groups:
                 signal_group(pid, signal.SIGKILL)
-            kill_each(below(os.getpid(), parents()))
+            kill_each(descendants(os.getpid(), process_table()))
         time.sleep(0.01)
 
 
 def main() -> None:
     if _prctl is not None:
         _prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        if os.environ.get(DUMPABLE) != "1":  # servers' secrets pass through here; exec undoes it
+        if os.environ.get(DUMPABLE) != "1":  # servers' secrets are in its memory; exec resets it
             _prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)  # it ends when its socket does, not before
+        signal.signal(number, signal.SIG_IGN)  # it ends when its socket closes, not before
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     os.set_blocking(readable, False)

@@ -318,7 +318,7 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, exchange: AsgiExchange) -> None:
         exchange.keep_alive = exchange.keep_alive and self._keep_alive
         self._current = exchange
-        self.tasks.hand(exchange.run(self._app))
+        self.tasks.run_pooled(exchange.run(self._app))
 
     # -- responses
 

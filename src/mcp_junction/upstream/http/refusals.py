@@ -1,8 +1,8 @@
-"""Known answers of HTTP servers that refuse a request before it runs, as data.
+"""Known responses by which HTTP servers refuse a request before it runs.
 
-A call is repeated, or said not to have run, only on one of these: an error text that merely speaks
-of sessions may belong to a call that has run. Everything here is pure; what follows from an answer
-is decided in ``exchanges.py``.
+A call is repeated, or reported as not run, only after one of these: an error text that merely
+mentions sessions may belong to a call that has run. What follows from a response is decided in
+``exchanges.py``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNKNOWN_SESSION: Final = frozenset(
         "bad request: unknown mcp-session-id header",
     }
 )
-"""What servers say, in a 400, of a session that they do not know."""
+"""Messages of servers, with HTTP 400, about a session that they do not know."""
 
 _SESSION_MISSING: Final = frozenset(
     {"bad request: mcp-session-id header is required", "bad request: missing session id"}
@@ -43,7 +43,7 @@ _OTHER_VERSION: Final = "bad request: unsupported protocol version"
 
 
 class _RefusalBody(msgspec.Struct, frozen=True):
-    """The parts of a refusal that tell what it is."""
+    """The parts of a response that show why it refuses."""
 
     id: Any = None
     error: Any = None
@@ -59,8 +59,8 @@ def is_unknown_session(body: bytes, wire_id: bytes) -> bool:
 def is_other_era(body: bytes, wire_id: bytes, *, has_sessions: bool) -> bool:
     """Whether a refusal shows a server of the other era than the one we talk to it in.
 
-    The code for an unsupported version is such a refusal also in an answer to the request itself;
-    ``has_sessions``: whether a server of the handshake era is what is looked for.
+    An unsupported version is such a refusal also in the answer to the request itself.
+    ``has_sessions``: whether the other era is the handshake era.
     """
     refusal = _read(body)
     error = refusal.error if refusal is not None else None
@@ -69,8 +69,8 @@ def is_other_era(body: bytes, wire_id: bytes, *, has_sessions: bool) -> bool:
     if not has_sessions or _is_answer(refusal, wire_id):
         return False
     words = _words(refusal, body)
-    is_known = words in UNKNOWN_SESSION or words in _SESSION_MISSING
-    return is_known or words.startswith(_OTHER_VERSION)
+    is_session = words in UNKNOWN_SESSION or words in _SESSION_MISSING
+    return is_session or words.startswith(_OTHER_VERSION)
 
 
 def _read(body: bytes) -> _RefusalBody | None:
@@ -83,7 +83,7 @@ def _read(body: bytes) -> _RefusalBody | None:
 
 
 def _is_answer(refusal: _RefusalBody | None, wire_id: bytes) -> bool:
-    """Whether it is the answer to the request itself: then the request was read, and may have run.
+    """Whether it answers the request itself, which then was read and may have run.
 
     Some servers write the id as a string.
     """
