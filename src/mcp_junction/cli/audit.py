@@ -1,4 +1,4 @@
-"""``mcp-junction audit tail|verify|export``: what was done, and whether that is true."""
+"""``mcp-junction audit tail|verify|export``: shows, checks and exports the audit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import msgspec
 
 from mcp_junction.audit.checkpoints import Checkpoint, read_exported
 from mcp_junction.audit.verify import verify
-from mcp_junction.cli.options import add_store_options, parser
+from mcp_junction.cli.options import add_store_options, make_parser
 from mcp_junction.cli.printing import printable
 from mcp_junction.cli.runner import run_async
-from mcp_junction.cli.storage import Storage, opened
+from mcp_junction.cli.storage import Storage, open_storage
 from mcp_junction.errors import UsageError
 from mcp_junction.store.records import AuditQuery, AuditRow
 from mcp_junction.telemetry.events import OutcomeName
@@ -39,66 +39,74 @@ _COLOURS: dict[str, str] = {
 
 
 def run(argv: list[str]) -> int:
-    options = parser(
+    parser = make_parser(
         "mcp-junction audit",
         "Show, check and export the record of decisions, calls and administrative acts.",
         "examples:\n  mcp-junction audit tail --actor build-bot\n"
         "  mcp-junction audit tail --outcome tool_error\n",
     )
-    actions = options.add_subparsers(dest="action_name", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action_name", required=True, metavar="ACTION")
     tail = actions.add_parser("tail", help="show the newest rows")
-    tail.add_argument("-n", type=int, default=20, metavar="N", help="how many (default: 20)")
-    tail.add_argument("--follow", action="store_true", help="go on as rows are written")
+    tail.add_argument("-n", type=int, default=20, metavar="N", help="how many rows (default: 20)")
+    tail.add_argument(
+        "--follow", action="store_true", help="go on showing rows as they are written"
+    )
     for name in _FILTERS:
         flag = f"--{name.replace('_id', '').replace('_', '-')}"
         tail.add_argument(flag, dest=name, metavar="X", help=f"only rows with this {flag[2:]}")
-    check = actions.add_parser("verify", help="check every row; names the first bad one")
-    check.add_argument("--checkpoints", metavar="FILE", help="exported ones to check against, too")
+    check = actions.add_parser(
+        "verify", help="check every row; report the first bad one of each chain"
+    )
+    check.add_argument(
+        "--checkpoints", metavar="FILE", help="also check against these exported checkpoints"
+    )
     export = actions.add_parser("export", help="write all rows as JSON lines, oldest first")
-    export.add_argument("--output", metavar="FILE", help="where to (default: stdout)")
+    export.add_argument("--output", metavar="FILE", help="the file to write (default: stdout)")
     export.add_argument(
-        "--checkpoints", action="store_true", help="count and head of each chain, not the rows"
+        "--checkpoints",
+        action="store_true",
+        help="write the checkpoint of each chain instead of the rows",
     )
     for action in (tail, check, export):
         add_store_options(action)
     for action in (tail, check):
         action.add_argument("--json", action="store_true", help="print JSON")
-    given = options.parse_args(argv)
+    args = parser.parse_args(argv)
     actors = {"tail": _tail, "verify": _verify, "export": _export}
-    return run_async(_with_store(given, actors[given.action_name]))
+    return run_async(_with_store(args, actors[args.action_name]))
 
 
-async def _with_store(given: argparse.Namespace, act: Any) -> int:
-    async with opened(given) as storage:
-        code: int = await act(given, storage)
+async def _with_store(args: argparse.Namespace, act: Any) -> int:
+    async with open_storage(args) as storage:
+        code: int = await act(args, storage)
         return code
 
 
 # -- tail
 
 
-async def _tail(given: argparse.Namespace, storage: Storage) -> int:
-    chosen = {name: getattr(given, name) for name in _FILTERS}
-    seen = {_place(row) for row in await _recent(storage, chosen)} if given.follow else set()
-    found = await storage.store.audit.rows(AuditQuery(**chosen, limit=max(given.n, 0)))
+async def _tail(args: argparse.Namespace, storage: Storage) -> int:
+    chosen = {name: getattr(args, name) for name in _FILTERS}
+    seen = {_row_key(row) for row in await _recent(storage, chosen)} if args.follow else set()
+    found = await storage.store.audit.rows(AuditQuery(**chosen, limit=max(args.n, 0)))
     rows = found[::-1]
-    _show(rows, given.json, empty=not given.follow)
-    seen.update(map(_place, rows))
-    while given.follow:
+    _show(rows, args.json, empty=not args.follow)
+    seen.update(map(_row_key, rows))
+    while args.follow:
         await asyncio.sleep(_FOLLOW)
         recent = await _recent(storage, chosen)
-        _show([row for row in recent if _place(row) not in seen], given.json, empty=False)
-        seen = set(map(_place, recent))
+        _show([row for row in recent if _row_key(row) not in seen], args.json, empty=False)
+        seen = set(map(_row_key, recent))
     return 0
 
 
 async def _recent(storage: Storage, chosen: dict[str, Any]) -> list[AuditRow]:
-    """The rows of the last minute: some come in later than others that are younger."""
-    asked = AuditQuery(**chosen, limit=_PAGE, since=time.time() - _LATE)
-    return (await storage.store.audit.rows(asked))[::-1]
+    """Read the rows of the last minute: processes store them a little out of order."""
+    query = AuditQuery(**chosen, limit=_PAGE, since=time.time() - _LATE)
+    return (await storage.store.audit.rows(query))[::-1]
 
 
-def _place(row: AuditRow) -> tuple[str, int]:
+def _row_key(row: AuditRow) -> tuple[str, int]:
     return row.writer, row.seq
 
 
@@ -126,7 +134,7 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
         texts = [escape(printable(cell)) for cell in cells]
         if colour := _COLOURS.get(result):
             texts[-2] = f"[{colour}]{texts[-2]}[/]"
-        table.add_row(_moment(row.at), *texts)
+        table.add_row(_format_time(row.at), *texts)
     Console(file=sys.stdout, emoji=False).print(table if rows else "There are no rows yet.")
 
 
@@ -136,17 +144,17 @@ def _fields(row: AuditRow) -> dict[str, Any]:
     return fields
 
 
-def _moment(at: float) -> str:
+def _format_time(at: float) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.gmtime(at))
 
 
 # -- verify
 
 
-async def _verify(given: argparse.Namespace, storage: Storage) -> int:
-    points = storage.checkpoints.all() + _exported(given.checkpoints)
+async def _verify(args: argparse.Namespace, storage: Storage) -> int:
+    points = storage.checkpoints.all() + _read_checkpoints(args.checkpoints)
     verdict = await verify(storage.store.audit, storage.audit_keys, points)
-    if given.json:
+    if args.json:
         findings = [finding._asdict() for finding in verdict.findings]
         report = {"rows": verdict.rows, "chains": verdict.chains, "findings": findings}
         print(json.dumps({"sound": not findings, **report}))
@@ -158,7 +166,7 @@ async def _verify(given: argparse.Namespace, storage: Storage) -> int:
     return 1 if verdict.findings else 0
 
 
-def _exported(path: str | None) -> list[Checkpoint]:
+def _read_checkpoints(path: str | None) -> list[Checkpoint]:
     if path is None:
         return []
     try:
@@ -170,18 +178,18 @@ def _exported(path: str | None) -> list[Checkpoint]:
 # -- export
 
 
-async def _export(given: argparse.Namespace, storage: Storage) -> int:
-    if given.output is None:
-        return await _write(given, storage, sys.stdout)
+async def _export(args: argparse.Namespace, storage: Storage) -> int:
+    if args.output is None:
+        return await _write(args, storage, sys.stdout)
     try:
-        with Path(given.output).open("w", encoding="utf-8") as file:  # noqa: ASYNC230 - a command
-            return await _write(given, storage, file)
+        with Path(args.output).open("w", encoding="utf-8") as file:  # noqa: ASYNC230 - a command
+            return await _write(args, storage, file)
     except OSError as error:
-        raise UsageError(f"--output {given.output}: {error.strerror}") from None
+        raise UsageError(f"--output {args.output}: {error.strerror}") from None
 
 
-async def _write(given: argparse.Namespace, storage: Storage, file: Any) -> int:
-    if given.checkpoints:
+async def _write(args: argparse.Namespace, storage: Storage, file: Any) -> int:
+    if args.checkpoints:
         for point in storage.checkpoints.all():
             print(msgspec.json.encode(point).decode(), file=file)
         return 0

@@ -1,4 +1,4 @@
-"""``mcp-junction call``: call one tool, as a client would, and print its result."""
+"""``mcp-junction call``: calls one tool of a config file's servers and prints its result."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mcp_junction.cli.environment import variables
-from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
-from mcp_junction.cli.printing import with_progress
+from mcp_junction.cli.options import add_config_options, make_parser, read_config, set_up_logging
+from mcp_junction.cli.printing import wait_with_progress
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
 from mcp_junction.errors import FrameError, UsageError
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 def run(argv: list[str]) -> int:
-    options = parser(
+    parser = make_parser(
         "mcp-junction call",
         "Start the servers of a config file and call one tool."
-        "\nExit code 1 if the call failed or the tool says that it did.",
+        "\nExit code 1 if the call failed or its result is an error.",
         'example:\n  mcp-junction call --config mcp.json clock:now \'{"timezone": "UTC"}\'\n',
     )
-    add_config_options(options)
-    options.add_argument("tool", metavar="NAME", help="the tool, in any spelling")
-    options.add_argument(
+    add_config_options(parser)
+    parser.add_argument("tool", metavar="NAME", help="the tool's name, with any separator")
+    parser.add_argument(
         "arguments", metavar="JSON", nargs="?", default="{}", help="its arguments; - reads stdin"
     )
-    options.add_argument("--json", action="store_true", help="print the whole result as JSON")
-    given = options.parse_args(argv)
-    set_up_logging(given)
-    config = read_config(given, lenient=True)
-    return run_async(_call(config, given.tool, read_arguments(given.arguments), as_json=given.json))
+    parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
+    args = parser.parse_args(argv)
+    set_up_logging(args)
+    config = read_config(args, lenient=True)
+    return run_async(_call(config, args.tool, read_arguments(args.arguments), as_json=args.json))
 
 
 def read_arguments(text: str) -> bytes:
-    """The arguments as they were written, once they are known to be an object."""
+    """Read the arguments, as they are written, and check that they are a JSON object."""
     data = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)
     try:
         text = str(data, "utf-8")
@@ -50,14 +50,14 @@ def read_arguments(text: str) -> bytes:
     try:
         value = texts.check_json(data)
     except FrameError as error:
-        raise UsageError(_fault(text, error)) from None
+        raise UsageError(_describe_fault(text, error)) from None
     if not value.startswith(b"{"):
         raise UsageError('the arguments must be a JSON object, for example {"path": "notes.txt"}')
     return value
 
 
-def _fault(text: str, refused: FrameError) -> str:
-    """What is wrong with a text, and where, as nobody counts bytes."""
+def _describe_fault(text: str, refused: FrameError) -> str:
+    """Describe what is wrong with a text, by line and column."""
     try:
         value = json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
         json.dumps(value, ensure_ascii=False).encode()
@@ -87,21 +87,23 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         session = junction.open_session(lambda _: None)
         params = {"name": msgspec.Raw(b""), "arguments": msgspec.Raw(arguments)}
         call = tool_call(session, junction.snapshot, name, params)
-        await with_progress(junction, junction.offered(call))  # of the others nothing is wanted
+        await wait_with_progress(
+            junction, junction.offered(call)
+        )  # of the others nothing is wanted
         call.snapshot = junction.snapshot
         outcome = await junction.snapshot.handle(call)
     payload = frames.octets(outcome.plain_payload)
     if outcome.kind is not OutcomeKind.RESULT:
-        print(_told(outcome), file=sys.stderr)
+        print(_describe_error(outcome), file=sys.stderr)
         if as_json:
-            print(_whole(b'{"error":%b}' % payload))
+            print(_format_json(b'{"error":%b}' % payload))
         return 1
-    print(_whole(payload) if as_json else _readable(payload))
-    return 1 if _says_error(payload) else 0
+    print(_format_json(payload) if as_json else _format_payload(payload))
+    return 1 if _is_error(payload) else 0
 
 
-def _told(error: Outcome) -> str:
-    """An error in words, with its code and whatever else is known of it."""
+def _describe_error(error: Outcome) -> str:
+    """Describe an error with its code and data."""
     data = frames.octets(frames.members(error.payload).get("data", b""))
     more = ""
     if data not in (b"", b"null"):
@@ -109,28 +111,28 @@ def _told(error: Outcome) -> str:
     return f"mcp-junction: {error.message} (code {error.code}){more}"
 
 
-def _whole(payload: bytes) -> str:
+def _format_json(payload: bytes) -> str:
     try:
         return json.dumps(msgspec.json.decode(payload), indent=2, ensure_ascii=False)
     except msgspec.DecodeError:  # it holds what Python cannot, like 1e400
         return str(msgspec.json.format(payload, indent=2), "utf-8")
 
 
-def _readable(payload: bytes) -> str:
+def _format_payload(payload: bytes) -> str:
     try:
-        return readable(msgspec.json.decode(payload))
+        return format_result(msgspec.json.decode(payload))
     except msgspec.DecodeError:
-        return _whole(payload)
+        return _format_json(payload)
 
 
-def _says_error(payload: bytes) -> bool:
+def _is_error(payload: bytes) -> bool:
     return (
         payload.startswith(b"{") and bytes(frames.members(payload).get("isError", b"")) == b"true"
     )
 
 
-def readable(value: Any) -> str:
-    """The text of a result that is only text; anything else as it is."""
+def format_result(value: Any) -> str:
+    """Return the text of a result that is only text; any other as JSON."""
     content = value.get("content") if isinstance(value, dict) else None
     if isinstance(content, list) and content and all(map(_is_text, content)):
         return "\n".join(str(block.get("text", "")) for block in content)

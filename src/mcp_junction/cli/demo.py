@@ -1,23 +1,24 @@
-"""``mcp-junction demo NAME``: one of the demo servers; and what ``serve --demo`` prints."""
+"""``mcp-junction demo NAME``: runs a demo server; also the greeting of ``serve --demo``."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
-from mcp_junction.cli.options import parser
+from mcp_junction.cli.options import make_parser
 from mcp_junction.demo import DEMOS
 
 
 def run(argv: list[str]) -> int:
-    options = parser("mcp-junction demo", "Run a demo server on stdin and stdout.")
-    options.add_argument("name", choices=sorted(DEMOS), help="which one")
-    options.add_argument("args", nargs="*", help="what the server itself takes")
-    given = options.parse_args(argv)
-    return int(import_module(DEMOS[given.name]).main(given.args))
+    parser = make_parser("mcp-junction demo", "Run a demo server on stdin and stdout.")
+    parser.add_argument("name", choices=sorted(DEMOS), help="the server to run")
+    parser.add_argument("args", nargs="*", help="arguments of the server")
+    args = parser.parse_args(argv)
+    return int(import_module(DEMOS[args.name]).main(args.args))
 
 
-def words(url: str) -> str:
+def greeting(url: str) -> str:
+    """Make the text that ``serve --demo`` prints once it listens."""
     program = sys.argv[0] if sys.argv[0].endswith("mcp-junction") else "mcp-junction"
     where = "" if url.endswith(":8420") else f" --url {url}"
     return f"""

@@ -1,12 +1,12 @@
 """Hides secrets in this process's environment and command line from other processes.
 
-Other processes of the same user, our servers first of all, could read it in ``/proc/PID/environ``.
-Removing a variable does not help: the system shows the memory in which the process was given its
-variables. So the values of secrets are overwritten there, and in the command line likewise; the
-process is marked as not dumpable (no debugger, no core dump). Hidden variables can still be read
-here (``variables``): servers' definitions refer to them.
+Processes of the same user, such as our servers, could read them in ``/proc/PID/environ``. Removing
+a variable does not help: the system shows the memory in which the process received its variables.
+So the values of secrets are overwritten there and in the command line, and the process is marked
+as not dumpable (no debugger, no core dump). ``variables`` still returns the hidden ones, since
+servers' definitions refer to them.
 
-Where there is no ``/proc`` only the variables are removed.
+Without ``/proc`` the variables are only removed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ DUMPABLE = "JUNCTION_DUMPABLE"
 """Set to 1 to have debuggers, profilers and core dumps work."""
 _PR_SET_DUMPABLE = 4
 _ARGUMENTS, _VARIABLES = 45, 47
-"""Where in ``/proc/self/stat``, behind the program's name, their memory begins; it ends one on."""
+"""Fields of ``/proc/self/stat``, after the name, where their memory begins; the next is its end."""
 
 _hidden: dict[str, str] = {}
 
 
 def variables() -> dict[str, str]:
-    """The variables this process was given, secrets as well: for its own use."""
+    """Return all environment variables of this process, hidden ones too."""
     return {**_hidden, **os.environ}
 
 
 def hidden_values() -> list[str]:
-    """The values of the variables that were hidden."""
+    """Return the values of the hidden variables."""
     return list(_hidden.values())
 
 

@@ -1,4 +1,4 @@
-"""``mcp-junction inspect``: start the servers of a config file and show what became of them."""
+"""``mcp-junction inspect``: starts the servers of a config file and shows how that went."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from mcp_junction.cli.environment import variables
-from mcp_junction.cli.options import add_config_options, parser, read_config, set_up_logging
-from mcp_junction.cli.printing import with_progress
+from mcp_junction.cli.options import add_config_options, make_parser, read_config, set_up_logging
+from mcp_junction.cli.printing import wait_with_progress
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
@@ -27,17 +27,17 @@ _COLOURS = {
 
 
 def run(argv: list[str]) -> int:
-    options = parser(
+    parser = make_parser(
         "mcp-junction inspect",
-        "Start every server of a config file, list what it offers, end it again."
-        "\nExit code 1 if any of them failed, or was not read whole.",
+        "Start every server of a config file, list its tools, and stop it again."
+        "\nExit code 1 if a server failed, or not all of its lists could be read.",
     )
-    add_config_options(options)
-    options.add_argument("--json", action="store_true", help="print one JSON document instead")
-    given = options.parse_args(argv)
-    set_up_logging(given)
+    add_config_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    args = parser.parse_args(argv)
+    set_up_logging(args)
     return run_async(
-        _inspect(read_config(given, lenient=True), as_json=given.json, quiet=not given.debug)
+        _inspect(read_config(args, lenient=True), as_json=args.json, quiet=not args.debug)
     )
 
 
@@ -47,14 +47,14 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
     if quiet:
         import logging
 
-        logging.getLogger("mcp_junction.upstream").setLevel(logging.CRITICAL)  # the table says it
+        logging.getLogger("mcp_junction.upstream").setLevel(logging.CRITICAL)  # the table shows it
     async with Junction(config.once(), environ=variables()) as junction:
         junction.greet()
-        await with_progress(junction, junction.settled())
+        await wait_with_progress(junction, junction.settled())
         catalog = junction.snapshot.catalog
         view = catalog.show(junction.spelling())
         report = [
-            _described(server, sorted(view.names_of(server.key)))
+            _describe_server(server, sorted(view.names_of(server.key)))
             for server in junction.servers.values()
         ]
     if not report:
@@ -63,8 +63,8 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
     return 0 if all(row["state"] == ServerState.CONNECTED for row in report) else 1
 
 
-def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
-    error = server.error or _lateness(server)
+def _describe_server(server: Upstream, tools: list[str]) -> dict[str, Any]:
+    error = server.error or _describe_lateness(server)
     greeting = server.greeting
 
     def plain(text: str | None) -> str | None:
@@ -87,8 +87,8 @@ def _described(server: Upstream, tools: list[str]) -> dict[str, Any]:
     }
 
 
-def _lateness(server: Upstream) -> ServerError | None:
-    """What can be said of a server that has not answered yet: it may have told why."""
+def _describe_lateness(server: Upstream) -> ServerError | None:
+    """Describe why a server has not answered yet, if that is known."""
     if server.state is not ServerState.CONNECTING:
         return None
     words = "it has not answered yet"

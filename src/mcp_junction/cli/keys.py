@@ -1,4 +1,4 @@
-"""``mcp-junction keys create|list|revoke``: bearer keys for the HTTP endpoint."""
+"""``mcp-junction keys create|list|revoke``: manages the bearer keys of HTTP clients."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 import time
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.cli.options import add_store_options, parser
+from mcp_junction.cli.options import add_store_options, make_parser
 from mcp_junction.cli.runner import run_async
-from mcp_junction.cli.storage import opened
+from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import UsageError
 from mcp_junction.identity.keys import KeyRing, sign_existing_keys
 from mcp_junction.policy.principal import (
@@ -38,12 +38,12 @@ _CLOSED = (
 
 
 def run(argv: list[str]) -> int:
-    options = parser(
+    parser = make_parser(
         "mcp-junction keys",
         "Make, show and revoke the keys that clients of `mcp-junction serve` present.",
         "example:\n  mcp-junction keys create --role agent --agent build-bot\n",
     )
-    actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser(
         "create",
         help="make a key and print it, once",
@@ -51,26 +51,27 @@ def run(argv: list[str]) -> int:
         + "\n".join(f"  {role:<13} {words}" for role, words in _MAY.items()),
         epilog="The first key that is not an administrator's closes /mcp to requests without a key."
         "\n\nexample:\n  mcp-junction keys create --role agent --agent build-bot\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     create.add_argument(
-        "--role", choices=_ROLES, help="the role of the key; at a terminal asked for if not given"
+        "--role", choices=_ROLES, help="the role of the key; without it you are asked at a terminal"
     )
-    create.add_argument("--agent", metavar="ID", help="whom it speaks for (default: the role)")
-    listing = actions.add_parser("list", help="show all keys; never the keys themselves")
-    revoke = actions.add_parser("revoke", help="end a key; it holds at once")
+    create.add_argument(
+        "--agent", metavar="ID", help="the agent that uses the key (default: the role)"
+    )
+    listing = actions.add_parser("list", help="show all keys, without their secrets")
+    revoke = actions.add_parser("revoke", help="revoke a key, at once")
     revoke.add_argument("id", metavar="ID", help="as shown by list")
     for action in (create, listing, revoke):
         add_store_options(action)
         action.add_argument("--json", action="store_true", help="print JSON")
-    given = options.parse_args(argv)
-    if given.action == "create" and given.role is None:
-        given.role = _ask_role()
-    return run_async(_act(given))
+    args = parser.parse_args(argv)
+    if args.action == "create" and args.role is None:
+        args.role = _ask_role()
+    return run_async(_act(args))
 
 
 def _ask_role() -> str:
-    """Ask at the terminal which role a new key shall have. Raises UsageError without one."""
+    """Ask at the terminal for the role of a new key. Raises UsageError without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"--role is needed: one of {', '.join(_ROLES)}")
     for role, words in _MAY.items():
@@ -84,37 +85,37 @@ def _ask_role() -> str:
             raise UsageError(f"no role was chosen: one of {', '.join(_ROLES)}")
 
 
-async def _act(given: argparse.Namespace) -> int:
+async def _act(args: argparse.Namespace) -> int:
     if not has_right(LOCAL_OWNER, Right.CHANGE_KEYS):
         raise UsageError(explain_refusal(LOCAL_OWNER, Right.CHANGE_KEYS))
-    async with opened(given) as storage:
+    async with open_storage(args) as storage:
         store = storage.store
-        if given.action == "list" and not await store.keys.unsigned():
-            return _list(given, await (await KeyRing.open(store)).all())
+        if args.action == "list" and not await store.keys.unsigned():
+            return _list(args, await (await KeyRing.open(store)).all())
         async with storage.audit_log() as log:
             await sign_existing_keys(store, log, storage.folder)
-            return await _ACTIONS[given.action](given, await KeyRing.open(store), log)
+            return await _ACTIONS[args.action](args, await KeyRing.open(store), log)
 
 
-async def _create(given: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
-    agent = given.agent or given.role
+async def _create(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
+    agent = args.agent or args.role
     me = LOCAL_OWNER
-    is_first = given.role != Role.ADMIN and not ring.has_issued_client_keys
-    async with log.act(me.id, me.role, "key.create", target=agent, detail={"role": given.role}):
-        key, text = await ring.create(Role(given.role), agent, me.id)
+    is_first = args.role != Role.ADMIN and not ring.has_issued_client_keys
+    async with log.act(me.id, me.role, "key.create", target=agent, detail={"role": args.role}):
+        key, text = await ring.create(Role(args.role), agent, me.id)
     if is_first:
         print(_CLOSED, file=sys.stderr)
-    if given.json:
-        print(json.dumps({**_shown(key), "key": text}))
+    if args.json:
+        print(json.dumps({**_to_dict(key), "key": text}))
         return 0
     print(text)
     print(f"Key {key.id} for {key.agent} ({key.role}). It is not shown again.", file=sys.stderr)
     return 0
 
 
-def _list(given: argparse.Namespace, keys: list[KeyRecord]) -> int:
-    if given.json:
-        print(json.dumps([_shown(key) for key in keys], indent=2))
+def _list(args: argparse.Namespace, keys: list[KeyRecord]) -> int:
+    if args.json:
+        print(json.dumps([_to_dict(key) for key in keys], indent=2))
         return 0
     from rich.console import Console
     from rich.markup import escape
@@ -122,40 +123,40 @@ def _list(given: argparse.Namespace, keys: list[KeyRecord]) -> int:
 
     table = Table("id", "role", "agent", "created", "state")
     for key in keys:
-        ended = _moment(key.revoked_at)
+        ended = _format_time(key.revoked_at)
         state = f"[red]revoked {ended}[/]" if ended else "[green]in force[/]"
-        table.add_row(key.id, key.role, escape(key.agent), _moment(key.created_at), state)
+        table.add_row(key.id, key.role, escape(key.agent), _format_time(key.created_at), state)
     Console(file=sys.stdout, emoji=False).print(table if keys else "There are no keys yet.")
     return 0
 
 
-async def _revoke(given: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
+async def _revoke(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
     me = LOCAL_OWNER
-    async with log.act(me.id, me.role, "key.revoke", target=given.id):
-        key = await ring.revoke(given.id, me.id)
-    if given.json:
-        print(json.dumps(_shown(key)))
+    async with log.act(me.id, me.role, "key.revoke", target=args.id):
+        key = await ring.revoke(args.id, me.id)
+    if args.json:
+        print(json.dumps(_to_dict(key)))
     else:
         print(f"Key {key.id} of {key.agent} is revoked.", file=sys.stderr)
     return 0
 
 
-async def _show(given: argparse.Namespace, ring: KeyRing, _: AuditLog) -> int:
-    return _list(given, await ring.all())
+async def _show(args: argparse.Namespace, ring: KeyRing, _: AuditLog) -> int:
+    return _list(args, await ring.all())
 
 
 _ACTIONS = {"create": _create, "list": _show, "revoke": _revoke}
 
 
-def _shown(key: KeyRecord) -> dict[str, str | None]:
+def _to_dict(key: KeyRecord) -> dict[str, str | None]:
     return {
         "id": key.id,
         "role": key.role,
         "agent": key.agent,
-        "created_at": _moment(key.created_at),
-        "revoked_at": _moment(key.revoked_at),
+        "created_at": _format_time(key.created_at),
+        "revoked_at": _format_time(key.revoked_at),
     }
 
 
-def _moment(at: float | None) -> str | None:
+def _format_time(at: float | None) -> str | None:
     return None if at is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

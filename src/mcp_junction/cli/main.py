@@ -1,6 +1,6 @@
-"""The program: finds the command and runs it. Imports a command's file only when it is the one.
+"""The program ``mcp-junction``: finds the command and runs it, importing only its module.
 
-Without a command the program is the stdio mode, as the clients' config files expect.
+Without a command it is the stdio mode, as clients' config files expect.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ COMMANDS = {
     "serve": "serve them over HTTP, to many clients, with a REST API",
     "servers": "show, add, connect and remove the servers of a running service",
     "tools": "list, find, call, approve and block the tools of a running service",
-    "skills": "show what the tools of a running service are good for",
-    "state": "show how a running service stands",
-    "inspect": "start the servers of a config file and show what became of them",
+    "skills": "show the skills that tools of a running service have",
+    "state": "show the numbers of servers and tools of a running service",
+    "inspect": "start the servers of a config file and show how that went",
     "call": "call one tool and print its result",
     "audit": "show, check and export the record of what was done",
     "keys": "make, show and revoke the keys of HTTP clients",
@@ -31,17 +31,16 @@ COMMANDS = {
 _HIDE_THEMSELVES = ("stdio", "demo")
 """Commands that must start fast: stdio hides secrets itself, demo is given none."""
 
-# Starting makes much that lives as long as we do, and the path of a call little that only the
-# collector can free; looking for it every 700 allocations costs more than the rest of what either
-# does with memory.
+# Starting allocates much that lives as long as the process, and calls leave the collector little
+# to do: with Python's threshold of 700 allocations it would cost more than all other memory work.
 _THRESHOLDS = (50_000, 20, 50)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command that ``argv`` names; the exit code."""
+    """Run the command that ``argv`` names, and return the exit code."""
     gc.set_threshold(*_THRESHOLDS)
-    streams.settle()
+    streams.prepare()
     words = sys.argv[1:] if argv is None else argv
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("stdio", words)
     if argv is None and name not in _HIDE_THEMSELVES:
@@ -52,28 +51,28 @@ def main(argv: list[str] | None = None) -> int:
         code = int(command.run(rest))
         sys.stdout.flush()
     except (ConfigError, UsageError) as error:
-        return _complain(2, str(error))
+        return _fail(2, str(error))
     except JunctionError as error:
-        return _complain(1, str(error))
-    except BrokenPipeError:  # the reader had enough: there is nobody left to tell
-        streams.drop(1)
+        return _fail(1, str(error))
+    except BrokenPipeError:  # nobody reads the output any more
+        streams.discard(1)
         return 1
     except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
+        if error.errno not in _DISK_ERRORS or error.filename is not None:
             raise
-        streams.drop(1)
-        said = f"the output cannot be written: {error.strerror}"
-        return _complain(1, f"{said}; make room, or send it elsewhere")
+        streams.discard(1)
+        reason = f"the output cannot be written: {error.strerror}"
+        return _fail(1, f"{reason}; make room, or send it elsewhere")
     except KeyboardInterrupt:
         return 130
     return code
 
 
-def _complain(code: int, words: str) -> int:
+def _fail(code: int, words: str) -> int:
     try:
         print(f"mcp-junction: {words}", file=sys.stderr, flush=True)
     except OSError:
-        streams.drop(2)
+        streams.discard(2)
     return code
 
 

@@ -1,4 +1,4 @@
-"""What commands share: the options about a config file, and the parser that explains itself."""
+"""Options that commands share, and their effect: config file, logging, data directory."""
 
 from __future__ import annotations
 
@@ -33,36 +33,33 @@ _SETTINGS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors say how to get help, and are raised instead of exiting."""
+    """A parser whose errors are raised as UsageError and say how to get help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": Formatter, **settings})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\ntry: {self.prog} --help")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """As wide as the terminal; finds that out itself, for a parser makes one before it parses."""
+    """Formats help as wide as the terminal; without shutil, which is slow to import."""
 
     def __init__(self, prog: str) -> None:
         try:
-            # Not by shutil, whose imports would take longer than parsing.
             columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
         except (OSError, ValueError):
             columns = 80
         super().__init__(prog, width=max(columns, 40) - 2)
 
 
-def parser(prog: str, description: str, epilog: str = "") -> Parser:
-    return Parser(
-        prog=prog,
-        description=description,
-        epilog=epilog,
-        formatter_class=Formatter,
-        allow_abbrev=False,
-    )
+def make_parser(prog: str, description: str, epilog: str = "") -> Parser:
+    """Make the parser of a command."""
+    return Parser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
 
 
 def add_config_options(options: argparse.ArgumentParser) -> None:
-    """The options of every command that starts servers."""
+    """Add the options of every command that starts servers."""
     options.add_argument(
         "--config", metavar="FILE", help="the mcpServers file (JSON, comments allowed)"
     )
@@ -70,75 +67,80 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
     names.add_argument(
         "--separator",
         metavar="X",
-        help="write every tool as SERVER X TOOL, whoever the client is"
-        " (default: ':', '.' in serve, and '__' for clients that refuse it)",
+        help="the text between server and tool in a tool's name"
+        " (default: ':', in serve '.', and '__' for clients that accept neither)",
     )
     names.add_argument(
         "--prefix",
         choices=PREFIX_MODES,
-        help="put the server's key before its tools: always (default), auto (not when there is"
+        help="put the server's key before its tools' names: always (default), auto (unless there is"
         " only one server) or never",
     )
     names.add_argument(
         "--exposure",
         choices=EXPOSURES,
-        help="list all tools (default), or three to search, look at and call them with",
+        help="list all tools (default), or only three that search, describe and call them",
     )
     servers = options.add_argument_group("servers")
     servers.add_argument(
         "--stdio-only", action="store_true", default=None, help="refuse entries with a url"
     )
     servers.add_argument(
-        "--restart", action="store_true", default=None, help="start a child again when it ends"
+        "--restart",
+        action="store_true",
+        default=None,
+        help="restart a server's process when it ends",
     )
     servers.add_argument(
         "--inherit-env",
         action="store_true",
         default=None,
-        help="give servers the whole environment, not only PATH, HOME and the like",
+        help="pass the whole environment to servers, not only PATH, HOME and the like",
     )
     logs = options.add_argument_group("logs")
-    logs.add_argument("--debug", action="store_true", help="log everything, not only what is wrong")
-    logs.add_argument("--log-file", metavar="FILE", help="log there as well as on stderr")
+    logs.add_argument(
+        "--debug", action="store_true", help="log everything, not only warnings and errors"
+    )
+    logs.add_argument("--log-file", metavar="FILE", help="log to this file as well as to stderr")
 
 
 def add_lenient_option(options: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--lenient",
         action="store_true",
-        help="start the other servers when the variables or the envFile of one are missing",
+        help="when variables or the envFile of a server are missing, start the others",
     )
 
 
 def read_config(
-    given: argparse.Namespace, *, service: bool = False, lenient: bool = False
+    args: argparse.Namespace, *, service: bool = False, lenient: bool = False
 ) -> Config:
-    """The config a command was given. Raises ConfigError or UsageError.
+    """Read the config file that a command was args. Raises ConfigError or UsageError.
 
     ``lenient``: a server whose variables are missing fails alone, instead of the whole file.
     A service is always lenient, and needs no file.
     """
-    # Imported where they are used: asking for help needs none of it.
+    # Imported late: --help does not need them.
     from mcp_junction.config.load import load, without_file
     from mcp_junction.upstream.child_env import is_circular
 
     environ = variables()
-    options: dict[str, Any] = {key: getattr(given, key, None) for key in _SETTINGS}
-    if not given.config:
+    options: dict[str, Any] = {key: getattr(args, key, None) for key in _SETTINGS}
+    if not args.config:
         if service:
-            return without_file(environ, options, _demo_servers() if given.demo else {})
+            return without_file(environ, options, _demo_servers() if args.demo else {})
         raise UsageError("--config FILE is needed: the mcpServers file to serve")
-    config = load(given.config, environ, options, lenient=lenient or service)
+    config = load(args.config, environ, options, lenient=lenient or service)
     if is_circular(environ, config.identity):
         raise UsageError(
-            f"circular reference: {given.config} is already being served by an aggregator above"
+            f"circular reference: {args.config} is already being served by an aggregator above"
             " this one; remove the entry that starts mcp-junction with this file"
         )
     return config
 
 
 def _demo_servers() -> dict[str, Any]:
-    """Entries for the servers that come with the program."""
+    """Make the config entries of the demo servers."""
     from mcp_junction.demo import DEMOS
 
     return {
@@ -146,32 +148,32 @@ def _demo_servers() -> dict[str, Any]:
     }
 
 
-def set_up_logging(given: argparse.Namespace) -> None:
-    """Errors and warnings on stderr, which from now on holds nobody up, whoever writes there.
+def set_up_logging(args: argparse.Namespace) -> None:
+    """Log warnings and errors, or everything with --debug, to stderr, and to a file if args.
 
-    Everything with --debug; also to a file if asked.
+    From now on writing to stderr never blocks.
     """
-    import logging  # asking for help needs none
+    import logging  # --help does not need it
 
     from mcp_junction.cli.stderr import RedactingFormatter, take_stderr
 
     take_stderr()
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if given.log_file:
+    if args.log_file:
         try:
-            handlers.append(logging.FileHandler(given.log_file, encoding="utf-8"))
+            handlers.append(logging.FileHandler(args.log_file, encoding="utf-8"))
         except OSError as error:
-            raise UsageError(f"--log-file {given.log_file}: {error.strerror}") from None
+            raise UsageError(f"--log-file {args.log_file}: {error.strerror}") from None
     formatter = RedactingFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     for handler in handlers:
         handler.setFormatter(formatter)
-    level = logging.DEBUG if given.debug else logging.WARNING
+    level = logging.DEBUG if args.debug else logging.WARNING
     logging.basicConfig(level=level, handlers=handlers)
 
 
 def add_data_dir(options: argparse._ActionsContainer) -> None:
     options.add_argument(
-        "--data-dir", metavar="DIR", help=f"where data is kept (default: {default_data_dir()})"
+        "--data-dir", metavar="DIR", help=f"the data directory (default: {default_data_dir()})"
     )
 
 
@@ -184,10 +186,11 @@ def add_store_options(options: argparse.ArgumentParser) -> None:
     )
 
 
-def data_dir(given: argparse.Namespace) -> Path:
-    from pathlib import Path  # nothing that the stdio mode loads before its servers run
+def data_dir(args: argparse.Namespace) -> Path:
+    """Return the data directory that the options, or else the environment, name."""
+    from pathlib import Path  # late: the stdio mode does not need it
 
-    return Path(given.data_dir or os.environ.get("JUNCTION_DATA_DIR") or default_data_dir())
+    return Path(args.data_dir or os.environ.get("JUNCTION_DATA_DIR") or default_data_dir())
 
 
 def default_data_dir() -> str:

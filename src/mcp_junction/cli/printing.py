@@ -1,7 +1,8 @@
-"""What commands print: tables for people, JSON for programs, progress while they wait."""
+"""Prints the output of commands: tables, JSON, and progress while servers start."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sys
@@ -25,31 +26,52 @@ COLOURS: Final = {
 
 
 def printable(text: str) -> str:
-    """What somebody else chose may not steer the terminal."""
+    """Replace control characters, which could steer the terminal."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], empty: str) -> None:
-    """A table, or the words for an empty one. A cell that is a state has its colour."""
+def print_message(args: argparse.Namespace, value: Any, message: str) -> None:
+    """Print a value with ``--json``, else a message about it."""
+    if args.json:
+        print_json(value)
+    else:
+        print(message)
+
+
+def print_table(
+    args: argparse.Namespace,
+    value: Any,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    empty: str = "",
+) -> int:
+    """Print a value with ``--json``, else a table of it, or ``empty``; return exit code 0.
+
+    A cell that is a state is coloured.
+    """
+    if args.json:
+        print_json(value)
+        return 0
     from rich.console import Console
     from rich.table import Table
 
-    made = [[_cell(cell) for cell in row] for row in rows]
-    console = Console(file=sys.stdout, emoji=False)
-    if not made:
-        console.print(empty, markup=False)
-        return
     table = Table(*headings)
-    for row in made:
-        table.add_row(*row)
-    console.print(table)
+    for row in rows:
+        table.add_row(*map(_format_cell, row))
+    console = Console(file=sys.stdout, emoji=False)
+    if table.rows:
+        console.print(table)
+    else:
+        console.print(empty, markup=False)
+    return 0
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     from rich.markup import escape
 
     lines = ("" if value is None else str(value)).split("\n")
@@ -61,8 +83,8 @@ def _cell(value: Any) -> str:
 _PATIENCE = 1.0
 
 
-async def with_progress(junction: Junction, what: Coroutine[Any, Any, None]) -> None:
-    """Wait for something that servers have to be up for."""
+async def wait_with_progress(junction: Junction, what: Coroutine[Any, Any, None]) -> None:
+    """Wait for a coroutine; at a terminal, show which servers it still waits for."""
     waiting = junction.tasks.spawn(what)
     await asyncio.wait({waiting}, timeout=_PATIENCE)
     if not waiting.done() and sys.stderr.isatty():

@@ -1,7 +1,7 @@
-"""Remote: a running service as commands reach it, over its REST API.
+"""Remote: the REST client with which commands reach a running service.
 
-Which key is sent: ``--key``, else ``JUNCTION_KEY``, else, to this machine only, the administrator's
-key that the first start of the service left in the data directory.
+The key is that of ``--key``, else of ``JUNCTION_KEY``, else, for this machine only, the
+administrator's key that the first start of the service left in the data directory.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ _HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
 def add_remote_options(options: argparse.ArgumentParser) -> None:
+    """Add the options that name a running service and the key for it."""
     group = options.add_argument_group("the service")
     group.add_argument(
-        "--url", metavar="URL", help=f"where it is (default: JUNCTION_URL, or {DEFAULT})"
+        "--url", metavar="URL", help=f"its address (default: JUNCTION_URL, or {DEFAULT})"
     )
     group.add_argument(
         "--key",
-        help="the key to show it (default: JUNCTION_KEY, or on this machine the administrator's,"
-        " which the first `serve` left in the data directory)",
+        help="the key to send (default: JUNCTION_KEY, or on this machine the administrator's, which"
+        " the first `serve` left in the data directory)",
     )
     add_data_dir(group)
     options.add_argument("--json", action="store_true", help="print JSON")
 
 
 class Remote:
-    """A service, and the key to it."""
+    """A running service."""
 
     def __init__(self, url: str, key: str | None) -> None:
         parts = urlsplit(url)
@@ -56,29 +57,29 @@ class Remote:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     @classmethod
-    def of(cls, given: argparse.Namespace) -> Remote:
-        """The service that the options, or else the environment, name."""
+    def from_options(cls, args: argparse.Namespace) -> Remote:
+        """Make the client for the service that the options, or else the environment, name."""
         environ = variables()
-        url = given.url or environ.get("JUNCTION_URL") or DEFAULT
-        key = given.key or environ.get("JUNCTION_KEY")
-        if not key and urlsplit(url).hostname in _HERE:  # it is for nobody else
+        url = args.url or environ.get("JUNCTION_URL") or DEFAULT
+        key = args.key or environ.get("JUNCTION_KEY")
+        if not key and urlsplit(url).hostname in _HERE:  # never send it elsewhere
             from mcp_junction.identity.keys import read_admin_key
 
-            key = read_admin_key(data_dir(given))
+            key = read_admin_key(data_dir(args))
         return cls(url, key)
 
     def get(self, path: str, **query: Any) -> Any:
-        chosen = {name: _text(value) for name, value in query.items() if value is not None}
-        return self._ask("GET", f"{path}?{urlencode(chosen)}" if chosen else path)
+        chosen = {name: _to_text(value) for name, value in query.items() if value is not None}
+        return self._request("GET", f"{path}?{urlencode(chosen)}" if chosen else path)
 
     def post(self, path: str, body: Any = None) -> Any:
-        return self._ask("POST", path, body)
+        return self._request("POST", path, body)
 
     def delete(self, path: str) -> None:
-        self._ask("DELETE", path)
+        self._request("DELETE", path)
 
     def pages(self, path: str, **query: Any) -> Iterator[Any]:
-        """Every item of a list, however many pages it has."""
+        """Iterate over all items of a list, page by page."""
         cursor = None
         while True:
             found = self.get(path, limit=_PAGE, cursor=cursor, **query)
@@ -87,7 +88,7 @@ class Remote:
             if not cursor:
                 return
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
         headers = dict(self._headers)
         data = None
         if body is not None:
@@ -106,9 +107,9 @@ class Remote:
             ) from None
         finally:
             connection.close()
-        return self._read(answer.status, text)
+        return self._parse_response(answer.status, text)
 
-    def _read(self, status: int, text: bytes) -> Any:
+    def _parse_response(self, status: int, text: bytes) -> Any:
         try:
             value = json.loads(text) if text else None
         except ValueError:
@@ -130,5 +131,5 @@ def server_path(name: str) -> str:
     return f"{SERVERS}/{quote(name, safe='')}"
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Runs a coroutine on the fastest loop there is, and has signals end it."""
+"""Runs a command's coroutine on uvloop, and stops it on signals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _THRESHOLDS = (10_000, 10, 100)
 _SWITCH_SECONDS = 0.0005
 """With Python's own 5 ms, each turn of the loop waits as long while a thread hashes or stores."""
 _AGAIN = 0.5
-"""Seconds within which a signal is the same one again: whoever started us may pass it on."""
+"""Seconds within which a repeated signal is ignored: a parent process may forward it."""
 
 
 def run_async(main: Coroutine[Any, Any, int]) -> int:
+    """Run a coroutine on the fastest event loop there is."""
     gc.freeze()
     try:
         import uvloop
@@ -37,17 +38,20 @@ def tune_interpreter() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def end_on(
+def stop_on_signals(
     numbers: Iterable[int],
     stop: Callable[[], None],
     is_ending: Callable[[], bool] = lambda: False,
 ) -> asyncio.Event:
-    """Call ``stop`` at these signals. The event tells to wait for nobody: a signal has come again,
-    or after the end had begun for another reason."""
+    """Call ``stop`` at these signals.
+
+    The event that is returned is set when a signal comes again, or when the process was ending
+    already: then it should not wait for anything.
+    """
     loop, hurried = asyncio.get_running_loop(), asyncio.Event()
     first: float | None = None
 
-    def ended() -> None:
+    def on_signal() -> None:
         nonlocal first
         if first is None:
             first = loop.time()
@@ -58,5 +62,5 @@ def end_on(
             hurried.set()
 
     for number in numbers:
-        loop.add_signal_handler(number, ended)
+        loop.add_signal_handler(number, on_signal)
     return hurried

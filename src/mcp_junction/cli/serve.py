@@ -15,11 +15,11 @@ from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import (
     add_config_options,
     add_store_options,
-    parser,
+    make_parser,
     read_config,
     set_up_logging,
 )
-from mcp_junction.cli.runner import end_on, run_async, tune_interpreter
+from mcp_junction.cli.runner import run_async, stop_on_signals, tune_interpreter
 from mcp_junction.config.load import Config
 from mcp_junction.errors import UsageError
 
@@ -40,7 +40,7 @@ log = logging.getLogger("mcp_junction.cli")
 
 
 def run(argv: list[str]) -> int:
-    options = parser(
+    options = make_parser(
         "mcp-junction serve",
         "Serve MCP servers over streamable HTTP at /mcp: those of a config file, if one is given,"
         "\nand those registered over REST at /api/v1 or with `mcp-junction servers add`."
@@ -88,7 +88,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.api.context import ApiContext
     from mcp_junction.app import Junction
     from mcp_junction.calls.stages.audit import CallAudit
-    from mcp_junction.cli.storage import opened
+    from mcp_junction.cli.storage import open_storage
     from mcp_junction.identity.keys import KeyRing, adopt_admin_key, sign_existing_keys
     from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.registry.context import RegistryContext
@@ -97,10 +97,10 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.telemetry.bus import Bus
 
     stop = asyncio.Event()
-    hurried = end_on((signal.SIGTERM, signal.SIGINT), stop.set)
+    hurried = stop_on_signals((signal.SIGTERM, signal.SIGINT), stop.set)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        storage = await enter(opened(given, serving=True))
+        storage = await enter(open_storage(given, serving=True))
         await storage.store.servers.seal_urls()
         audit = await enter(storage.audit_log())
         bus = await enter(Bus(storage.store.events, audit.writer))
@@ -175,9 +175,9 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
 
 
 def _demo_words(url: str) -> None:
-    from mcp_junction.cli.demo import words
+    from mcp_junction.cli.demo import greeting
 
-    print(words(url), file=sys.stderr, flush=True)
+    print(greeting(url), file=sys.stderr, flush=True)
 
 
 def _follow_file(

@@ -1,4 +1,4 @@
-"""``mcp-junction servers list|show|add|remove|connect|disconnect``: the servers of a service."""
+"""``mcp-junction servers``: lists, adds, removes and connects servers of a running service."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Any, Final
 
-from mcp_junction.cli.options import parser
-from mcp_junction.cli.printing import print_json, print_table
+from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.printing import print_json, print_message, print_table
 from mcp_junction.cli.remote import SERVERS, Remote, add_remote_options, server_path
 from mcp_junction.errors import UsageError
 
@@ -22,7 +22,7 @@ _SHOWN: Final = (
 
 
 def run(argv: list[str]) -> int:
-    options = parser(
+    parser = make_parser(
         "mcp-junction servers",
         "Show, add, connect and remove the servers of a running `mcp-junction serve`.",
         "examples:\n"
@@ -32,15 +32,15 @@ def run(argv: list[str]) -> int:
         "  mcp-junction servers add wiki --http https://wiki.example/mcp"
         " --header 'Authorization=Bearer ${WIKI_TOKEN}'\n",
     )
-    actions = options.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="show all servers")
     listing.add_argument(
         "--all",
         action="store_true",
-        help="also absent ones: in an earlier config file, not in this one",
+        help="also absent ones: named by an earlier config file, not by the current one",
     )
-    listing.add_argument("--status", metavar="S", help="only those in this state, e.g. error")
-    show = actions.add_parser("show", help="show everything about one")
+    listing.add_argument("--status", metavar="S", help="only servers in this state, e.g. error")
+    show = actions.add_parser("show", help="show everything about one server")
     add = actions.add_parser(
         "add",
         help="register a server and connect it",
@@ -48,118 +48,136 @@ def run(argv: list[str]) -> int:
         "\n       mcp-junction servers add NAME [options] --http ADDRESS | --sse ADDRESS",
         description="Register a server: by its command after --, or by its address."
         "\n${VARIABLES} are replaced by the service each time it connects, and never stored.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_options(add)
     remove = actions.add_parser("remove", help="remove a server with its tools and pins")
     connect = actions.add_parser("connect", help="connect a server")
-    disconnect = actions.add_parser("disconnect", help="disconnect a server; its calls may end")
-    disconnect.add_argument("--force", action="store_true", help="cancel its calls instead")
+    disconnect = actions.add_parser(
+        "disconnect", help="disconnect a server, after its calls have ended"
+    )
+    disconnect.add_argument(
+        "--force", action="store_true", help="cancel its calls instead of waiting for them"
+    )
     for action in (show, remove, connect, disconnect):
         action.add_argument("name", metavar="NAME", help="the server's name or id")
     for action in (listing, show, add, remove, connect, disconnect):
         add_remote_options(action)
-    # argparse gives up on a command that stands behind options; it begins at the first "--".
+    # argparse does not accept a command after options: it begins at the first "--".
     end = argv.index("--") if "--" in argv else len(argv)
-    given = options.parse_args(argv[:end])
-    given.command = argv[end + 1 :]
-    return _ACTIONS[given.action](given, Remote.of(given))
+    args = parser.parse_args(argv[:end])
+    args.command = argv[end + 1 :]
+    return _ACTIONS[args.action](args, Remote.from_options(args))
 
 
 def _add_options(add: argparse.ArgumentParser) -> None:
     add.add_argument("name", metavar="NAME", help="a-z, 0-9, '_' and '-'; a letter first")
-    add.add_argument("--http", metavar="ADDRESS", help="a server by streamable HTTP")
-    add.add_argument("--sse", metavar="ADDRESS", help="a server by the older HTTP+SSE")
-    add.add_argument("--env", metavar="K=V", action="append", default=[], help="for a program")
-    add.add_argument("--header", metavar="K=V", action="append", default=[], help="for an address")
-    add.add_argument("--cwd", metavar="DIR", help="where a program runs")
-    add.add_argument("--description", default="", help="a few words about it")
-    add.add_argument("--health-check-url", metavar="ADDRESS", help="asked whether it is well")
-    add.add_argument("--pin", choices=("off", "warn", "strict"), help="when definitions change")
-    add.add_argument("--isolation", choices=("shared", "per-session"), help="one for all, or each")
-    add.add_argument("--allow-private", action="store_true", help="its address may be private")
-    add.add_argument("--allow-http", action="store_true", help="http without TLS off this machine")
-    add.add_argument("--no-connect", action="store_true", help="only register it")
-    add.add_argument("--no-wait", action="store_true", help="do not wait for how connecting ends")
+    add.add_argument("--http", metavar="ADDRESS", help="the address of a streamable HTTP server")
+    add.add_argument(
+        "--sse", metavar="ADDRESS", help="the address of a server with the older HTTP+SSE transport"
+    )
+    add.add_argument(
+        "--env",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="an environment variable for the command",
+    )
+    add.add_argument(
+        "--header", metavar="K=V", action="append", default=[], help="a header for the address"
+    )
+    add.add_argument("--cwd", metavar="DIR", help="the working directory of the command")
+    add.add_argument("--description", default="", help="a short description")
+    add.add_argument(
+        "--health-check-url", metavar="ADDRESS", help="an address to check the server's health"
+    )
+    add.add_argument(
+        "--pin",
+        choices=("off", "warn", "strict"),
+        help="what to do when a tool's definition changes",
+    )
+    add.add_argument(
+        "--isolation",
+        choices=("shared", "per-session"),
+        help="one connection for all clients, or one for each",
+    )
+    add.add_argument("--allow-private", action="store_true", help="allow a private address")
+    add.add_argument(
+        "--allow-http", action="store_true", help="allow http without TLS to another machine"
+    )
+    add.add_argument("--no-connect", action="store_true", help="register it without connecting")
+    add.add_argument("--no-wait", action="store_true", help="do not wait until it is connected")
 
 
-def _list(given: argparse.Namespace, remote: Remote) -> int:
-    found = list(remote.pages(SERVERS, status=given.status, include_absent=given.all or None))
-    if given.json:
-        print_json(found)
-        return 0
+def _list(args: argparse.Namespace, remote: Remote) -> int:
+    found = list(remote.pages(SERVERS, status=args.status, include_absent=args.all or None))
     rows = [
         (one["name"], _status(one), one["tool_count"], one["transport_type"], one["origin"],
          one["error_message"] or one["description"])
         for one in found
     ]  # fmt: skip
     headings = ("server", "status", "tools", "by", "from", "")
-    print_table(headings, rows, "There are no servers yet; see: mcp-junction servers add --help")
-    return 0
+    empty = "There are no servers yet; see: mcp-junction servers add --help"
+    return print_table(args, found, headings, rows, empty)
 
 
 def _status(one: dict[str, Any]) -> str:
     return "ABSENT" if one.get("absent") else str(one["status"])
 
 
-def _show(given: argparse.Namespace, remote: Remote) -> int:
-    found = remote.get(server_path(given.name), include_tools=True, include_absent=True)
-    if given.json:
-        print_json(found)
-        return 0
+def _show(args: argparse.Namespace, remote: Remote) -> int:
+    found = remote.get(server_path(args.name), include_tools=True, include_absent=True)
     rows = [(name, found[name]) for name in _SHOWN if found[name] not in (None, "")]
     rows += [(f"connection.{name}", value) for name, value in found["connection_config"].items()]
     rows += [("tools", "\n".join(tool["original_name"] for tool in found["tools"]))]
-    print_table(("", ""), [(name, _lines(value)) for name, value in rows], "")
-    return 0
+    return print_table(args, found, ("", ""), [(name, _to_lines(value)) for name, value in rows])
 
 
-def _add(given: argparse.Namespace, remote: Remote) -> int:
-    made = remote.post(SERVERS, _registration(given))
-    if not (given.no_connect or given.no_wait):
-        made = _settled(remote, made)
-    if given.json:
+def _add(args: argparse.Namespace, remote: Remote) -> int:
+    made = remote.post(SERVERS, _registration(args))
+    if not (args.no_connect or args.no_wait):
+        made = _wait_until_settled(remote, made)
+    if args.json:
         print_json(made)
     else:
-        _tell(made)
+        _print_status(made)
     return 1 if made["status"] == "ERROR" else 0
 
 
-def _registration(given: argparse.Namespace) -> dict[str, Any]:
-    ways = [bool(given.command), bool(given.http), bool(given.sse)]
+def _registration(args: argparse.Namespace) -> dict[str, Any]:
+    ways = [bool(args.command), bool(args.http), bool(args.sse)]
     if sum(ways) != 1:
         raise UsageError("give one of: -- COMMAND [ARGS], --http ADDRESS, --sse ADDRESS")
     config: dict[str, Any] = {}
-    if given.command:
-        config = {"command": given.command[0], "args": given.command[1:]}
-        config |= {"env": _pairs(given.env, "--env")} if given.env else {}
-        config |= {"cwd": given.cwd} if given.cwd else {}
+    if args.command:
+        config = {"command": args.command[0], "args": args.command[1:]}
+        config |= {"env": _parse_pairs(args.env, "--env")} if args.env else {}
+        config |= {"cwd": args.cwd} if args.cwd else {}
     else:
-        config = {"url": given.http or given.sse}
-        config |= {"headers": _pairs(given.header, "--header")} if given.header else {}
+        config = {"url": args.http or args.sse}
+        config |= {"headers": _parse_pairs(args.header, "--header")} if args.header else {}
     body = {
-        "name": given.name,
-        "description": given.description,
-        "transport_type": "STDIO" if given.command else "HTTP" if given.http else "SSE",
+        "name": args.name,
+        "description": args.description,
+        "transport_type": "STDIO" if args.command else "HTTP" if args.http else "SSE",
         "connection_config": config,
-        "auto_connect": not given.no_connect,
-        "health_check_url": given.health_check_url,
-        "allow_private": given.allow_private,
-        "allow_http": given.allow_http,
+        "auto_connect": not args.no_connect,
+        "health_check_url": args.health_check_url,
+        "allow_private": args.allow_private,
+        "allow_http": args.allow_http,
     }
-    chosen = {name: getattr(given, name) for name in ("pin", "isolation")}
+    chosen = {name: getattr(args, name) for name in ("pin", "isolation")}
     return body | {name: value for name, value in chosen.items() if value}
 
 
-def _pairs(given: list[str], option: str) -> dict[str, str]:
-    pairs = [one.partition("=") for one in given]
+def _parse_pairs(texts: list[str], option: str) -> dict[str, str]:
+    pairs = [one.partition("=") for one in texts]
     if not all(name and equals for name, equals, _ in pairs):
         raise UsageError(f"{option} must be NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
-def _settled(remote: Remote, made: dict[str, Any]) -> dict[str, Any]:
-    """The server once its first connection is made or has failed."""
+def _wait_until_settled(remote: Remote, made: dict[str, Any]) -> dict[str, Any]:
+    """Wait until the first connection of a new server is made or has failed."""
     end = time.monotonic() + _PATIENCE
     while made["status"] == "CONNECTING" and time.monotonic() < end:
         time.sleep(_LOOK)
@@ -167,7 +185,7 @@ def _settled(remote: Remote, made: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _tell(made: dict[str, Any]) -> None:
+def _print_status(made: dict[str, Any]) -> None:
     words = f"{made['name']} is {made['status']}"
     if made["status"] == "CONNECTED":
         words += f", with {made['tool_count']} tools"
@@ -176,34 +194,26 @@ def _tell(made: dict[str, Any]) -> None:
     print(words, file=sys.stderr if made["status"] == "ERROR" else sys.stdout)
 
 
-def _remove(given: argparse.Namespace, remote: Remote) -> int:
-    remote.delete(server_path(given.name))
-    if given.json:
-        print_json({"removed": given.name})
-    else:
-        print(f"{given.name} is removed, with its tools")
+def _remove(args: argparse.Namespace, remote: Remote) -> int:
+    remote.delete(server_path(args.name))
+    print_message(args, {"removed": args.name}, f"{args.name} is removed, with its tools")
     return 0
 
 
-def _connect(given: argparse.Namespace, remote: Remote) -> int:
-    done = remote.post(f"{server_path(given.name)}/connect")
-    if given.json:
-        print_json(done)
-    else:
-        print(f"{given.name}: {done['status']}: {done['message']}")
+def _connect(args: argparse.Namespace, remote: Remote) -> int:
+    done = remote.post(f"{server_path(args.name)}/connect")
+    print_message(args, done, f"{args.name}: {done['status']}: {done['message']}")
     return 1 if done["status"] == "ERROR" else 0
 
 
-def _disconnect(given: argparse.Namespace, remote: Remote) -> int:
-    done = remote.post(f"{server_path(given.name)}/disconnect", {"force": given.force})
-    if given.json:
-        print_json(done)
-    else:
-        print(f"{given.name}: {done['status']}; {done['pending_requests']} calls were under way")
+def _disconnect(args: argparse.Namespace, remote: Remote) -> int:
+    done = remote.post(f"{server_path(args.name)}/disconnect", {"force": args.force})
+    calls = f"{done['pending_requests']} calls were under way"
+    print_message(args, done, f"{args.name}: {done['status']}; {calls}")
     return 0
 
 
-def _lines(value: Any) -> Any:
+def _to_lines(value: Any) -> Any:
     if isinstance(value, dict):
         return "\n".join(f"{name}={one}" for name, one in value.items())
     return "\n".join(map(str, value)) if isinstance(value, list) else value

@@ -11,7 +11,7 @@ from mcp_junction.cli.environment import hide_secrets, variables
 from mcp_junction.cli.options import (
     add_config_options,
     add_lenient_option,
-    parser,
+    make_parser,
     read_config,
     set_up_logging,
 )
@@ -26,7 +26,7 @@ _OWN = "\0own"
 
 
 def run(argv: list[str]) -> int:
-    options = parser(
+    options = make_parser(
         "mcp-junction",
         "One MCP endpoint for many MCP servers. Give it the mcpServers file you already have, and"
         "\nput this program where your client expects a server.",
@@ -95,7 +95,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
 
     from mcp_junction.app import Junction
     from mcp_junction.catalog.endpoints import EVERYTHING
-    from mcp_junction.cli.runner import end_on
+    from mcp_junction.cli.runner import stop_on_signals
     from mcp_junction.listener.dispatch import Dispatcher
     from mcp_junction.listener.pipe import PipeClient
     from mcp_junction.listener.stateless import StatelessDispatcher
@@ -119,7 +119,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         ending = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
             ending.append(signal.SIGHUP)
-        hurried = end_on(ending, listener.stop, lambda: listener.is_ended)
+        hurried = stop_on_signals(ending, listener.stop, lambda: listener.is_ended)
         await listener.open(0, stdout)
         await listener.serve()
         stateless.drain()

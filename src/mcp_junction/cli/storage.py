@@ -1,4 +1,4 @@
-"""The store as commands open it: where it is, its vault, and the audit of what they do to it."""
+"""Opens the store for a command, with its vault and audit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AUDIT = "audit"
 
 
 class Storage(NamedTuple):
-    """What a command works with."""
+    """An open store, its vault and the data directory."""
 
     store: Store
     vault: Vault
@@ -37,19 +37,21 @@ class Storage(NamedTuple):
         return self.vault.derive_keys(AUDIT)
 
     def audit_log(self) -> AuditLog:
-        """A writer of the audit, still to be entered."""
+        """Make an AuditLog; the caller enters it."""
         return AuditLog(self.store.audit, self.audit_keys[0], self.vault.key_id, self.checkpoints)
 
 
 @asynccontextmanager
-async def opened(given: argparse.Namespace, *, serving: bool = False) -> AsyncIterator[Storage]:
-    """The store that the options, or else the environment, name.
+async def open_storage(
+    args: argparse.Namespace, *, serving: bool = False
+) -> AsyncIterator[Storage]:
+    """Open the store that the options, or else the environment, name.
 
-    ``serving`` is for the one process that serves from it. Raises UsageError when there is another.
+    ``serving``: take the ServingLock. Raises UsageError when another process has it.
     """
-    folder, environ = data_dir(given), variables()
-    url = given.store or environ.get("JUNCTION_STORE") or default_url(folder)
-    url = _with_password(url, environ.get("PGPASSWORD"))
+    folder, environ = data_dir(args), variables()
+    url = args.store or environ.get("JUNCTION_STORE") or default_url(folder)
+    url = _add_password(url, environ.get("PGPASSWORD"))
     vault = Vault.from_environment(environ, folder)
     KNOWN.learn_url(url)
     for value in hidden_values():
@@ -60,7 +62,7 @@ async def opened(given: argparse.Namespace, *, serving: bool = False) -> AsyncIt
             yield Storage(store, vault, folder)
 
 
-def _with_password(url: str, password: str | None) -> str:
+def _add_password(url: str, password: str | None) -> str:
     """Add the password of PGPASSWORD to a PostgreSQL url that has none."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))

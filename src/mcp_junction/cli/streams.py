@@ -18,8 +18,11 @@ _REPLACED: list[object] = []
 """Kept open to the end: a descriptor below 3 that is closed would be given to something else."""
 
 
-def settle() -> None:
-    """To be called before anything is opened."""
+def prepare() -> None:
+    """Replace closed streams by the null device, and escape what stdout cannot encode.
+
+    Call it before anything is opened: it would get the descriptor of a closed stream.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115
@@ -32,12 +35,12 @@ def settle() -> None:
 
 
 def was_closed(stream: TextIO) -> bool:
-    """Whether we were started without this one."""
+    """Whether the process was started without this stream."""
     return stream.name == os.devnull
 
 
-def drop(fd: int) -> None:
-    """Nothing can be written there: what still is, is for nobody."""
+def discard(fd: int) -> None:
+    """Discard everything that is written to a descriptor from now on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
 
 
