@@ -216,8 +216,8 @@ def test_the_owners_key_is_sent_to_this_machine_only(tmp_path, monkeypatch):
     (tmp_path / "admin.key").write_text("jct_a_secret\n")
     monkeypatch.delenv("JUNCTION_KEY", raising=False)
     given = {"key": None, "data_dir": str(tmp_path)}
-    here = Remote.of(SimpleNamespace(url="http://127.0.0.1:1", **given))
-    there = Remote.of(SimpleNamespace(url="http://far.example:1", **given))
+    here = Remote.from_options(SimpleNamespace(url="http://127.0.0.1:1", **given))
+    there = Remote.from_options(SimpleNamespace(url="http://far.example:1", **given))
     assert here._headers == {"authorization": "Bearer jct_a_secret"}
     assert there._headers == {}
 

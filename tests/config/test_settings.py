@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_junction.config.settings import DEFAULTS, Settings, layered
+from mcp_junction.config.settings import DEFAULTS, Settings, merge_settings
 
 VALUES = {
     "name": ("file", "environment", "line"),
@@ -21,11 +21,11 @@ def as_text(value: object) -> str:
 def test_each_layer_covers_the_one_below(name):
     file, environment, line = VALUES[name]
     variable = {f"JUNCTION_{name.upper()}": as_text(environment)}
-    assert layered({}, {}, {}) == (DEFAULTS, [])
-    assert getattr(layered({name: file}, {}, {})[0], name) == file
-    assert getattr(layered({name: file}, variable, {})[0], name) == environment
-    assert getattr(layered({name: file}, variable, {name: line})[0], name) == line
-    assert getattr(layered({name: file}, variable, {name: None})[0], name) == environment
+    assert merge_settings({}, {}, {}) == (DEFAULTS, [])
+    assert getattr(merge_settings({name: file}, {}, {})[0], name) == file
+    assert getattr(merge_settings({name: file}, variable, {})[0], name) == environment
+    assert getattr(merge_settings({name: file}, variable, {name: line})[0], name) == line
+    assert getattr(merge_settings({name: file}, variable, {name: None})[0], name) == environment
 
 
 def test_the_defaults_are_those_of_the_contract():
@@ -40,12 +40,12 @@ def test_the_defaults_are_those_of_the_contract():
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "True"])
 def test_a_flag_in_the_environment_may_be_written_in_many_ways(text):
-    assert layered({}, {"JUNCTION_RESTART": text}, {})[0].restart is True
+    assert merge_settings({}, {"JUNCTION_RESTART": text}, {})[0].restart is True
 
 
 @pytest.mark.parametrize("text", ["0", "false", "No"])
 def test_a_flag_in_the_environment_may_be_taken_back(text):
-    assert layered({"restart": True}, {"JUNCTION_RESTART": text}, {})[0].restart is False
+    assert merge_settings({"restart": True}, {"JUNCTION_RESTART": text}, {})[0].restart is False
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_flag_in_the_environment_may_be_taken_back(text):
     ],
 )
 def test_a_wrong_setting_in_the_file_is_reported_there(name, value):
-    settings, (problem,) = layered({name: value}, {}, {})
+    settings, (problem,) = merge_settings({name: value}, {}, {})
     assert problem.path == f"$.junction.{name}"
     assert settings == DEFAULTS
 
@@ -74,7 +74,7 @@ def test_a_wrong_setting_in_the_file_is_reported_there(name, value):
     [("page_size", "many"), ("page_size", "-1"), ("restart", "maybe"), ("prefix", "sometimes")],
 )
 def test_a_wrong_setting_in_the_environment_is_reported_there(name, text):
-    _, (problem,) = layered({}, {f"JUNCTION_{name.upper()}": text}, {})
+    _, (problem,) = merge_settings({}, {f"JUNCTION_{name.upper()}": text}, {})
     assert problem.path == f"environment JUNCTION_{name.upper()}"
     assert text not in problem.message or name == "prefix"
 
@@ -88,16 +88,16 @@ def test_settings_are_read_from_the_file_and_the_dotenv_beside_it(folder):
 @pytest.mark.parametrize("given", [["10.0.0.7", "fd00::/8"], "10.0.0.7, fd00::/8"])
 def test_proxies_are_an_array_or_words(given):
     wanted = ("10.0.0.7", "fd00::/8")
-    assert layered({"trusted_proxies": given}, {}, {})[0].trusted_proxies == wanted
+    assert merge_settings({"trusted_proxies": given}, {}, {})[0].trusted_proxies == wanted
     words = "10.0.0.7 fd00::/8"
     environ = {"JUNCTION_TRUSTED_PROXIES": words}
-    assert layered({}, environ, {})[0].trusted_proxies == wanted
-    assert layered({}, {}, {"trusted_proxies": words})[0].trusted_proxies == wanted
-    assert layered({}, environ, {"trusted_proxies": "::1"})[0].trusted_proxies == ("::1",)
+    assert merge_settings({}, environ, {})[0].trusted_proxies == wanted
+    assert merge_settings({}, {}, {"trusted_proxies": words})[0].trusted_proxies == wanted
+    assert merge_settings({}, environ, {"trusted_proxies": "::1"})[0].trusted_proxies == ("::1",)
 
 
 @pytest.mark.parametrize("given", ["proxy.example", "10.0.0.0/64", ["*"], [7], {}, None, True, 7])
 def test_a_proxy_is_an_address_or_a_network(given):
-    settings, (problem,) = layered({"trusted_proxies": given}, {}, {})
+    settings, (problem,) = merge_settings({"trusted_proxies": given}, {}, {})
     assert problem.path == "$.junction.trusted_proxies"
     assert settings == DEFAULTS

@@ -9,7 +9,7 @@ from typing import Any
 from tests.http.origin import BOUND, Handler, Origin, Visit
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.settings import GENEROUS, Limits
+from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import DEFAULT_LIMIT
@@ -114,7 +114,7 @@ async def failure(link_or_flight: Any) -> dict[str, Any]:
 
 
 def definition(
-    url: str, transport: str = "http", limits: Limits = GENEROUS, **headers: str
+    url: str, transport: str = "http", limits: Limits = DEFAULT_LIMITS, **headers: str
 ) -> ServerDefinition:
     return ServerDefinition("far", transport, url=url, headers=headers, limits=limits)
 
@@ -169,7 +169,7 @@ async def linked(calls: Handler, **how: Any) -> AsyncIterator[tuple[Origin, Http
 
 @asynccontextmanager
 async def sse_link(
-    origin: Origin, ears: Ears | None = None, limits: Limits = GENEROUS
+    origin: Origin, ears: Ears | None = None, limits: Limits = DEFAULT_LIMITS
 ) -> AsyncIterator[SseLink]:
     link = SseLink(definition(origin.url, "sse", limits), ears or Ears(), DEFAULT_LIMIT)
     try:

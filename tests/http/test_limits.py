@@ -10,7 +10,7 @@ from tests.http.origin import Origin, Visit
 from tests.http.test_sse_link import Older
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.settings import GENEROUS, Limits, Settings, limits_of
+from mcp_junction.config.settings import DEFAULT_LIMITS, Limits, Settings, limits_of
 from mcp_junction.upstream.stdio import StdioLink
 from mcp_junction.upstream.warden import Warden
 
@@ -102,9 +102,9 @@ async def test_bytes_that_wait_for_a_connection(monkeypatch):
 
 def test_a_servers_own_limits_come_before_those_of_all():
     settings = Settings(max_calls_per_server=5, max_queue_per_server=0)
-    assert limits_of(settings) == Limits(5, sys.maxsize, GENEROUS.bytes)
+    assert limits_of(settings) == Limits(5, sys.maxsize, DEFAULT_LIMITS.bytes)
     assert limits_of(settings, calls=7, bytes=0) == Limits(7, sys.maxsize, sys.maxsize)
-    assert limits_of(Settings()) == GENEROUS
+    assert limits_of(Settings()) == DEFAULT_LIMITS
 
 
 @pytest.mark.parametrize("wrong", [5, {"calls": "5"}, {"calls": -1}, {"cars": 1}, {"calls": True}])

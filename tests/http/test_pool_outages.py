@@ -8,7 +8,7 @@ from itertools import chain, repeat
 from tests.http.origin import Origin
 from tests.http.test_pool import Doors, plainly, send, visits
 
-from mcp_junction.config.urls import Place
+from mcp_junction.config.urls import UrlTarget
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http import pool as pools
 from mcp_junction.upstream.http.connection import Connection, parse_target
@@ -26,7 +26,7 @@ class Scripted(Dialer):
         self.attempts = 0
         self._script: Iterator[str] = chain(script, repeat(then))
 
-    async def dial(self, place: Place, make: MakeConnection) -> Connection:
+    async def dial(self, place: UrlTarget, make: MakeConnection) -> Connection:
         self.attempts += 1
         how = next(self._script)
         for _ in range(3):

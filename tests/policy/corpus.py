@@ -8,7 +8,7 @@ import ipaddress
 import re
 from itertools import product
 
-from mcp_junction.config.urls import Place
+from mcp_junction.config.urls import UrlTarget
 
 V4 = [
     "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200",
@@ -112,6 +112,6 @@ class World:
             return [str(ipaddress.IPv4Address(whole & 0xFFFFFFFF))]
         raise OSError("no such name")
 
-    async def connect(self, make: object, address: str, place: Place) -> object:
+    async def connect(self, make: object, address: str, place: UrlTarget) -> object:
         self.reached.append(address)
         raise ConnectionRefusedError("nothing is there")

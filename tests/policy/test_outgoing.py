@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.policy.corpus import V4, V6, World, spellings, urls
 
-from mcp_junction.config.urls import literal, read_url
+from mcp_junction.config.urls import parse_address, parse_url
 from mcp_junction.errors import RefusedError
 from mcp_junction.policy.outgoing import (
     STRICT,
@@ -21,8 +21,8 @@ from mcp_junction.policy.outgoing import (
 )
 from mcp_junction.upstream.http.dialer import Dialer
 
-HTTPS = read_url("https://ok.test/mcp")
-HTTP = read_url("http://ok.test/mcp")
+HTTPS = parse_url("https://ok.test/mcp")
+HTTP = parse_url("http://ok.test/mcp")
 ANYTHING = Permissions(allow_private=True, allow_http=True)
 
 
@@ -116,16 +116,16 @@ def test_of_several_addresses_only_the_good_ones_are_left():
 @pytest.mark.parametrize("host", [*spellings("127.0.0.1"), *spellings("93.184.215.14")])
 def test_an_address_has_one_spelling(host):
     with pytest.raises(ValueError, match="four decimal numbers"):
-        read_url(f"https://{host}/")
+        parse_url(f"https://{host}/")
 
 
 @given(st.text("0123456789abcdefxX.", min_size=1, max_size=20))
 def test_no_name_is_an_address_to_someone_else(host):
     try:
-        place = read_url(f"https://{host}/")
+        place = parse_url(f"https://{host}/")
     except ValueError:
         return
-    if literal(place.host) is None:
+    if parse_address(place.host) is None:
         with pytest.raises(OSError, match="illegal IP"):
             socket.inet_aton(place.host)
 
@@ -154,7 +154,7 @@ def test_every_address_has_a_verdict_and_wrapping_opens_nothing(number):
     ],
 )
 def test_ordinary_urls_are_read(url, authority):
-    assert read_url(url).authority == authority
+    assert parse_url(url).authority == authority
 
 
 def test_no_reason_quotes_the_url():
@@ -181,7 +181,7 @@ def test_nothing_is_said_against_an_ordinary_url(url):
 async def test_no_url_of_the_corpus_is_connected_to(url):
     world = World()
     with pytest.raises((ValueError, OSError, RefusedError)):
-        await Dialer(STRICT, world.resolve, world.connect).dial(read_url(url), lambda: None)
+        await Dialer(STRICT, world.resolve, world.connect).dial(parse_url(url), lambda: None)
     assert world.reached == []
 
 

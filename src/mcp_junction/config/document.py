@@ -1,7 +1,7 @@
-"""JSON with comments and trailing commas to plain values, with every fault located.
+"""Parses JSON with comments and trailing commas, and locates every fault.
 
-Not a validator: it knows objects and arrays, not servers. A member that stands twice in one object
-is found here, because a dict could no longer tell.
+Not a validator: it knows objects and arrays, not servers. A key that occurs twice in one object is
+reported here, because a dict has only one of them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
-# A string, a comment, or a comma with nothing but white space and comments before the bracket. What
-# is skipped is never tried again in another way: a row of slashes could be split in many. Python up
-# to 3.11.4 matches a possessive group wrongly if it can backtrack inside: no part of one can, here.
+# A string, a comment, or a trailing comma. Possessive, so that no text takes exponential time.
+# Python up to 3.11.4 matches a possessive group wrongly if it can backtrack inside: none here can.
 _COMMENT = r"//[^\n]*+|/\*[^*]*+\*++(?:[^/*][^*]*+\*++)*+/"
 _PIECES = re.compile(rf'"(?:[^"\\\n]|\\.)*+"|{_COMMENT}|,(?=(?:\s|{_COMMENT})*+[\]}}])', re.DOTALL)
 _NOT_BREAK = re.compile(r"[^\n]")
@@ -23,18 +22,20 @@ _BARE_KEY = re.compile(r"[A-Za-z_$][\w$-]*\Z")
 
 
 class _Object(dict[str, Any]):
-    """An object that remembers what stood in it under a name that came again."""
+    """An object that also has the earlier members whose key occurs again."""
 
     earlier: tuple[tuple[str, Any], ...] = ()
 
 
 def parse(text: str, source: str) -> tuple[Any, list[Problem]]:
-    """The value of a JSON text with comments, and the keys in it that stand twice.
+    """Parse a JSON text with comments; return its value, and a problem for each repeated key.
 
-    Raises ConfigError with line and column for what is no JSON.
+    Raises ConfigError with line and column for a text that is not JSON.
     """
     try:
-        value = json.loads(_plain(text), object_pairs_hook=_object, parse_constant=_refuse)
+        value = json.loads(
+            _blank_comments(text), object_pairs_hook=_make_object, parse_constant=_refuse
+        )
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         problem = Problem(ProblemCode.INVALID_JSON, "$", f"{where}: {error.msg}")
@@ -46,27 +47,27 @@ def parse(text: str, source: str) -> tuple[Any, list[Problem]]:
         raise ConfigError(source, [problem]) from None
     repeated = [
         Problem(ProblemCode.INVALID_SCHEMA, path, "this key stands twice; remove one of them")
-        for path in dict.fromkeys(_repeated(value, "$"))
+        for path in dict.fromkeys(_find_repeated(value, "$"))
     ]
     return value, repeated
 
 
 def members(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The members of an object, also those that another of the same name has replaced."""
+    """Iterate over the members of an object, repeated keys included."""
     if isinstance(value, _Object):
         yield from value.earlier
     yield from value.items()
 
 
 def child_path(path: str, key: str | int) -> str:
-    """The JSON path of a member or an element."""
+    """Make the JSON path of a member or an element."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if _BARE_KEY.match(key) else f"{path}[{json.dumps(key)}]"
 
 
-def _plain(text: str) -> str:
-    """The text with comments and trailing commas blanked out, every position kept."""
+def _blank_comments(text: str) -> str:
+    """Replace comments and trailing commas by spaces, so that positions stay the same."""
 
     def blank(piece: re.Match[str]) -> str:
         found = piece[0]
@@ -75,7 +76,7 @@ def _plain(text: str) -> str:
     return _PIECES.sub(blank, text.removeprefix("\ufeff"))
 
 
-def _object(pairs: list[tuple[str, Any]]) -> _Object:
+def _make_object(pairs: list[tuple[str, Any]]) -> _Object:
     value = _Object(pairs)
     if len(value) != len(pairs):
         last = {key: number for number, (key, _) in enumerate(pairs)}
@@ -87,13 +88,13 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _repeated(value: Any, path: str) -> list[str]:
+def _find_repeated(value: Any, path: str) -> list[str]:
     found: list[str] = []
     if isinstance(value, _Object):
         found += [child_path(path, key) for key, _ in value.earlier]
         for key, member in members(value):
-            found += _repeated(member, child_path(path, key))
+            found += _find_repeated(member, child_path(path, key))
     elif isinstance(value, list):
         for index, element in enumerate(value):
-            found += _repeated(element, child_path(path, index))
+            found += _find_repeated(element, child_path(path, index))
     return found

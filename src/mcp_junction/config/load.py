@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mcp_junction.config import client_keys
 from mcp_junction.config.document import child_path, members, parse
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
-from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, layered
+from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, merge_settings
 from mcp_junction.config.variables import read_dotenv
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
@@ -69,7 +69,7 @@ def without_file(
     entries: Mapping[str, Any] | None = None,
 ) -> Config:
     """The config of a service that has no file; ``entries`` are as in one. Raises ConfigError."""
-    settings, problems = layered({}, environ, options)
+    settings, problems = merge_settings({}, environ, options)
     document = {"mcpServers": dict(entries or {})}
     servers, _, found = _servers(document, None, environ, settings, lenient=False, path="")
     problems += found
@@ -96,7 +96,7 @@ def load(
     if not isinstance(own, dict):
         problems.append(_wrong("$.junction", "must be an object"))
         own = {}
-    settings, found = layered(own, variables, options)
+    settings, found = merge_settings(own, variables, options)
     problems += found
     servers, disabled, found = _servers(
         document, own.get("servers"), variables, settings, lenient=lenient, path=path

@@ -21,8 +21,8 @@ import msgspec
 from mcp_junction.config.document import child_path
 from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import DEFAULTS, Settings, limits_of
-from mcp_junction.config.urls import lowered, read_url
-from mcp_junction.config.variables import expand, is_own_variable, not_set, references
+from mcp_junction.config.urls import check_headers, parse_url
+from mcp_junction.config.variables import describe_missing, expand, find_references, is_own_variable
 from mcp_junction.errors import Problem, ProblemCode
 
 TRANSPORTS: Final = ("STDIO", "SSE", "HTTP")
@@ -144,7 +144,8 @@ def definition_of(
     def filled(text: str, path: str) -> str:
         found, names = expand(text, variables, used)
         missing.extend(
-            Problem(ProblemCode.MISSING_ENV_VAR, path, not_set(name), name) for name in names
+            Problem(ProblemCode.MISSING_ENV_VAR, path, describe_missing(name), name)
+            for name in names
         )
         return found
 
@@ -239,7 +240,7 @@ class _Checked:
                 self._url(url, f"$.connection_config.{name}")
         for name, value in config.headers.items():
             try:
-                lowered({name: "" if "$" in value else value})
+                check_headers({name: "" if "$" in value else value})
             except ValueError:
                 path = child_path("$.connection_config.headers", name)
                 self._wrong(path, "is Junction's own to set, or cannot be sent")
@@ -255,7 +256,7 @@ class _Checked:
         if url.startswith("$") and not filled:
             return  # what it is will be seen when it is replaced
         try:
-            read_url(url if filled else _supposed(url))
+            parse_url(url if filled else _supposed(url))
         except ValueError as error:
             self._wrong(path, str(error))
 
@@ -266,7 +267,7 @@ class _Checked:
             self._wrong(path, "must not contain control characters or invisible ones")
         if len(text) > _LONG:
             self._wrong(path, f"is longer than {_LONG} characters")
-        if any(map(is_own_variable, references(text))):
+        if any(map(is_own_variable, find_references(text))):
             words = "must not use Junction's own variables, PGPASSWORD among them"
             self._wrong(path, f"{words}; use one of another name")
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from mcp_junction.config import client_keys
 from mcp_junction.config.document import child_path
 from mcp_junction.config.selection import ToolSelection, read_selection
-from mcp_junction.config.settings import GENEROUS, Limits, Settings, is_writable, limits_of
-from mcp_junction.config.variables import expand, not_set, read_dotenv
+from mcp_junction.config.settings import DEFAULT_LIMITS, Limits, Settings, is_writable, limits_of
+from mcp_junction.config.variables import describe_missing, expand, read_dotenv
 from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
@@ -83,7 +83,7 @@ class ServerDefinition(NamedTuple):
     allow_private: bool = False
     allow_http: bool = False
     pin: str = OPTIONS["pin"].default
-    limits: Limits = GENEROUS
+    limits: Limits = DEFAULT_LIMITS
     variables: Mapping[str, str] = {}
     """The variables that it was expanded with: what they hold may be a secret."""
     id: str = ""
@@ -223,15 +223,15 @@ class EntryReader:
 
     def _remote(self, entry: dict[str, Any]) -> dict[str, Any]:
         # Imported where they are used: most configs have no remote server.
-        from mcp_junction.config.urls import Unclear, header_fault, read_url
+        from mcp_junction.config.urls import AmbiguousUrl, header_fault, parse_url
 
         before = len(self.problems)
         key = client_keys.url_key(entry)
         url = self._text(entry, key, needed="give the address of the server")
         if len(self.problems) == before:
             try:
-                read_url(url)
-            except Unclear:
+                parse_url(url)
+            except AmbiguousUrl:
                 pass  # other programs take it: only this server will not be connected to
             except ValueError as error:
                 self._wrong(child_path(self.path, key), str(error))
@@ -276,7 +276,7 @@ class EntryReader:
             return ""
         text, missing = expand(value, self.variables, self._used)
         for name in missing:
-            problem = Problem(ProblemCode.MISSING_ENV_VAR, path, not_set(name), name)
+            problem = Problem(ProblemCode.MISSING_ENV_VAR, path, describe_missing(name), name)
             self.problems.append(problem)
         if "\0" in text or not is_writable(text, "surrogateescape"):
             self._wrong(path, "must not contain a NUL character or half a surrogate pair")
@@ -332,7 +332,7 @@ class EntryReader:
         ):
             words = f"must be an object of whole numbers: {', '.join(known)}"
             self._wrong(child_path(options.path, "limits"), words)
-            return GENEROUS
+            return DEFAULT_LIMITS
         return limits_of(settings, **values)
 
     def _tools(self, options: Options, entry: dict[str, Any]) -> ToolSelection | None:

@@ -1,10 +1,7 @@
-"""Limits: how much one server, and one principal, may use at once.
+"""Settings of the process: command line > environment > ``"junction"`` in the file > default.
 
-They are compared on every call, so they are plain numbers: no limit is a very large one.
-
-How Junction itself behaves: command line > environment > ``"junction"`` in the file > default.
-
-Static for the life of the process; what can change at run time is not here.
+Limits and Quota are the parts that are compared on every call: plain numbers, where no limit is a
+very large one. Settings do not change while the process runs.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ class Limits(NamedTuple):
     """Bytes of requests that it has not taken yet."""
 
 
-GENEROUS: Final = Limits()
+DEFAULT_LIMITS: Final = Limits()
 
 
 class Quota(NamedTuple):
@@ -49,7 +46,7 @@ UNLIMITED: Final = Quota()
 
 
 def quota_of(settings: Settings) -> Quota:
-    """The quota of every principal of a service; 0 is no limit."""
+    """Make the quota of each principal; a setting of 0 is no limit."""
     chosen = (
         settings.max_sessions_per_principal,
         settings.max_streams_per_principal,
@@ -61,7 +58,7 @@ def quota_of(settings: Settings) -> Quota:
 
 
 def limits_of(settings: Settings, **own: int) -> Limits:
-    """The limits of a server: its own, or those of all; 0 is no limit."""
+    """Make the limits of a server: its own, or the settings; 0 is no limit."""
     chosen = {
         "calls": settings.max_calls_per_server,
         "queue": settings.max_queue_per_server,
@@ -72,16 +69,16 @@ def limits_of(settings: Settings, **own: int) -> Limits:
 
 
 PREFIX_MODES = ("always", "auto", "never")
-SEED_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
-"""Settings whose variable had its name before Junction had one."""
+VARIABLE_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
+"""Settings whose environment variable is not ``JUNCTION_`` and their name."""
 NAMINGS = ("canonical", "strict")
 ALL, SEARCH = "all", "search"
 EXPOSURES = (ALL, SEARCH)
-"""What is listed to clients: all tools, or the three to search, look at and call them with."""
+"""What is listed to clients: all tools, or the three that search, describe and call them."""
 AUDIT_MODES = ("normal", "strict", "off")
 OFFLINE, OFF = "offline", "off"
 CLASSIFIERS = (OFFLINE, OFF)
-"""What finds the skills of tools, if anything does."""
+"""Whether tools are classified by skills."""
 _CHOICES = {
     "prefix": PREFIX_MODES,
     "names": NAMINGS,
@@ -90,8 +87,7 @@ _CHOICES = {
     "classifier": CLASSIFIERS,
 }
 
-_SHOWN = ("name", "version", "separator")
-"""What clients are shown."""
+_SENT_TO_CLIENTS = ("name", "version", "separator")
 
 
 class Settings(NamedTuple):
@@ -141,20 +137,20 @@ class Settings(NamedTuple):
     watch_config: bool = True
 
 
-def layered(
+def merge_settings(
     file: Mapping[str, Any], environ: Mapping[str, str], options: Mapping[str, Any]
 ) -> tuple[Settings, list[Problem]]:
-    """The settings from all three layers, and what is wrong in them."""
+    """Merge the settings of all three layers; return them, and the problems found."""
     problems: list[Problem] = []
     chosen: dict[str, Any] = {}
     for field in Settings._fields:
-        variable = SEED_NAMES.get(field, f"JUNCTION_{field.upper()}")
+        variable = VARIABLE_NAMES.get(field, f"JUNCTION_{field.upper()}")
         default = getattr(DEFAULTS, field)
         if field in file:
             place = f"$.junction.{field}"
             _take(chosen, problems, field, place, file[field], default)
         if variable in environ:
-            value = _from_text(environ[variable], default)
+            value = _parse_text(environ[variable], default)
             _take(chosen, problems, field, f"environment {variable}", value, default)
         if options.get(field) is not None:
             place = f"--{field.replace('_', '-')}"
@@ -185,14 +181,14 @@ def _take(
         problems.append(_problem(place, f"must be {words[kind]}"))
     elif name in _CHOICES and value not in _CHOICES[name]:
         problems.append(_problem(place, f"must be one of {', '.join(_CHOICES[name])}"))
-    elif name in _SHOWN and (fault := _shown_fault(name, value)):
+    elif name in _SENT_TO_CLIENTS and (fault := _text_fault(name, value)):
         problems.append(_problem(place, fault))
     else:
         chosen[name] = value
 
 
 def is_writable(text: str, errors: str = "strict") -> bool:
-    """Whether a text can be written as UTF-8: what the system gave us may hold other bytes."""
+    """Whether a text can be encoded as UTF-8: one from the environment may hold other bytes."""
     try:
         text.encode("utf-8", errors)
     except UnicodeEncodeError:
@@ -200,8 +196,8 @@ def is_writable(text: str, errors: str = "strict") -> bool:
     return True
 
 
-def _shown_fault(name: str, value: str) -> str | None:
-    """What keeps a text from being sent to clients."""
+def _text_fault(name: str, value: str) -> str | None:
+    """Return why a text cannot be sent to clients, if so."""
     if not is_writable(value):
         return "must be text in UTF-8"
     if name == "separator" and not value:
@@ -212,8 +208,8 @@ def _shown_fault(name: str, value: str) -> str | None:
 def _take_networks(
     chosen: dict[str, Any], problems: list[Problem], name: str, place: str, value: Any
 ) -> None:
-    """Addresses and networks: an array, or words in one string."""
-    # Imported where it is used: few have proxies.
+    """Check addresses and networks: an array, or words in one string."""
+    # Imported late: few settings have proxies.
     from ipaddress import ip_network
 
     words = value.replace(",", " ").split() if isinstance(value, str) else value
@@ -229,7 +225,7 @@ def _take_networks(
         chosen[name] = tuple(words)
 
 
-def _from_text(text: str, default: Any) -> Any:
+def _parse_text(text: str, default: Any) -> Any:
     if isinstance(default, bool):
         return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
             text.lower(), text

@@ -1,4 +1,4 @@
-"""Outgoing URLs and their headers, parsed strictly: every reader sees the same place."""
+"""Parses outgoing URLs and checks headers strictly, so that no two parsers see another target."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-_OURS = {
+_RESERVED = {
     "host", "content-length", "transfer-encoding", "connection", "content-type", "accept",
     "mcp-session-id", "mcp-protocol-version", "last-event-id",
 }  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-def lowered(headers: Mapping[str, str]) -> dict[str, str]:
-    """Lower-case names. Raises ValueError for what cannot be a header, or is ours to set."""
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Lower-case the names of headers. Raises ValueError for one that is invalid or reserved."""
     found: dict[str, str] = {}
     for name, value in headers.items():
         key = name.lower().strip()
-        fault = "is set by Junction itself; remove it" if key in _OURS else header_fault(key, value)
+        fault = (
+            "is set by Junction itself; remove it" if key in _RESERVED else header_fault(key, value)
+        )
         if fault is not None:
             raise ValueError(f"the header {name!r} {fault}")
         found[key] = value
@@ -28,7 +30,7 @@ def lowered(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def header_fault(name: str, value: str) -> str | None:
-    """Why a header cannot be sent, without its value: it may be a secret."""
+    """Return why a header cannot be sent, without its value: it may be a secret."""
     if not _NAME.fullmatch(name.strip()):
         return "has a name that cannot be sent: letters, digits and '-' can"
     if not value.isprintable() or max(value, default="") > "\xff":
@@ -42,12 +44,12 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
 
 
-class Unclear(ValueError):
-    """A url that others may read in another way than we do."""
+class AmbiguousUrl(ValueError):
+    """A url that other parsers may read differently."""
 
 
-class Place(NamedTuple):
-    """Where a url points."""
+class UrlTarget(NamedTuple):
+    """The host, port and path of a url."""
 
     host: str
     port: int
@@ -64,14 +66,16 @@ class Place(NamedTuple):
         return self.host, self.port, self.tls
 
 
-def read_url(url: str) -> Place:
-    """Raises ValueError that says what is wrong, without quoting the url: it may hold a secret."""
+def parse_url(url: str) -> UrlTarget:
+    """Parse a url. Raises ValueError, which does not quote the url: it may hold a secret."""
     if len(url) > MAX_LENGTH:
         raise ValueError("the url is too long")
     if any(char <= " " for char in url):
         raise ValueError("the url holds white space; percent-encode it")
     if not url.isascii() or "\x7f" in url:
-        raise Unclear("the url holds characters that must be percent-encoded, or xn-- in a host")
+        raise AmbiguousUrl(
+            "the url holds characters that must be percent-encoded, or xn-- in a host"
+        )
     if "\\" in url:
         raise ValueError("the url holds a backslash")
     try:
@@ -82,16 +86,16 @@ def read_url(url: str) -> Place:
     if parts.scheme not in ("http", "https") or not host or not parts.netloc:
         raise ValueError("the url must begin with http:// or https:// and name a host")
     if "@" in parts.netloc:
-        raise Unclear("the url holds a user name or password; put credentials into headers")
+        raise AmbiguousUrl("the url holds a user name or password; put credentials into headers")
     tls = parts.scheme == "https"
     path = parts.path or "/"
     if parts.query:
         path = f"{path}?{parts.query}"
-    return Place(_host(host, parts), _port(parts, tls), path, tls)
+    return UrlTarget(_host(host, parts), _port(parts, tls), path, tls)
 
 
-def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a host is, when it is not a name."""
+def parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parse a host as an IP address; None when it is a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -109,9 +113,9 @@ def _port(parts: SplitResult, tls: bool) -> int:
 
 
 def _host(host: str, parts: SplitResult) -> str:
-    """The host as it is looked up. Raises ValueError for all but the plain spellings."""
+    """Check a host. Raises ValueError for all but plain names and addresses."""
     if "[" in parts.netloc:
-        address = literal(host)
+        address = parse_address(host)
         if not isinstance(address, ipaddress.IPv6Address) or address.scope_id is not None:
             raise ValueError("the url names an IPv6 address that makes no sense")
         return str(address)
@@ -119,7 +123,7 @@ def _host(host: str, parts: SplitResult) -> str:
         raise ValueError("the url percent-encodes its host")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1] or labels[-2 if len(labels) > 1 else -1]):
-        if not _QUAD.fullmatch(host) or literal(host) is None:
+        if not _QUAD.fullmatch(host) or parse_address(host) is None:
             raise ValueError("the url's address must be four decimal numbers, like 192.0.2.1")
         return host
     name = labels[:-1] if not labels[-1] else labels  # one dot at the end is the root's

@@ -1,4 +1,4 @@
-"""Variables: which of the environment's are ours or secret, and their expansion in config strings.
+"""Environment variables: which are secret or our own, and their expansion in config strings.
 
 ``$VAR``, ``${VAR}``, ``${VAR:-default}``, ``${env:VAR}``; ``$$`` is a dollar sign.
 """
@@ -30,7 +30,7 @@ _PASSWORD = re.compile(r"://[^/?#\s]*:[^/?#\s]*@")
 
 
 def is_common_variable(name: str) -> bool:
-    """Whether every process has this variable: it is passed on to servers, and is no secret."""
+    """Whether every process has this variable: it is passed to servers, and is not secret."""
     return name.upper() in _COMMON or name.startswith("LC_")
 
 
@@ -45,7 +45,7 @@ def is_own_variable(name: str) -> bool:
 
 
 def without_own(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a registered server may be given."""
+    """Return the variables without Junction's own, for a registered server."""
     return {name: value for name, value in variables.items() if not is_own_variable(name)}
 
 
@@ -59,9 +59,9 @@ _QUOTED = re.compile(r"""(["'])(.*?)\1(?:\s+#.*)?""")
 def expand(
     text: str, variables: Mapping[str, str], used: dict[str, str] | None = None
 ) -> tuple[str, list[str]]:
-    """The expanded text, and the names of the variables that are not set.
+    """Expand variables in a text; return it, and the names of the variables that are not set.
 
-    ``used`` is told which variables were set, and to what.
+    The variables that were expanded are added to ``used``.
     """
     missing: list[str] = []
 
@@ -82,8 +82,8 @@ def expand(
     return _REFERENCE.sub(value, text), missing
 
 
-def references(text: str) -> list[str]:
-    """The names of the variables that a text refers to."""
+def find_references(text: str) -> list[str]:
+    """Return the names of the variables that a text refers to."""
     found = (one for one in _REFERENCE.finditer(text) if one[0] != "$$")
     return [_parse_reference(reference)[0] for reference in found]
 
@@ -100,8 +100,8 @@ def without_references(text: str, names: Collection[str] | None = None) -> str:
     return _REFERENCE.sub(rest, text)
 
 
-def not_set(name: str) -> str:
-    """What is wrong with a reference that ``expand`` found missing."""
+def describe_missing(name: str) -> str:
+    """Describe why a reference that ``expand`` returned as missing is not set."""
     if not name:
         return "${} names no environment variable; a dollar sign itself is written $$"
     if name.startswith("input:"):
@@ -110,16 +110,16 @@ def not_set(name: str) -> str:
 
 
 def _parse_reference(reference: re.Match[str]) -> tuple[str, str | None]:
-    """The variable that a reference names, and its default if it has one."""
+    """Return the variable that a reference names, and its default if it has one."""
     inside = reference["braced"] or reference["plain"] or ""
     name, has_default, default = inside.partition(":-")
     return name.removeprefix("env:"), default if has_default else None
 
 
 def read_dotenv(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The assignments of a ``.env`` file; an absent file has none."""
+    """Read the assignments of a ``.env`` file; a missing file has none."""
     try:
-        # What is not UTF-8 is kept as the environment itself keeps it.
+        # Bytes that are not UTF-8 are kept as os.environ keeps them.
         with open(path, "rb") as file:
             lines = file.read().decode("utf-8-sig", "surrogateescape").splitlines()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -131,11 +131,11 @@ def read_dotenv(path: str | os.PathLike[str]) -> dict[str, str]:
     for line in lines:
         assignment = _ASSIGNMENT.match(line)
         if assignment and not line.lstrip().startswith("#"):
-            found[assignment["name"]] = _unquoted(assignment["value"])
+            found[assignment["name"]] = _unquote(assignment["value"])
     return found
 
 
-def _unquoted(value: str) -> str:
-    """A value without its quotes, and without the comment behind it."""
+def _unquote(value: str) -> str:
+    """Remove the quotes of a value, and the comment after it."""
     quoted = _QUOTED.fullmatch(value)
     return quoted[2] if quoted else re.split(r"\s+#", value, maxsplit=1)[0]

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.config.urls import Place, literal, read_url
+from mcp_junction.config.urls import UrlTarget, parse_address, parse_url
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -151,7 +151,7 @@ def classify_address(address: Address) -> AddressClass:
     return found or _PUBLIC
 
 
-def address_refusal(place: Place, address: Address, permissions: Permissions) -> str | None:
+def address_refusal(place: UrlTarget, address: Address, permissions: Permissions) -> str | None:
     """Say why an address of a place may not be connected to; None when it may."""
     judged = classify_address(address)
     if judged.reach is Reach.NEVER:
@@ -164,7 +164,7 @@ def address_refusal(place: Place, address: Address, permissions: Permissions) ->
 
 
 def filter_addresses(
-    place: Place, addresses: Iterable[str], permissions: Permissions
+    place: UrlTarget, addresses: Iterable[str], permissions: Permissions
 ) -> tuple[list[str], str]:
     """Keep the addresses that may be connected to; and, when there is none, say why."""
     permitted: list[str] = []
@@ -187,10 +187,10 @@ def url_refusal(url: str, permissions: Permissions = STRICT) -> str | None:
     Every connection is checked again.
     """
     try:
-        place = read_url(url)
+        place = parse_url(url)
     except ValueError as error:
         return str(error)
-    address = literal(place.host)
+    address = parse_address(place.host)
     if address is not None:
         return address_refusal(place, address, permissions)
     is_local = place.host.removesuffix(".") == "localhost" or place.host.endswith(".localhost")

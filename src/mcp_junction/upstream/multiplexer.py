@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from mcp_junction.config.settings import GENEROUS, Limits
+from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import Frame
@@ -346,7 +346,9 @@ def _discard(frame: bytes) -> None:
 class MultiplexedLink(Link):
     """A Link over a Multiplexer; subclasses write its frames and feed it what arrives."""
 
-    def __init__(self, server: str, listener: LinkListener, limits: Limits = GENEROUS) -> None:
+    def __init__(
+        self, server: str, listener: LinkListener, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         super().__init__(server)
         self.multiplexer = Multiplexer(server, self._write, listener)
         self.users = self.multiplexer.users

@@ -12,13 +12,13 @@ from typing import Final
 
 import httptools
 
-from mcp_junction.config.urls import Place, read_url
+from mcp_junction.config.urls import UrlTarget, parse_url
 from mcp_junction.resilience.stalls import StallSweep
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 
 
-class Target(Place):
+class Target(UrlTarget):
     """A url's address and path, and how a request to it begins."""
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class Target(Place):
 
 def parse_target(url: str) -> Target:
     """Parse a url. Raises ValueError when it makes no sense."""
-    place = read_url(url)
+    place = parse_url(url)
     return Target(place.host, place.port, place.path, place.tls)
 
 

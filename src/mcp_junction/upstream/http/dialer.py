@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.urls import Place, literal
+from mcp_junction.config.urls import UrlTarget, parse_address
 from mcp_junction.errors import RefusedError
 from mcp_junction.policy.outgoing import STRICT, Permissions, filter_addresses
 from mcp_junction.upstream.http.connection import Connection, HttpExchange, parse_target
@@ -21,7 +21,7 @@ from mcp_junction.upstream.http.connection import Connection, HttpExchange, pars
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Resolves a name and a port to addresses, best first. Raises OSError."""
 MakeConnection = Callable[[], Connection]
-Connect = Callable[[MakeConnection, str, Place], Awaitable[Connection]]
+Connect = Callable[[MakeConnection, str, UrlTarget], Awaitable[Connection]]
 """Connects to one address of a place. Raises OSError."""
 
 
@@ -39,7 +39,7 @@ class Sockets:
     def __init__(self) -> None:
         self._tls: ssl.SSLContext | None = None
 
-    async def connect(self, make: MakeConnection, address: str, place: Place) -> Connection:
+    async def connect(self, make: MakeConnection, address: str, place: UrlTarget) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(
             make,
             address,
@@ -69,15 +69,15 @@ class Dialer:
         self._resolve = resolve
         self._connect = connect or Sockets().connect
 
-    async def dial(self, place: Place, make: MakeConnection) -> Connection:
+    async def dial(self, place: UrlTarget, make: MakeConnection) -> Connection:
         """Connect to ``place``. Raises OSError, or RefusedError when the rules forbid it."""
         try:
             return await self._dial(place, make)
         except (socket.gaierror, ssl.SSLCertVerificationError) as error:
             raise type(error)(error.errno, _explain(error, place.host)) from None
 
-    async def _dial(self, place: Place, make: MakeConnection) -> Connection:
-        if literal(place.host) is not None:
+    async def _dial(self, place: UrlTarget, make: MakeConnection) -> Connection:
+        if parse_address(place.host) is not None:
             found = [place.host]
         else:
             found = await self._resolve(place.host, place.port)

@@ -11,7 +11,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from mcp_junction.config.settings import GENEROUS, Limits
+from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
 from mcp_junction.errors import RefusedError
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
@@ -36,7 +36,7 @@ class Pool:
         where: Target,
         tasks: TaskScope,
         dialer: Dialer | None = None,
-        limits: Limits = GENEROUS,
+        limits: Limits = DEFAULT_LIMITS,
         stalls: StallSweep | None = None,
     ) -> None:
         self._where = where

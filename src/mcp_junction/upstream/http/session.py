@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.urls import lowered
+from mcp_junction.config.urls import check_headers
 from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.versions import HANDSHAKE
 from mcp_junction.redaction.texts import redact_line
@@ -51,7 +51,7 @@ class HttpSession(MultiplexedLink):
         where = parse_target(definition.url)
         dialer = dialer or dialer_for(definition)
         self.pool = Pool(where, self.tasks, dialer, self._limits, stalls)
-        headers = {"accept": _ACCEPT, **lowered(definition.headers)}
+        headers = {"accept": _ACCEPT, **check_headers(definition.headers)}
         self._post_head = where.head("POST", {"content-type": "application/json", **headers})
         self._get_head = where.head("GET", headers)
         self._delete_head = where.head("DELETE", headers)

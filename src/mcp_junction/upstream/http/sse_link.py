@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.urls import lowered
+from mcp_junction.config.urls import check_headers
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
@@ -46,7 +46,7 @@ class SseLink(MultiplexedLink):
         super().__init__(definition.key, listener, definition.limits)
         self._tasks = TaskScope(f"link to {definition.key}")
         self._url = definition.url
-        self._headers = lowered(definition.headers)
+        self._headers = check_headers(definition.headers)
         dialer, where = dialer or dialer_for(definition), parse_target(definition.url)
         self._stream_pool = Pool(where, self._tasks, dialer)
         self._post_pool = Pool(where, self._tasks, dialer, self._limits, stalls)
