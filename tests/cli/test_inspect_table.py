@@ -15,7 +15,7 @@ async def test_a_server_that_was_not_read_whole_is_shown_with_the_reason(capsys,
     server = FakeUpstream("endless")
     server.condition.shortfall = WORDS
     server.apply_condition()
-    row = inspect._described(server, ["endless:echo"])
+    row = inspect._describe_server(server, ["endless:echo"])
     assert (row["state"], row["diagnostic"]) == ("DEGRADED", WORDS)
     inspect._print_table(without_file({}, {}, {}), [row])
     assert WORDS in capsys.readouterr().out

@@ -197,7 +197,7 @@ def test_a_client_that_goes_takes_its_calls_and_the_gateway_with_it(
         moment(client, rig)
         began = time.monotonic()
         way(client)
-        assert client.ended(20) == 0
+        assert client.wait_ended(20) == 0
         longest = max(longest, time.monotonic() - began)
         until(lambda: not rig.processes(), 10, "the servers to be gone")
         if moment in (in_the_air, just_called):
@@ -219,5 +219,5 @@ def test_at_the_end_of_its_input_what_runs_is_finished_and_answered(rig: Rig) ->
     client.close_input()
     for frame_id, nonce in asked.items():
         assert client.answer(frame_id)["result"]["structuredContent"] == {"nonce": nonce}
-    assert client.ended() == 0
+    assert client.wait_ended() == 0
     assert cancels(rig.ledger()) == {}

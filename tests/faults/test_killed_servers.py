@@ -157,7 +157,7 @@ def test_calls_that_wait_when_the_gateway_is_told_to_end_are_answered_before_it_
     until(lambda: rig.ledger().runs().total() == 1, 30, "the call to run")
     client.process.terminate()
     assert history.verdict(client.answer(hanging)) == "unknown"
-    assert client.ended() == 0
+    assert client.wait_ended() == 0
 
 
 class Killer:

@@ -55,17 +55,17 @@ def everything(rig: Rig) -> set[int]:
 
 def killed(client: LineClient) -> None:
     os.kill(client.pid, signal.SIGKILL)
-    client.ended()
+    client.wait_ended()
 
 
 def terminated(client: LineClient) -> None:
     os.kill(client.pid, signal.SIGTERM)
-    assert client.ended() == 0
+    assert client.wait_ended() == 0
 
 
 def interrupted(client: LineClient) -> None:
     os.kill(client.pid, signal.SIGINT)
-    assert client.ended() == 0
+    assert client.wait_ended() == 0
 
 
 def left_by_its_client(client: LineClient) -> None:

@@ -63,5 +63,5 @@ def test_it_ends_with_its_input_or_when_hung_up_on(client: LineClient) -> None:
     other = LineClient([sys.executable, "-c", ECHO])
     other.ask("a")
     other.hang_up()
-    other.ended()
+    other.wait_ended()
     other.kill()

@@ -36,7 +36,7 @@ def start(ledger: Ledger, tmp_path: Path) -> Iterator[Start]:
     yield start_one
     for client in clients:
         client.process.terminate()  # not killed: what it covered of itself is to be written
-        client.ended()
+        client.wait_ended()
 
 
 def test_it_opens_lists_and_records(start: Start, ledger: Ledger) -> None:
@@ -56,7 +56,7 @@ def test_it_opens_lists_and_records(start: Start, ledger: Ledger) -> None:
 def test_it_crashes_at_the_point_it_is_told(start: Start, ledger: Ledger, fault: str) -> None:
     client = start()
     asked = client.call("record", nonce="n", fault=fault)
-    assert client.ended() == CRASH_CODE
+    assert client.wait_ended() == CRASH_CODE
     assert client.answers[key(asked)] == []
     assert ledger.runs() == ({} if fault == "before_execute" else {"n": 1})
 
@@ -64,7 +64,7 @@ def test_it_crashes_at_the_point_it_is_told(start: Start, ledger: Ledger, fault:
 def test_every_call_can_be_made_to_suffer(start: Start, ledger: Ledger) -> None:
     client = start("--fault", "after_execute_before_answer")
     client.call("record", nonce="n")
-    assert client.ended() == CRASH_CODE
+    assert client.wait_ended() == CRASH_CODE
     assert ledger.runs() == {"n": 1}
 
 

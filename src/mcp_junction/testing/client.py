@@ -1,9 +1,9 @@
-"""LineClient: any program that speaks JSON-RPC in lines, spoken to without a library in between.
+"""LineClient: starts a program and exchanges raw JSON-RPC lines with it over its pipes.
 
-A thread reads; the test sends what it likes, valid or not, and waits with a bound. Everything that
-came is kept: answers by id (``1`` and ``"1"`` are two ids), the rest in order, what is no JSON as
-``garbage``, and what a less careful reader would take for two lines as ``broken``. Not an MCP
-client: it never answers anything by itself.
+A thread reads; the test sends what it likes, valid or not, and waits with a bound. Everything
+received is kept: answers by id (``1`` and ``"1"`` are two ids), other frames in order, lines that
+are not JSON as ``garbage``, and lines with a CR inside as ``broken``. Not an MCP client: it never
+answers anything by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, when it came, and how long its line was."""
+    """An answer, the time of its arrival, and the length of its line."""
 
     frame: Json
     at: float
@@ -38,7 +38,7 @@ class Answer:
 
 
 class LineClient:
-    """A program, and the client's ends of its pipes."""
+    """A running program, and the client's ends of its pipes."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LineClient:
                 stderr=errors,
                 env=None if env is None else dict(env),
             )
-        self._told_to_stop, self._stop = os.pipe()
+        self._stop_reader, self._stop = os.pipe()
         self._begun: list[bytes] = []  # of a line that has not ended
         self._reader: threading.Thread | None = None
         if reads:
@@ -86,7 +86,7 @@ class LineClient:
             self.process.stdin.flush()
 
     def request(self, method: str, params: Json | None = None, frame_id: Any = None) -> Any:
-        """Send a request without waiting; its id."""
+        """Send a request without waiting, and return its id."""
         if frame_id is None:
             frame_id = next(self._ids)
         frame = {"jsonrpc": "2.0", "id": frame_id, "method": method}
@@ -98,7 +98,7 @@ class LineClient:
         self.send(_line({"jsonrpc": "2.0", "method": method, "params": params or {}}))
 
     def call(self, tool: str, frame_id: Any = None, meta: Json | None = None, **what: Any) -> Any:
-        """Call a tool without waiting; the id of the request."""
+        """Call a tool without waiting, and return the id of the request."""
         params: Json = {"name": tool, "arguments": what}
         if meta is not None:
             params["_meta"] = meta
@@ -110,7 +110,7 @@ class LineClient:
     # -- in
 
     def answer(self, frame_id: Any, seconds: float = PATIENCE) -> Json:
-        """The first answer to a request, waited for."""
+        """Wait for the first answer to a request."""
         name = key(frame_id)
         self.wait(lambda: bool(self.answers[name]), seconds, f"an answer to {name}")
         return self.answers[name][0].frame
@@ -120,14 +120,14 @@ class LineClient:
         return self.answer(self.request(method, params), seconds)
 
     def result(self, tool: str, seconds: float = PATIENCE, **what: Any) -> Json:
-        """Call a tool that succeeds; its result."""
+        """Call a tool that must succeed, and return its result."""
         answer = self.answer(self.call(tool, **what), seconds)
         assert "result" in answer, answer
         found: Json = answer["result"]
         return found
 
     def wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait until something that came makes a condition true."""
+        """Wait until a condition is true; it is checked after every line."""
         with self._news:
             if not self._news.wait_for(lambda: condition() or self._ended, seconds):
                 raise TimeoutError(f"waited {seconds:g} s for {what}")
@@ -135,7 +135,7 @@ class LineClient:
                 raise EOFError(f"the program ended; waited for {what}")
 
     def open(self, name: str = "line-client", capabilities: Json | None = None) -> Json:
-        """The opening of the handshake era; what the program says of itself."""
+        """Do the initialize handshake, and return its result."""
         info = {"name": name, "version": "0"}
         params = {
             "protocolVersion": VERSION,
@@ -148,27 +148,27 @@ class LineClient:
         return greeting
 
     def tools(self) -> list[str]:
-        """The names of the tools, which also waits for the servers to be up."""
+        """List the names of the tools; this also waits until the servers are up."""
         listed = self.ask("tools/list", seconds=2 * PATIENCE)["result"]["tools"]
         return [tool["name"] for tool in listed]
 
     def start_reading(self) -> None:
-        """Read, at first or again."""
+        """Start or resume reading."""
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def stop_reading(self) -> None:
-        """Leave what comes from now on in the pipe."""
+        """Stop reading: output stays in the pipe."""
         if self._reader is not None:
             os.write(self._stop, b".")
             self._reader.join(PATIENCE)
-            os.read(self._told_to_stop, 1)
+            os.read(self._stop_reader, 1)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         stdout = self.process.stdout.fileno()
-        while stdout in select.select([stdout, self._told_to_stop], [], [])[0]:
+        while stdout in select.select([stdout, self._stop_reader], [], [])[0]:
             data = os.read(stdout, _CHUNK)
             if not data:
                 break
@@ -210,25 +210,25 @@ class LineClient:
             pass
 
     def hang_up(self) -> None:
-        """Let go of both pipes, as a client does that dies."""
+        """Close both pipes, as a client that dies."""
         self.stop_reading()
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.close_input()
 
     def end(self, seconds: float = PATIENCE) -> int:
-        """Close the input and wait for the program; its exit code."""
+        """Close the input, wait for the program, and return its exit code."""
         self.close_input()
-        return self.ended(seconds)
+        return self.wait_ended(seconds)
 
-    def ended(self, seconds: float = PATIENCE) -> int:
-        """Wait for the program to end by itself; its exit code."""
+    def wait_ended(self, seconds: float = PATIENCE) -> int:
+        """Wait until the program ends by itself, and return its exit code."""
         code = self.process.wait(seconds)
         self._drop()
         return code
 
     def kill(self) -> None:
-        """End the program without asking."""
+        """Kill the program."""
         self.process.kill()
         self.process.wait()
         self._drop()
@@ -241,13 +241,13 @@ class LineClient:
         self.close_input()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        for fd in (self._told_to_stop, self._stop):
+        for fd in (self._stop_reader, self._stop):
             os.close(fd)
         self._dropped = True
 
 
 def key(frame_id: Any) -> str:
-    """An id as a name in tables."""
+    """Return an id as a dict key: JSON tells 1 from "1"."""
     return json.dumps(frame_id)
 
 

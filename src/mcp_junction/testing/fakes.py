@@ -1,4 +1,4 @@
-"""FakeClock, MemorySink and InProcessModel: stand-ins for the clock, a sink and the worker."""
+"""Fakes of the clock, a sink and the model: FakeClock, MemorySink and InProcessModel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_junction.skills.model import LocalModel
 from mcp_junction.upstream.events import ServerChanged
 
 _TURNS: Final = 10
-"""Turns of the event loop that those who were woken get before time goes on."""
+"""Turns of the event loop that woken tasks get before time goes on."""
 
 
 class FakeClock:
@@ -38,29 +38,29 @@ class FakeClock:
 
     @property
     def sleepers(self) -> int:
-        """How many wait for time to pass."""
+        """How many tasks sleep."""
         return sum(not woken.done() for _, _, woken in self._sleepers)
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass. Whoever is woken may sleep again, and is woken again if due by then."""
+        """Let time pass. A woken task may sleep again, and is woken again if due by then."""
         until = self._now + seconds
-        await _others_run()
+        await _run_others()
         while self._sleepers and self._sleepers[0][0] <= until:
             due, _, woken = heapq.heappop(self._sleepers)
             if not woken.done():
                 self._now = due
                 woken.set_result(None)
-                await _others_run()
+                await _run_others()
         self._now = until
 
 
-async def _others_run() -> None:
+async def _run_others() -> None:
     for _ in range(_TURNS):
         await asyncio.sleep(0)
 
 
 class MemorySink:
-    """A Sink with a memory."""
+    """A Sink that keeps all events."""
 
     def __init__(self) -> None:
         self.events: list[CallEnded | ServerChanged] = []
@@ -85,18 +85,18 @@ class InProcessModel:
         self._one_at_a_time = asyncio.Lock()
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
-        """A vector for each text."""
+        """Return a vector for each text."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._model.embed, texts)
 
     async def classify(
         self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
     ) -> list[SkillVerdict | None]:
-        """A verdict for each subject."""
+        """Return a verdict for each subject."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._model.classify, subjects, skills)
 
     async def average(self, vectors: Sequence[bytes]) -> bytes:
-        """The mean of vectors."""
+        """Compute the mean of vectors."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._model.average, vectors)

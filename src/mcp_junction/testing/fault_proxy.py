@@ -1,7 +1,7 @@
 """FaultProxy: a TCP proxy in the test's own loop that refuses, delays, drips, cuts and resets.
 
-It stands on one port for its whole life, so that what speaks to it finds it again. It knows nothing
-of HTTP. Use as ``async with FaultProxy(port) as proxy``.
+It keeps its port when it refuses and accepts again. It knows nothing of HTTP. Use it as ``async
+with FaultProxy(port) as proxy``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _LINGER = struct.pack("ii", 1, 0)
 
 
 class FaultProxy:
-    """One port in front of another."""
+    """A TCP proxy in front of a port."""
 
     def __init__(self, target: int, host: str = "127.0.0.1") -> None:
         self.host = host
         self.target = target
         self.port = 0
         self.delay = 0.0
-        """Seconds that every piece of data waits, in both directions."""
+        """Seconds that every chunk is delayed, in both directions."""
         self.drip = 0
-        """How many bytes a piece of data is cut into; 0 leaves it as it came."""
+        """The size that chunks are cut to; 0 leaves them as they came."""
         self.connections = 0
-        """How many connections were ever made."""
+        """How many connections were accepted so far."""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks = TaskScope("fault proxy")
@@ -57,7 +57,7 @@ class FaultProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
-        """Refuse new connections; those that are there stay."""
+        """Refuse new connections; existing ones stay."""
         if self._server is not None:
             server, self._server = self._server, None
             await stop_accepting([server])

@@ -1,4 +1,4 @@
-"""History: what callers saw, held against what the ledger says was done.
+"""Checks what callers saw of their calls against what the ledger recorded.
 
 The rules (R-ANSWER, R-RETRY): each call has exactly one terminal answer; a tool that may not be
 repeated ran at most once for it; ``not_sent`` means it did not run; a result, the server's own
@@ -18,20 +18,20 @@ Json = dict[str, Any]
 
 
 class Ledger:
-    """The file a ledger server writes. A line that was cut off by a crash is left out."""
+    """Reads the file of a ledger server; a last line that a crash cut off is skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def entries(self, event: str | None = None) -> list[Json]:
-        """What was written down, in order; all of it or the entries of one event."""
+        """Read the entries, in order; all of them, or those of one event."""
         if not self.path.exists():
             return []
         found = [json.loads(line) for line in self.path.read_bytes().split(b"\n")[:-1]]
         return [entry for entry in found if event in (None, entry["event"])]
 
     def runs(self) -> Counter[str]:
-        """How often each nonce was run."""
+        """Count how often each nonce was run."""
         return Counter(str(entry["nonce"]) for entry in self.entries("run"))
 
 
@@ -45,7 +45,7 @@ class Seen:
 
 
 def verdict(answer: Json) -> str:
-    """How an answer ends a call: result, refused (the server's own error) or its ``delivery``."""
+    """Classify an answer: result, refused (the server's own error) or its ``delivery``."""
     if "error" not in answer:
         return "result"
     data = answer["error"].get("data")
@@ -54,25 +54,25 @@ def verdict(answer: Json) -> str:
 
 
 def tally(calls: Iterable[Seen]) -> Counter[str]:
-    """How many calls ended in which way."""
+    """Count how calls ended."""
     return Counter(verdict(answer) for call in calls for answer in call.answers)
 
 
 def check(calls: Iterable[Seen], ledger: Ledger, *, repeatable: bool = False) -> list[str]:
-    """Every breach of the rules, in words. Empty is good."""
+    """Return every breach of the rules, in words."""
     runs = ledger.runs()
     breaches: list[str] = []
     known = set()
     for call in calls:
         known.add(call.nonce)
-        breaches += [f"{call.nonce}: {what}" for what in _of_one(call, runs[call.nonce])]
+        breaches += [f"{call.nonce}: {what}" for what in _check_call(call, runs[call.nonce])]
         if runs[call.nonce] > 1 and not repeatable:
             breaches.append(f"{call.nonce}: ran {runs[call.nonce]} times")
     breaches += [f"{nonce}: ran, and nobody asked for it" for nonce in runs.keys() - known]
     return breaches
 
 
-def _of_one(call: Seen, runs: int) -> Iterable[str]:
+def _check_call(call: Seen, runs: int) -> Iterable[str]:
     if len(call.answers) != 1 and not (call.cancelled and not call.answers):
         yield f"{len(call.answers)} answers"
     for answer in call.answers:

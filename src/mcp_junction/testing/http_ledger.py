@@ -1,10 +1,10 @@
-"""The ledger server over HTTP: streamable HTTP at ``/mcp``, the older transport at ``/sse``.
+"""The ledger server over HTTP: streamable HTTP at ``/mcp``, the older HTTP+SSE at ``/sse``.
 
     python -m mcp_junction.testing.http_ledger --file FILE [--port PORT] [--lines] [...]
 
-It keeps the same ledger as its sibling on stdio and offers the same tools; what a call is to suffer
-is in its arguments: see ``FAULTS``. Each opening is written down, too. SIGUSR1 makes it forget
-every session, as a restart or an idle hour does. It says ``listening on URL`` on stdout.
+It keeps the same ledger as its sibling on stdio and offers the same tools; a call's arguments
+choose its fault: see ``FAULTS``. Each ``initialize`` is recorded, too. SIGUSR1 makes it forget
+every session, as a restart does. It prints ``listening on URL``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ import json
 import os
 import signal
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.ledger import CRASH_CODE, TOOLS, VERSIONS, answer_line, verbatim
+from mcp_junction.testing.ledger import (
+    CRASH_CODE,
+    LedgerFile,
+    answer_line,
+    answer_request,
+    encode_line,
+    log_lines,
+    progress_lines,
+    verbatim,
+)
 
 FAULTS = {
     "before_execute": "exit before the call is written down",
@@ -43,7 +51,7 @@ Json = dict[str, Any]
 
 
 class LedgerRequest:
-    """One request, and the ways to answer it."""
+    """One HTTP request."""
 
     def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
         self.method = method
@@ -59,7 +67,7 @@ class LedgerRequest:
 
 
 class Channel:
-    """The way back for one call: the body of a response, or events in a stream."""
+    """Sends the answer to one call: as the body of a response, or as events in a stream."""
 
     def __init__(self, writer: asyncio.StreamWriter, *, open_already: bool = False) -> None:
         self.writer = writer
@@ -67,21 +75,21 @@ class Channel:
         self.shared = open_already
 
     def raw(self, data: bytes) -> None:
-        """Bytes of a stream, as they are."""
+        """Send bytes of a stream, as they are."""
         if not self.is_stream:
             self.is_stream = True
             self.writer.write(_STREAM)
         self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def event(self, line: bytes) -> None:
-        """One frame as one event; its line breaks become lines of data."""
+        """Send one frame as one event; its line breaks become lines of data."""
         text = line.rstrip(b"\n").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self.raw(
             b"event: message\n" + b"".join(b"data: %b\n" % t for t in text.split(b"\n")) + b"\n"
         )
 
     def end(self, line: bytes | None) -> None:
-        """The answer, and the end of the response."""
+        """Send the answer, and end the response."""
         if not self.is_stream:
             self.writer.write(page(200, line or b""))
             return
@@ -96,14 +104,11 @@ class HttpLedger:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
-        self.file = os.open(given.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self.ledger = LedgerFile(given.file)
         self.sessions: dict[str, Channel | None] = {}
         self.calls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.tasks = TaskScope("ledger")
-
-    def write_down(self, **entry: Any) -> None:
-        os.write(self.file, json.dumps({**entry, "at": time.monotonic()}).encode() + b"\n")
 
     async def run(self) -> None:
         server = await asyncio.start_server(
@@ -111,14 +116,14 @@ class HttpLedger:
         )
         port = server.sockets[0].getsockname()[1]
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.forget)
-        self.write_down(event="start", pid=os.getpid(), port=port)
+        self.ledger.record(event="start", pid=os.getpid(), port=port)
         print(f"listening on http://127.0.0.1:{port}/mcp", flush=True)
         async with server:
             await server.serve_forever()
 
     def forget(self) -> None:
         self.sessions.clear()
-        self.write_down(event="forgot")
+        self.ledger.record(event="forgot")
 
     # -- HTTP
 
@@ -139,16 +144,16 @@ class HttpLedger:
         if request.method == "POST" and path in ("/mcp", "/messages"):
             await self.post(request, writer, older=path == "/messages")
         elif request.method == "GET" and path == "/sse":
-            self.stand(writer, self.new_session(), older=True)
+            self.open_stream(writer, self.new_session(), older=True)
             await reader.read()
         elif path != "/mcp" or request.session not in self.sessions:
             writer.write(page(404))
         elif request.method == "DELETE":
             self.sessions.pop(request.session or "")
-            self.write_down(event="deleted")
+            self.ledger.record(event="deleted")
             writer.write(page(200))
         else:
-            self.stand(writer, request.session or "", older=False)
+            self.open_stream(writer, request.session or "", older=False)
             await reader.read()
 
     def new_session(self) -> str:
@@ -156,8 +161,8 @@ class HttpLedger:
         self.sessions[session] = None
         return session
 
-    def stand(self, writer: asyncio.StreamWriter, session: str, *, older: bool) -> None:
-        """The stream for everything, or for what belongs to no call."""
+    def open_stream(self, writer: asyncio.StreamWriter, session: str, *, older: bool) -> None:
+        """Open the stream of a session: for all messages, or for those that belong to no call."""
         channel = Channel(writer)
         channel.raw(
             f"event: endpoint\ndata: /messages?s={session}\n\n".encode() if older else b":\n\n"
@@ -169,7 +174,7 @@ class HttpLedger:
         self, request: LedgerRequest, writer: asyncio.StreamWriter, *, older: bool
     ) -> None:
         if self.given.lines:
-            self.write_down(event="line", text=request.body[:8192].decode("latin-1"))
+            self.ledger.record(event="line", text=request.body[:8192].decode("latin-1"))
         frame = json.loads(request.body)
         extra = ""
         if frame.get("method") == "initialize" and not older:
@@ -179,7 +184,7 @@ class HttpLedger:
             writer.write(page(400))
             return
         elif request.session not in self.sessions:
-            self.write_down(event="unknown session")
+            self.ledger.record(event="unknown session")
             writer.write(page(404))
             return
         else:
@@ -193,68 +198,52 @@ class HttpLedger:
             await self.take(frame, session, Channel(writer))
             writer.write(page(202))
         elif frame["method"] == "initialize":
-            writer.write(page(200, line({"id": frame["id"], **self.opened(frame)}), extra))
+            writer.write(page(200, self.initialize(frame), extra))
         else:
             await self.take(frame, session, Channel(writer))
 
     # -- frames
 
     async def take(self, frame: Json, session: str, channel: Channel) -> None:
+        """Handle one message."""
         method, params = frame.get("method"), frame.get("params") or {}
         if method is None:
             waiting = self.answers.get(str(frame.get("id")))
-            self.write_down(event="answer", id=frame.get("id"))
+            self.ledger.record(event="answer", id=frame.get("id"))
             if waiting is not None and not waiting.done():
                 waiting.set_result(frame)
         elif "id" not in frame:
-            self.notified(method, params, session)
+            self.handle_notification(method, params, session)
         elif method == "tools/call":
-            await self.called(frame["id"], params, session, channel)
+            await self.call_tool(frame["id"], params, session, channel)
         elif method == "initialize":
-            channel.end(line({"id": frame["id"], **self.opened(frame)}))
-        elif method == "tools/list":
-            channel.end(line({"id": frame["id"], "result": {"tools": TOOLS}}))
-        elif method in ("ping", "logging/setLevel"):
-            channel.end(line({"id": frame["id"], "result": {}}))
+            channel.end(self.initialize(frame))
         else:
-            error = {"code": -32601, "message": f"no method {method}"}
-            channel.end(line({"id": frame["id"], "error": error}))
+            channel.end(encode_line({"id": frame["id"], **answer_request(method, params)}))
 
-    def opened(self, frame: Json) -> Json:
-        self.write_down(event="initialize")
-        wanted = frame["params"].get("protocolVersion")
-        return {
-            "result": {
-                "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[-1],
-                "capabilities": {"tools": {"listChanged": True}, "logging": {}},
-                "serverInfo": {"name": "ledger", "version": "1"},
-            }
-        }
+    def initialize(self, frame: Json) -> bytes:
+        self.ledger.record(event="initialize")
+        return encode_line({"id": frame["id"], **answer_request("initialize", frame["params"])})
 
-    def notified(self, method: str, params: Json, session: str) -> None:
+    def handle_notification(self, method: str, params: Json, session: str) -> None:
         if method != "notifications/cancelled":
-            self.write_down(event="notification", method=method)
+            self.ledger.record(event="notification", method=method)
             return
-        self.write_down(event="cancel", id=params.get("requestId"), reason=params.get("reason"))
+        self.ledger.record(event="cancel", id=params.get("requestId"), reason=params.get("reason"))
         task = self.calls.get((session, json.dumps(params.get("requestId"))))
         if task is not None:
             task.cancel()
 
     # -- calls
 
-    async def called(self, frame_id: Any, params: Json, session: str, channel: Channel) -> None:
+    async def call_tool(self, frame_id: Any, params: Json, session: str, channel: Channel) -> None:
         arguments = params.get("arguments") or {}
         tool, fault = params.get("name"), arguments.get("fault")
-        if fault == "before_execute":
-            os._exit(CRASH_CODE)
-        if tool != "echo":
-            self.write_down(event="run", tool=tool, nonce=arguments.get("nonce"), id=frame_id)
-        if fault == "after_execute_before_answer":
-            os._exit(CRASH_CODE)
+        self.ledger.record_run(frame_id, str(tool), arguments.get("nonce"), fault)
         token = (params.get("_meta") or {}).get("progressToken")
         if tool == "say":
-            said = verbatim(arguments, frame_id, token)
-            self.say(said, arguments.get("way", "body"), channel)
+            data = verbatim(arguments, frame_id, token)
+            self.say(data, arguments.get("way", "body"), channel)
             if not arguments.get("answer"):
                 return
         name = (session, json.dumps(frame_id))
@@ -268,14 +257,14 @@ class HttpLedger:
         finally:
             del self.calls[name]
 
-    def say(self, said: bytes, way: str, channel: Channel) -> None:
-        """The caller's own bytes: as a body, as the data of an event, or as a stream itself."""
+    def say(self, data: bytes, way: str, channel: Channel) -> None:
+        """Send the caller's own bytes: as a body, as an event's data, or as a stream."""
         if way == "body" and not channel.shared:
-            channel.writer.write(page(200, said))
+            channel.writer.write(page(200, data))
         elif way == "raw":
-            channel.raw(said)
+            channel.raw(data)
         else:
-            channel.event(said)
+            channel.event(data)
 
     async def end_call(self, frame_id: Any, token: Any, arguments: Json, channel: Channel) -> None:
         fault = arguments.get("fault")
@@ -301,27 +290,25 @@ class HttpLedger:
         await channel.writer.drain()
 
 
-# -- what happens before an answer
+# -- faults before an answer
 
 
 async def progress(_: HttpLedger, channel: Channel, arguments: Json, token: Any) -> None:
-    for number in range(arguments.get("amount", 1) if token is not None else 0):
-        told = {"progressToken": token, "progress": number + 1, "message": arguments.get("nonce")}
-        channel.event(line({"method": "notifications/progress", "params": told}))
+    for line in progress_lines(arguments, token):
+        channel.event(line)
         await channel.writer.drain()
 
 
 async def logs(_: HttpLedger, channel: Channel, arguments: Json, _token: Any) -> None:
-    params = {"level": "warning", "data": "l" * arguments.get("size", 0)}
-    for _number in range(arguments.get("amount", 1)):
-        channel.event(line({"method": "notifications/message", "params": params}))
+    for line in log_lines(arguments):
+        channel.event(line)
         await channel.writer.drain()
 
 
 async def ask(server: HttpLedger, channel: Channel, arguments: Json, _token: Any) -> None:
     question = f"ask-{arguments.get('nonce')}"
     answer = server.answers[question] = asyncio.get_running_loop().create_future()
-    channel.event(line({"id": question, "method": "roots/list"}))
+    channel.event(encode_line({"id": question, "method": "roots/list"}))
     try:
         await answer
     finally:
@@ -352,10 +339,6 @@ async def read_request(reader: asyncio.StreamReader) -> LedgerRequest | None:
 
 def page(status: int, body: bytes = b"", extra: str = "") -> bytes:
     return _PAGE.format(status, len(body), extra).encode() + body
-
-
-def line(frame: Json) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", **frame}, ensure_ascii=False).encode() + b"\n"
 
 
 def main(argv: list[str] | None = None) -> int:

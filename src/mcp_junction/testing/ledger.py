@@ -1,13 +1,13 @@
-"""The ledger server: an MCP server on stdio that writes down what it does before it says so.
+"""The ledger server: an MCP server on stdio that records each call in a file before it answers.
 
     python -m mcp_junction.testing.ledger --file FILE [--lines] [--fault FAULT] [...]
 
 Each call is appended to FILE, one JSON object a line, by one ``write``, before anything is
-answered: whatever happens to this process or to the gateway after that, the file says what ran.
-Cancellations are written down too, and with ``--lines`` every line that came in.
+answered: whatever happens to this process or to the gateway then, the file shows what ran.
+Cancellations are recorded too, and with ``--lines`` every line of input.
 
 Tools: ``record`` runs once per call and may not be repeated; ``say`` writes the caller's own bytes
-to stdout; ``echo`` only reads. What a call is to suffer is in its arguments: see ``FAULTS``.
+to stdout; ``echo`` only reads. A call's arguments choose its fault: see ``FAULTS``.
 
 On the standard library alone, and one file, so that ``python -I -S`` can start it at once.
 """
@@ -24,6 +24,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would double the time this takes to start
+    from collections.abc import Iterator
     from typing import Any
 
 CRASH_CODE = 70
@@ -63,35 +64,50 @@ _BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 20
 
 
+class LedgerFile:
+    """The file of a ledger server."""
+
+    def __init__(self, path: str, *, fsync: bool = False) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._fsync = fsync
+
+    def record(self, **entry: Any) -> None:
+        """Append an entry."""
+        os.write(self._file, json.dumps({**entry, "at": time.monotonic()}).encode() + b"\n")
+        if self._fsync:
+            os.fsync(self._file)
+
+    def record_run(self, frame_id: Any, tool: str, nonce: Any, fault: str | None) -> None:
+        """Record that a tool runs; exit before or after it if the fault says so."""
+        if fault == "before_execute":
+            os._exit(CRASH_CODE)
+        if tool != "echo":
+            self.record(event="run", tool=tool, nonce=nonce, id=frame_id, pid=os.getpid())
+        if fault == "after_execute_before_answer":
+            os._exit(CRASH_CODE)
+
+
 class LedgerServer:
-    """One conversation on stdin and stdout."""
+    """Answers requests on stdin and stdout."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
-        self.file = os.open(given.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self.due: list[tuple[float, int, bytes]] = []  # answers that wait for their time
+        self.ledger = LedgerFile(given.file, fsync=given.fsync)
+        self.due: list[tuple[float, int, bytes]] = []  # answers that are delayed
         self.order = 0
         self.cancelled: set[int] = set()
-        self.ids: dict[str, int] = {}  # id as JSON -> order of the answer that waits
+        self.ids: dict[str, int] = {}  # id as JSON -> order of the delayed answer
         self.held = b""
         self.reads = True
         self.fresh = given.bom
-        self.write_down(event="start", pid=os.getpid(), argv=sys.argv)
-
-    # -- the file
-
-    def write_down(self, **entry: Any) -> None:
-        line = json.dumps({**entry, "at": time.monotonic()}).encode() + b"\n"
-        os.write(self.file, line)
-        if self.given.fsync:
-            os.fsync(self.file)
+        self.ledger.record(event="start", pid=os.getpid(), argv=sys.argv)
 
     # -- the pipes
 
     def run(self) -> None:
         begun: list[bytes] = []  # of a line that has not ended
         while True:
-            self.answer_what_is_due()
+            self.send_due_answers()
             wait = max(0.0, self.due[0][0] - time.monotonic()) if self.due else None
             ready = select.select([0] if self.reads else [], [], [], wait)[0]
             if not ready:
@@ -116,10 +132,7 @@ class LedgerServer:
         while view:
             view = view[os.write(1, view) :]
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
-        self.emit(_line({"jsonrpc": "2.0", "method": method, "params": params}))
-
-    def answer_what_is_due(self) -> None:
+    def send_due_answers(self) -> None:
         while self.due and self.due[0][0] <= time.monotonic():
             _, order, line = heapq.heappop(self.due)
             if order in self.cancelled:
@@ -131,61 +144,37 @@ class LedgerServer:
 
     def take(self, line: bytes) -> None:
         if self.given.lines:
-            self.write_down(event="line", size=len(line), text=line[:4096].decode("latin-1"))
+            self.ledger.record(event="line", size=len(line), text=line[:4096].decode("latin-1"))
         try:
             frame = json.loads(line)
         except ValueError:
-            self.write_down(event="garbage", text=line[:4096].decode("latin-1"))
+            self.ledger.record(event="garbage", text=line[:4096].decode("latin-1"))
             return
-        method = frame.get("method")
+        method, params = frame.get("method"), frame.get("params") or {}
         if "id" not in frame:
-            self.notified(method, frame.get("params") or {})
+            self.handle_notification(method, params)
         elif method == "tools/call":
-            self.called(frame["id"], frame.get("params") or {})
+            self.call_tool(frame["id"], params)
         elif method is not None:
-            self.emit(_line({"jsonrpc": "2.0", "id": frame["id"], **self.asked(method, frame)}))
+            self.emit(encode_line({"id": frame["id"], **answer_request(method, params)}))
 
-    def asked(self, method: str, frame: dict[str, Any]) -> dict[str, Any]:
-        params = frame.get("params") or {}
-        if method == "initialize":
-            wanted = params.get("protocolVersion")
-            return {
-                "result": {
-                    "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[-1],
-                    "capabilities": {"tools": {"listChanged": True}, "logging": {}},
-                    "serverInfo": {"name": "ledger", "version": "1"},
-                }
-            }
-        if method == "tools/list":
-            return {"result": {"tools": TOOLS}}
-        if method in ("ping", "logging/setLevel"):
-            return {"result": {}}
-        return {"error": {"code": -32601, "message": f"no method {method}"}}
-
-    def notified(self, method: str | None, params: dict[str, Any]) -> None:
+    def handle_notification(self, method: str | None, params: dict[str, Any]) -> None:
         if method != "notifications/cancelled":
-            self.write_down(event="notification", method=method)
+            self.ledger.record(event="notification", method=method)
             return
-        self.write_down(event="cancel", id=params.get("requestId"), reason=params.get("reason"))
+        frame_id = params.get("requestId")
+        self.ledger.record(event="cancel", id=frame_id, reason=params.get("reason"))
         if not self.given.ignore_cancel:
-            order = self.ids.get(json.dumps(params.get("requestId")))
+            order = self.ids.get(json.dumps(frame_id))
             if order is not None:
                 self.cancelled.add(order)
 
     # -- calls
 
-    def called(self, frame_id: Any, params: dict[str, Any]) -> None:
+    def call_tool(self, frame_id: Any, params: dict[str, Any]) -> None:
         arguments = params.get("arguments") or {}
-        tool = params.get("name")
-        fault = arguments.get("fault") or self.given.fault
-        if fault == "before_execute":
-            os._exit(CRASH_CODE)
-        if tool != "echo":
-            self.write_down(
-                event="run", tool=tool, nonce=arguments.get("nonce"), id=frame_id, pid=os.getpid()
-            )
-        if fault == "after_execute_before_answer":
-            os._exit(CRASH_CODE)
+        tool, fault = params.get("name"), arguments.get("fault") or self.given.fault
+        self.ledger.record_run(frame_id, str(tool), arguments.get("nonce"), fault)
         token = (params.get("_meta") or {}).get("progressToken")
         if tool == "say":
             self.emit(verbatim(arguments, frame_id, token))
@@ -205,8 +194,8 @@ class LedgerServer:
         elif fault != "hang":
             size = 0 if fault == "logs" else arguments.get("size", 0)
             line = answer_line(frame_id, arguments, size)
-            if fault in WAYS:
-                WAYS[fault](self, line)
+            if fault in WRITERS:
+                WRITERS[fault](self, line)
             else:
                 self.answer(frame_id, line, arguments.get("delay_ms", 0) / 1000)
         self.reads = self.reads and fault not in ("deaf", "pings")
@@ -220,7 +209,7 @@ class LedgerServer:
         heapq.heappush(self.due, (time.monotonic() + delay, self.order, line))
 
 
-# -- what happens before an answer
+# -- faults before an answer
 
 
 def flood_stderr(_: LedgerServer, arguments: dict[str, Any], _token: Any) -> None:
@@ -247,19 +236,17 @@ def send_pings(server: LedgerServer, arguments: dict[str, Any], _token: Any) -> 
 
 
 def send_progress(server: LedgerServer, arguments: dict[str, Any], token: Any) -> None:
-    for number in range(arguments.get("amount", 1) if token is not None else 0):
-        told = {"progressToken": token, "progress": number + 1, "message": arguments.get("nonce")}
-        server.notify("notifications/progress", told)
+    for line in progress_lines(arguments, token):
+        server.emit(line)
 
 
 def send_logs(server: LedgerServer, arguments: dict[str, Any], _token: Any) -> None:
-    text = "l" * arguments.get("size", 0)
-    for _ in range(arguments.get("amount", 1)):
-        server.notify("notifications/message", {"level": "warning", "data": text})
+    for line in log_lines(arguments):
+        server.emit(line)
 
 
 def send_huge(server: LedgerServer, frame_id: Any, arguments: dict[str, Any]) -> None:
-    """One long line, written as it is made: a gigabyte needs no gigabyte here."""
+    """Send one long line in chunks, so that a gigabyte needs no gigabyte of memory."""
     named = b'"id":%b' % json.dumps(frame_id).encode()
     head = b'{"result":{"structuredContent":{"id":1},"content":[{"type":"text","text":"'
     tail = b'"}]},"jsonrpc":"2.0",' + named + b"}\n"
@@ -283,7 +270,7 @@ PREFACES = {
 }
 
 
-# -- odd ways to write an answer
+# -- faults in how an answer is written
 
 
 def half(server: LedgerServer, line: bytes) -> None:
@@ -308,7 +295,7 @@ def begin_with_bom(server: LedgerServer, line: bytes) -> None:
     server.emit(_BOM + line)
 
 
-WAYS = {
+WRITERS = {
     "half_answer": half,
     "split": byte_by_byte,
     "join": hold_back,
@@ -317,11 +304,44 @@ WAYS = {
 }
 
 
-# -- lines
+# -- frames, also of the ledger server over HTTP
+
+
+def answer_request(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Answer any request but a call."""
+    if method == "initialize":
+        wanted = params.get("protocolVersion")
+        return {
+            "result": {
+                "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[-1],
+                "capabilities": {"tools": {"listChanged": True}, "logging": {}},
+                "serverInfo": {"name": "ledger", "version": "1"},
+            }
+        }
+    if method == "tools/list":
+        return {"result": {"tools": TOOLS}}
+    if method in ("ping", "logging/setLevel"):
+        return {"result": {}}
+    return {"error": {"code": -32601, "message": f"no method {method}"}}
+
+
+def progress_lines(arguments: dict[str, Any], token: Any) -> Iterator[bytes]:
+    """Make the progress notifications that a call asks for, if its client wants any."""
+    for number in range(arguments.get("amount", 1) if token is not None else 0):
+        progress = {"progressToken": token, "progress": number + 1}
+        params = progress | {"message": arguments.get("nonce")}
+        yield encode_line({"method": "notifications/progress", "params": params})
+
+
+def log_lines(arguments: dict[str, Any]) -> Iterator[bytes]:
+    """Make the log messages that a call asks for."""
+    params = {"level": "warning", "data": "l" * arguments.get("size", 0)}
+    for _ in range(arguments.get("amount", 1)):
+        yield encode_line({"method": "notifications/message", "params": params})
 
 
 def verbatim(arguments: dict[str, Any], frame_id: Any, token: Any) -> bytes:
-    """The bytes a caller wants on our stdout; @ID@ and @TOKEN@ stand for what it cannot know."""
+    """Return the bytes that a caller chose, with @ID@ and @TOKEN@ replaced."""
     if "hex" in arguments:
         data = bytes.fromhex(arguments["hex"])
     else:
@@ -331,21 +351,22 @@ def verbatim(arguments: dict[str, Any], frame_id: Any, token: Any) -> bytes:
 
 
 def answer_line(frame_id: Any, arguments: dict[str, Any], size: int) -> bytes:
-    """An answer that carries the nonce; padded so that the line is ``size`` bytes long."""
+    """Make an answer with the nonce, padded so that the line is ``size`` bytes long."""
     text = {"type": "text", "text": str(arguments.get("nonce"))}
     result = {"content": [text], "structuredContent": {"nonce": arguments.get("nonce")}}
     if arguments.get("wide"):
         text["text"] += _PADDING
-    line = _line({"jsonrpc": "2.0", "id": frame_id, "result": result})
+    line = encode_line({"id": frame_id, "result": result})
     missing = size - (len(line) - 1)
     if missing > 0:
         text["text"] += "x" * missing
-        line = _line({"jsonrpc": "2.0", "id": frame_id, "result": result})
+        line = encode_line({"id": frame_id, "result": result})
     return line
 
 
-def _line(frame: dict[str, Any]) -> bytes:
-    return json.dumps(frame, ensure_ascii=False).encode() + b"\n"
+def encode_line(frame: dict[str, Any]) -> bytes:
+    """Encode a frame as one line."""
+    return json.dumps({"jsonrpc": "2.0", **frame}, ensure_ascii=False).encode() + b"\n"
 
 
 _ARGUMENTS = {

@@ -37,7 +37,7 @@ from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
 
 Script = Callable[[Flight], Outcome | None]
-"""What a server makes of a flight: how it ends, or None when it does not answer by itself."""
+"""Answers a flight with its outcome, or None when the test answers."""
 
 
 def silence(_: Flight) -> Outcome | None:

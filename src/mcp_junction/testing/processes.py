@@ -1,7 +1,7 @@
-"""A process tree as /proc shows it: who is there, below whom, and what it holds. Linux only.
+"""Reads the process tree, memory and descriptors from /proc. Linux only.
 
-Processes are found by an environment variable that a test gave their server: what they start
-inherits it, whichever session or parent it moves to. Nothing here signals anything.
+Processes are found by an environment variable that a test gave their server: their children inherit
+it, whichever session or parent they move to. Nothing here sends a signal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Process:
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.005) -> float:
-    """Wait for a condition, at most so long; how long it took. Raises TimeoutError."""
+    """Wait for a condition; return how long it took. Raises TimeoutError."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool], seconds: float, what: str, pause: float
 
 
 def table() -> dict[int, Process]:
-    """Every process that can be seen, zombies included."""
+    """Read all visible processes, zombies included."""
     found = {}
     for name in os.listdir(_PROC):
         if name.isdigit() and (process := look(int(name))) is not None:
@@ -53,7 +53,7 @@ def table() -> dict[int, Process]:
 
 
 def look(pid: int) -> Process | None:
-    """One process, or None when there is none."""
+    """Read one process; None when there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -69,7 +69,7 @@ def is_alive(pid: int) -> bool:
 
 
 def below(root: int) -> list[Process]:
-    """Every descendant of a process, zombies included."""
+    """Return all descendants of a process, zombies included."""
     everyone = table()
     found: list[Process] = []
     todo = [root]
@@ -82,12 +82,12 @@ def below(root: int) -> list[Process]:
 
 
 def zombies(root: int) -> list[Process]:
-    """Descendants that have ended and were not waited for."""
+    """Return descendants that have ended and were not waited for."""
     return [process for process in below(root) if not process.is_alive]
 
 
 def marked(name: str, value: str) -> dict[int, Process]:
-    """Every living process whose environment holds ``name=value``."""
+    """Return all living processes whose environment has ``name=value``."""
     text = f"{name}={value}".encode()
     return {
         pid: process for pid, process in table().items() if process.is_alive and _has(pid, text)
@@ -102,7 +102,7 @@ def _has(pid: int, text: bytes) -> bool:
 
 
 def descriptors(pid: int) -> dict[int, str]:
-    """The open file descriptors of a process, and what they lead to."""
+    """Return the open file descriptors of a process, and their targets."""
     found = {}
     for name in os.listdir(_PROC / str(pid) / "fd"):
         try:
@@ -113,17 +113,17 @@ def descriptors(pid: int) -> dict[int, str]:
 
 
 def memory(pid: int) -> int:
-    """Resident memory in bytes."""
+    """Return the resident memory in bytes."""
     return _status(pid, "VmRSS")
 
 
 def peak_memory(pid: int) -> int:
-    """The most resident memory it ever had, or had since ``forget_peak``, in bytes."""
+    """Return the peak of resident memory, since ``forget_peak``, in bytes."""
     return _status(pid, "VmHWM")
 
 
 def forget_peak(pid: int) -> None:
-    """Begin to measure the peak anew."""
+    """Reset the peak of resident memory."""
     (_PROC / str(pid) / "clear_refs").write_text("5")
 
 

@@ -1,9 +1,9 @@
-"""What servers of the wild leave around them: start some of it, then become the server.
+"""Starts stray processes as real servers leave them behind, then becomes the server.
 
     python -m mcp_junction.testing.trees --pids FILE --spawn KIND [--spawn KIND] -- COMMAND ...
 
 Each KIND starts one process that sleeps, ignores SIGTERM and SIGHUP and adds a line ``KIND PID`` to
-FILE. It is the counterpart of ``npx`` and its like, and knows nothing of MCP.
+FILE. It imitates ``npx`` and the like, and knows nothing of MCP.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SLEEPER = ("sleep", "600")
 
 
 def spawn(kind: str, pids: int) -> None:
-    """Start one process and wait until it has said that it is there."""
+    """Start one process and wait until it runs."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -41,7 +41,7 @@ def spawn(kind: str, pids: int) -> None:
 
 
 def _become(kind: str, pids: int) -> NoReturn:
-    """In a fork: leave what this kind leaves behind, then sleep."""
+    """Become a process of this kind, in a fork, and sleep."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if kind != "child":
