@@ -22,7 +22,7 @@ def chatter(request, arguments):
     return text("done")
 
 def tool(name, run):
-    return DemoTool(name, name, name, run, takes={}, hints={})
+    return DemoTool(name, name, name, run, properties={}, annotations={})
 
 DemoServer("odd", "Odd", "", [tool("crash", crash), tool("chatter", chatter)]).serve()
 """

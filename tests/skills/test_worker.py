@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.skills.classifier import Subject, taxonomy
-from mcp_junction.skills.model import LocalModel
+from mcp_junction.skills.classifier import LocalModel, Subject, taxonomy
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.tasks import TaskScope
 

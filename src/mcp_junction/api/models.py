@@ -57,13 +57,13 @@ class Tool(msgspec.Struct):
 
 
 class FoundTool(Tool, kw_only=True):
-    """A tool that a search has found."""
+    """A tool in the result of a search."""
 
     score: float
 
 
 class SearchMetadata(msgspec.Struct):
-    """What was searched, and how."""
+    """How much was searched, and by which strategy."""
 
     servers_searched: int
     total_tools_searched: int
@@ -71,7 +71,7 @@ class SearchMetadata(msgspec.Struct):
 
 
 class SearchResult(msgspec.Struct):
-    """What a search has found, best first."""
+    """The result of a search, best first."""
 
     query: str
     tools: list[FoundTool]
@@ -79,7 +79,7 @@ class SearchResult(msgspec.Struct):
 
 
 class ServerHealth(msgspec.Struct):
-    """How one server stands: four facts that may each be so or not, or not be known."""
+    """The state of a server. ``reachable``, ``authenticated``, ``healthy``: null when not known."""
 
     id: str
     name: str
@@ -112,7 +112,7 @@ _ServerWithOptions: Any = msgspec.defstruct(
 
 
 class Server(_ServerWithOptions):  # type: ignore[misc]
-    """A server: its definition, with secrets masked, and how it stands.
+    """A server: its definition, with secrets masked, and its state.
 
     ``absent`` is one of an earlier config file that the current one does not name.
     """
@@ -159,7 +159,7 @@ class ToolGroupPage(Paged):
 
 
 class HistoryEntry(msgspec.Struct):
-    """Something that happened to a server's connection."""
+    """One event in the history of a server's connection."""
 
     id: int
     event_type: str
@@ -174,8 +174,8 @@ class HistoryPage(Paged):
 
 
 class Skill(msgspec.Struct):
-    """Something that tools can be good for, and how many are. ``embedding`` is their mean vector,
-    or that of the description where there are none; null as long as nothing was classified."""
+    """A skill, and how many tools have it. ``embedding`` is their mean vector, or that of the
+    description where there are none; null as long as nothing was classified."""
 
     id: str
     name: str
@@ -200,21 +200,21 @@ class Classifying(msgspec.Struct):
 
 
 class Connecting(msgspec.Struct):
-    """What became of a request to connect."""
+    """The result of a request to connect."""
 
     status: str
     message: str
 
 
 class Disconnected(msgspec.Struct):
-    """What became of a request to disconnect; how many calls were under way."""
+    """The result of a request to disconnect; how many calls were under way."""
 
     status: str
     pending_requests: int
 
 
 class Refreshed(msgspec.Struct):
-    """What a new discovery has found, by the tools' own names."""
+    """What changed in a server's list of tools, by the tools' own names."""
 
     added: list[str]
     changed: list[str]

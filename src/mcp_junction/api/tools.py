@@ -1,4 +1,4 @@
-"""Routes ``/api/v1/aggregator/tools``: list tools by server; review, approve and block changes."""
+"""Routes ``/api/v1/aggregator/tools`` and ``/search``: list, find, review, approve, block tools."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from mcp_junction.api.models import (
     Paged,
+    SearchResult,
     SourceServer,
     Tool,
     ToolGroup,
@@ -20,7 +21,7 @@ from mcp_junction.api.models import (
     source_server,
     tool_model,
 )
-from mcp_junction.api.requests import DefinitionHash
+from mcp_junction.api.requests import DefinitionHash, Search
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     DEFAULT_LIMIT,
@@ -113,7 +114,7 @@ _HASH = "5df1f1b0c8e9a7d64b3e2f1a0c9d8e7f6a5b4c3d2e1f0a9b8c7d6e5f4a3b2c1d"
 
 
 class ReviewedTool(msgspec.Struct):
-    """A tool, and what a person must know to decide about it."""
+    """A tool with its pin, hash and flags, for a review."""
 
     id: str
     name: str
@@ -163,7 +164,7 @@ class FieldChange(msgspec.Struct):
 
 
 class ToolReview(ReviewedTool):
-    """What is different in a tool from what is pinned, and the tool as it is now."""
+    """A tool under review, with the differences from its pinned definition."""
 
     changes: list[FieldChange]
     tool: Tool
@@ -279,6 +280,20 @@ def _field_change(change: DefinitionChange) -> FieldChange:
     return FieldChange(change.op, change.path, before, after, str(change))  # type: ignore[arg-type]
 
 
+@post(
+    "/search",
+    status_code=200,
+    opt=route_options(Right.READ_TOOLS, Search),
+    responses=error_responses("SERVER_NOT_FOUND", "SKILL_NOT_FOUND", has_body=True),
+    summary="Find tools by what they are for",
+    description="Best first, whatever their server. Only what can be called now is found:"
+    " tools of servers that are away are not.",
+)
+async def search_tools(request: AnyRequest, context: Context) -> SearchResult:
+    return await context.searching(await read_model(request, Search))
+
+
+SEARCH_ROUTES = Router("/api/v1", route_handlers=[search_tools], tags=["tools"])
 ROUTES = Router(
     "/api/v1/aggregator/tools",
     route_handlers=[list_tools, list_changes, show_changes, approve_tool, block_tool],

@@ -52,19 +52,17 @@ class Checkpoints:
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / FOLDER
 
-    def file_for(self, writer: str) -> CheckpointFile:
-        """Return the file for a writer's checkpoints; it is created by the first write."""
-        return CheckpointFile(self._path(writer))
+    def path(self, writer: str) -> Path:
+        """Return the file of a writer's checkpoints."""
+        return self._folder / f"{writer}.checkpoint"
 
     def all(self) -> list[Checkpoint]:
         """Read all checkpoints, by writer. A damaged file gives one that matches no chain."""
         return [_read(path) for path in sorted(self._folder.glob("*.checkpoint"))]
 
     def remove(self, writer: str) -> None:
-        self._path(writer).unlink(missing_ok=True)
-
-    def _path(self, writer: str) -> Path:
-        return self._folder / f"{writer}.checkpoint"
+        """Remove the checkpoints of a writer."""
+        self.path(writer).unlink(missing_ok=True)
 
 
 class CheckpointFile:
@@ -142,8 +140,8 @@ def read_exported(path: Path) -> list[Checkpoint]:
 class Checkpointer:
     """Writes the checkpoint of one chain when it is due."""
 
-    def __init__(self, file: CheckpointFile, key: bytes, writer: str) -> None:
-        self._file = file
+    def __init__(self, path: Path, key: bytes, writer: str) -> None:
+        self._file = CheckpointFile(path)
         self._key = key
         self._writer = writer
         self._stored: tuple[int, bytes] = (0, b"")

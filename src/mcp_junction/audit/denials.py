@@ -147,33 +147,31 @@ class Denials:
 
     def _entry(self, denial: Denial, count: int, more: dict[str, Any]) -> Entry:
         origin = {} if denial.address is None else {"address": denial.address}
-        return Entry(
-            kind=denial.kind,
-            actor=denial.actor,
-            action=denial.action,
-            at=self._now(),
-            role=denial.role,
-            server_id=denial.server_id,
-            target=redact_value(denial.target),
-            decision="denied",
-            outcome=OutcomeName.DENIED,
-            detail={"reason": denial.reason, "count": count, **origin, **more},
+        detail = {"reason": denial.reason, "count": count, **origin, **more}
+        target = redact_value(denial.target)
+        return self._make_entry(
+            denial, denial.kind, denial.action, detail, server_id=denial.server_id, target=target
         )
 
     def _summary(self, overflow: _Overflow) -> Entry:
-        detail: dict[str, Any] = {"count": overflow.count, "since": overflow.since}
-        if overflow.network is not None:
-            detail["network"] = overflow.network
-        detail["samples"] = [{"action": action, "target": t} for action, t in overflow.samples]
+        network = {} if overflow.network is None else {"network": overflow.network}
+        samples = [{"action": action, "target": target} for action, target in overflow.samples]
+        detail = {"count": overflow.count, "since": overflow.since, **network, "samples": samples}
+        return self._make_entry(overflow.first, "denials", "denials", detail)
+
+    def _make_entry(
+        self, first: Denial, kind: str, action: str, detail: dict[str, Any], **more: Any
+    ) -> Entry:
         return Entry(
-            kind="denials",
-            actor=overflow.first.actor,
-            action="denials",
+            kind=kind,
+            actor=first.actor,
+            action=action,
             at=self._now(),
-            role=overflow.first.role,
+            role=first.role,
             decision="denied",
             outcome=OutcomeName.DENIED,
             detail=detail,
+            **more,
         )
 
 

@@ -63,7 +63,7 @@ class AuditLog:
         self._now = now
         self.writer = token_hex(8)
         self._chain = Chain(key, self.writer)
-        self._checkpointer = Checkpointer(checkpoints.file_for(self.writer), key, self.writer)
+        self._checkpointer = Checkpointer(checkpoints.path(self.writer), key, self.writer)
         self._entries: list[Entry] = []
         self._waiters: list[tuple[int, Waiter]] = []
         self._batch: AuditBatch | None = None

@@ -1,4 +1,1 @@
-"""Commands, one file each; ``main.py`` finds the one that is meant and loads only that.
-
-Nouns: none of its own. A command parses, calls the composition root and prints.
-"""
+"""The commands of ``mcp-junction``, one module each; ``main.py`` imports the one that is called."""

@@ -1,8 +1,8 @@
-"""Writes stderr in a thread, so that a slow reader holds nobody up; and logs without secrets.
+"""Writes stderr in a thread, so that a slow reader blocks nothing; and redacts log records.
 
-Everything that is printed to ``sys.stderr`` or logged goes the same way, so that it stays in order.
-What waits has a limit; what comes beyond it is dropped and counted, and the count is written in its
-place. At the end, what waits is written for as long as somebody reads.
+Everything that is printed to ``sys.stderr`` or logged goes through one queue, so that it stays in
+order. The queue is bounded: what exceeds it is dropped, and the number of dropped messages is
+written instead. At exit, the queue is written for as long as the reader reads.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 LIMIT: Final = 1024 * 1024
 PATIENCE: Final = 0.3
-"""Seconds that the end of the program waits for a reader who takes nothing."""
+"""Seconds that the exit waits for a reader that reads nothing."""
 LONGEST: Final = 5.0
-"""Seconds that it waits for one who does."""
+"""Seconds that the exit waits at most."""
 _PIECE: Final = 4096  # what a pipe takes at once: a slow reader is seen to read
 
 
 class StderrThread(io.RawIOBase):
-    """A file that is written behind the back of who writes to it. Does not close what it is on."""
+    """A file whose writes never block: a thread writes them. Does not close its descriptor."""
 
     def __init__(self, fd: int, limit: int = LIMIT) -> None:
         self._fd = fd
         self._limit = limit
-        self._lock = threading.RLock()  # a finalizer may complain in the middle of a complaint
+        self._lock = threading.RLock()  # a finalizer may print while we write
         self._waiting: SimpleQueue[bytes | None] | None = None
         self._thread: threading.Thread | None = None
         self._put = 0
@@ -52,7 +52,7 @@ class StderrThread(io.RawIOBase):
         return self._fd
 
     def write(self, data: ReadableBuffer) -> int:
-        """Have it written; never waits."""
+        """Queue data to be written; never blocks."""
         octets = bytes(data)
         with self._lock:
             if self._is_over:
@@ -62,13 +62,13 @@ class StderrThread(io.RawIOBase):
         return len(octets)
 
     def finish(self, patience: float = PATIENCE, longest: float = LONGEST) -> None:
-        """The end: wait until everything is written, or nobody takes it."""
+        """Wait at exit until everything is written, or the reader stops reading."""
         with self._lock:
             thread = self._thread
             if thread is None or self._is_over:
                 return
             self._is_over = True
-            self._tell_missing()
+            self._report_missing()
             self._waiting.put(None)  # type: ignore[union-attr] # there is one for the thread
         for _ in range(int(longest / patience)):
             before = self._written
@@ -83,11 +83,11 @@ class StderrThread(io.RawIOBase):
             return
         if self._thread is None:
             self._begin()
-        self._tell_missing()
+        self._report_missing()
         self._send(data)
 
     def _begin(self) -> None:
-        # Imported where it is used: most runs have nothing to say.
+        # Imported late: most runs print nothing.
         from queue import SimpleQueue
 
         self._waiting = SimpleQueue()
@@ -100,7 +100,7 @@ class StderrThread(io.RawIOBase):
         self._put += len(data)
         self._waiting.put(data)
 
-    def _tell_missing(self) -> None:
+    def _report_missing(self) -> None:
         if self._missing:
             self._send(b"mcp-junction: %d messages are missing here: nobody read\n" % self._missing)
             self._missing = 0
@@ -114,7 +114,7 @@ class StderrThread(io.RawIOBase):
                 self._written += len(piece)
 
     def _write_now(self, data: bytes) -> None:
-        """What is said after the end is written at once, unless that would wait for somebody."""
+        """Write after ``finish``, unless the thread is still blocked."""
         if self._thread is None or not self._thread.is_alive():
             _write_all(self._fd, data)
 
@@ -124,7 +124,7 @@ def _write_all(fd: int, data: bytes) -> None:
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # it is the file of somebody who does not want to wait
+        except BlockingIOError:  # the descriptor is non-blocking
             import select
 
             select.select([], [fd], [], 1.0)
@@ -133,7 +133,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def take_stderr() -> None:
-    """From now on nobody who writes to ``sys.stderr`` waits for who reads it."""
+    """Replace ``sys.stderr`` by one whose writes never block."""
     before = sys.stderr
     before.flush()
     sys.stderr = io.TextIOWrapper(

@@ -1,6 +1,6 @@
-"""What the user wrote: the config file, its variables, and the settings around it.
+"""The configuration: the config file, its variables, and the settings of the process.
 
-Nouns: *Document* (JSON with comments, as values), *ServerDefinition* (one entry of ``mcpServers``,
-checked and expanded), *Settings* (how Junction itself behaves), *Config* (all of it). Everything
-here is immutable and pure but for reading the file; nothing is started.
+Nouns: *document* (JSON with comments), *ServerDefinition* (one entry of ``mcpServers``,
+checked and expanded), *Settings* (of Junction itself), *Config* (all of it). Everything
+here is immutable, and nothing but reading the file has effects.
 """

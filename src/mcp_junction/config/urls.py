@@ -1,4 +1,4 @@
-"""Parses outgoing URLs and checks headers strictly, so that no two parsers see another target."""
+"""Parses outgoing URLs and checks headers strictly, so that all parsers agree on the target."""
 
 from __future__ import annotations
 

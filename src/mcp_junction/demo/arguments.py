@@ -1,4 +1,4 @@
-"""Compare the arguments of a call with a tool's input schema, in words that help the caller.
+"""Checks the arguments of a call against a tool's input schema.
 
 It reads the handful of JSON Schema keywords the demo tools use (type, required, minimum, maximum,
 minLength, maxLength, minItems, maxItems, items). It is not a JSON Schema validator.
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_SHOWN = 5  # problems told at once; a list of ten thousand wrong items needs no more
+_SHOWN = 5  # problems reported at once
 _KINDS = {"string": "text", "number": "a number", "integer": "a whole number", "array": "a list"}
 
 
-def object_of(properties: Json, required: tuple[str, ...] = ()) -> Json:
-    """The schema of an object with these properties and no others."""
+def object_schema(properties: Json, required: tuple[str, ...] = ()) -> Json:
+    """Make the schema of an object with these properties and no others."""
     schema: Json = {"type": "object", "properties": properties}
     if required:
         schema["required"] = list(required)
     return schema | {"additionalProperties": False}
 
 
-def problems(arguments: Json, schema: Json) -> list[str]:
-    """What is wrong with the arguments, one sentence each; empty when nothing is."""
+def find_problems(arguments: Json, schema: Json) -> list[str]:
+    """Describe what is wrong with the arguments, one sentence each."""
     properties: Json = schema["properties"]
     found = [
         f"'{name}' is missing: {properties[name]['description']}"
@@ -43,7 +43,7 @@ def problems(arguments: Json, schema: Json) -> list[str]:
 
 def _value_problems(label: str, value: object, schema: Json) -> list[str]:
     kind: str = schema["type"]
-    if not _is(kind, value):
+    if not _has_type(kind, value):
         return [f"{label} must be {_KINDS[kind]}"]
     if isinstance(value, list):
         found = _range_problems(
@@ -61,7 +61,7 @@ def _value_problems(label: str, value: object, schema: Json) -> list[str]:
     return _range_problems(label, value, schema, "minimum", "maximum")
 
 
-def _is(kind: str, value: object) -> bool:
+def _has_type(kind: str, value: object) -> bool:
     match kind:
         case "string":
             return isinstance(value, str)

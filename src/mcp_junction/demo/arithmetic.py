@@ -62,7 +62,7 @@ TOOLS = (
         "+ - * / // % ** and parentheses, abs, ceil, cos, exp, factorial, floor, log, log10, max, "
         "min, round, sin, sqrt, tan, e, pi and tau.",
         evaluate,
-        takes={
+        properties={
             "expression": {
                 "type": "string",
                 "description": "The expression, in one line.",
@@ -70,8 +70,8 @@ TOOLS = (
                 "maxLength": 300,
             }
         },
-        needs=("expression",),
-        gives={
+        required=("expression",),
+        output={
             "expression": {"type": "string", "description": "The expression that was computed."},
             "value": _number("Its value."),
             "exact": {
@@ -79,14 +79,14 @@ TOOLS = (
                 "description": "The value as text, for readers that shorten long numbers.",
             },
         },
-        hints=_PURE,
+        annotations=_PURE,
     ),
     DemoTool(
         "statistics",
         "Summary statistics",
         "Describe a list of numbers: count, sum, mean, median, extremes, standard deviation.",
         summarise,
-        takes={
+        properties={
             "numbers": {
                 "type": "array",
                 "description": "The numbers, in any order.",
@@ -95,8 +95,8 @@ TOOLS = (
                 "maxItems": 10_000,
             }
         },
-        needs=("numbers",),
-        gives={
+        required=("numbers",),
+        output={
             "count": {"type": "integer", "description": "How many numbers there are."},
             "sum": _number("All of them, added."),
             "mean": _number("Their average."),
@@ -105,7 +105,7 @@ TOOLS = (
             "maximum": _number("The largest."),
             "standard_deviation": _number("How far they spread, taken as the whole population."),
         },
-        hints=_PURE,
+        annotations=_PURE,
     ),
 )
 

@@ -115,16 +115,16 @@ TOOLS = (
         "Current time",
         "Tell the current date and time in a time zone.",
         now,
-        takes={"timezone": {"type": "string", "description": _ZONE, "default": "UTC"}},
-        gives=_MOMENT,
-        hints=_LOOK,
+        properties={"timezone": {"type": "string", "description": _ZONE, "default": "UTC"}},
+        output=_MOMENT,
+        annotations=_LOOK,
     ),
     DemoTool(
         "convert",
         "Convert a time",
         "Convert a time of day, or a date and time, from one time zone to another.",
         convert,
-        takes={
+        properties={
             "time": {
                 "type": "string",
                 "description": "'14:30' for today, or '2026-03-29T14:30'; without an offset.",
@@ -132,16 +132,16 @@ TOOLS = (
             "from": {"type": "string", "description": f"Where the time is from. {_ZONE}"},
             "to": {"type": "string", "description": f"Where it is to be told. {_ZONE}"},
         },
-        needs=("time", "from", "to"),
-        gives={"from": _MOMENT_OBJECT, "to": _MOMENT_OBJECT},
-        hints=_LOOK,
+        required=("time", "from", "to"),
+        output={"from": _MOMENT_OBJECT, "to": _MOMENT_OBJECT},
+        annotations=_LOOK,
     ),
     DemoTool(
         "countdown",
         "Count down",
         "Wait some seconds, reporting progress every second; can be cancelled.",
         countdown,
-        takes={
+        properties={
             "seconds": {
                 "type": "integer",
                 "description": "How long to wait, in whole seconds.",
@@ -149,8 +149,8 @@ TOOLS = (
                 "maximum": 30,
             }
         },
-        needs=("seconds",),
-        hints=_LOOK,
+        required=("seconds",),
+        annotations=_LOOK,
         slow=True,
     ),
 )

@@ -20,8 +20,8 @@ from mcp_junction.demo.wire import (
     DemoTool,
     RpcError,
     ToolError,
+    refuse_cursor,
     show_usage,
-    single_page,
     structured,
     text,
 )
@@ -103,7 +103,7 @@ class Notes:
     # Tools
 
     def _add(self, _: DemoRequest, arguments: Json) -> Json:
-        name, body = _checked_name(arguments["name"]), arguments["text"]
+        name, body = _check_name(arguments["name"]), arguments["text"]
         try:
             self._folder.add(name, body)
         except FileExistsError:
@@ -138,7 +138,7 @@ class Notes:
         return text(f"Deleted {name}.")
 
     def _existing(self, name: str) -> str:
-        if self._folder.has(_checked_name(name)):
+        if self._folder.has(_check_name(name)):
             return name
         raise ToolError(f"There is no note {name!r}. {self._inventory()}")
 
@@ -149,12 +149,12 @@ class Notes:
     # Resources
 
     def _list_resources(self, request: DemoRequest) -> Json:
-        single_page(request)
+        refuse_cursor(request)
         sizes = self._folder.sizes()
-        return {"resources": [_described(name) | {"size": sizes[name]} for name in sizes]}
+        return {"resources": [_describe(name) | {"size": sizes[name]} for name in sizes]}
 
     def _list_templates(self, request: DemoRequest) -> Json:
-        single_page(request)
+        refuse_cursor(request)
         template = {
             "uriTemplate": _SCHEME + "{name}",
             "name": "note",
@@ -176,7 +176,7 @@ class Notes:
     # Prompt
 
     def _list_prompts(self, request: DemoRequest) -> Json:
-        single_page(request)
+        refuse_cursor(request)
         note = {"name": "name", "description": "The note's name.", "required": True}
         prompt = {
             "name": "summarise",
@@ -201,65 +201,77 @@ class Notes:
         messages = [{"role": "user", "content": part} for part in parts]
         return {"description": f"A summary of {name}", "messages": messages}
 
-    # What the tools say of themselves
+    # Definitions of the tools
 
     def _writing_tools(self) -> tuple[DemoTool, ...]:
-        add = DemoTool(
-            "add",
-            "Add a note",
-            "Keep a text under a new name. An existing note is never overwritten.",
-            self._add,
-            takes={
-                "name": _NAME_ARGUMENT,
-                "text": {"type": "string", "description": "The note.", "maxLength": 100_000},
-            },
-            needs=("name", "text"),
-            hints={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False},
+        return (
+            DemoTool(
+                "add",
+                "Add a note",
+                "Keep a text under a new name. An existing note is never overwritten.",
+                self._add,
+                properties={
+                    "name": _NAME_ARGUMENT,
+                    "text": {"type": "string", "description": "The note.", "maxLength": 100_000},
+                },
+                required=("name", "text"),
+                annotations={
+                    "readOnlyHint": False,
+                    "destructiveHint": False,
+                    "idempotentHint": False,
+                },
+            ),
+            DemoTool(
+                "delete",
+                "Delete a note",
+                "Remove one note for good.",
+                self._delete,
+                properties={"name": _NAME_ARGUMENT},
+                required=("name",),
+                annotations={
+                    "readOnlyHint": False,
+                    "destructiveHint": True,
+                    "idempotentHint": False,
+                },
+            ),
         )
-        delete = DemoTool(
-            "delete",
-            "Delete a note",
-            "Remove one note for good.",
-            self._delete,
-            takes={"name": _NAME_ARGUMENT},
-            needs=("name",),
-            hints={"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False},
-        )
-        return add, delete
 
     def _reading_tools(self) -> tuple[DemoTool, ...]:
-        list_ = DemoTool(
-            "list",
-            "List notes",
-            "List the names of all notes with their sizes.",
-            self._list,
-            takes={},
-            gives={"notes": _list_of({"name": "string", "bytes": "integer"})},
-            hints=_LOOK,
+        return (
+            DemoTool(
+                "list",
+                "List notes",
+                "List the names of all notes with their sizes.",
+                self._list,
+                properties={},
+                output={"notes": _list_of({"name": "string", "bytes": "integer"})},
+                annotations=_LOOK,
+            ),
+            DemoTool(
+                "read",
+                "Read a note",
+                "Give the whole text of one note.",
+                self._read,
+                properties={"name": _NAME_ARGUMENT},
+                required=("name",),
+                annotations=_LOOK,
+            ),
+            DemoTool(
+                "search",
+                "Search notes",
+                f"Find a text in names and lines, in any case; the first {_MAX_MATCHES} matches.",
+                self._search,
+                properties={
+                    "text": {"type": "string", "description": "What to look for.", "minLength": 1}
+                },
+                required=("text",),
+                output={
+                    "matches": _list_of({"name": "string", "line": "string"}),
+                    "total": {"type": "integer", "description": "How many there are in all."},
+                },
+                annotations=_LOOK,
+            ),
         )
-        read = DemoTool(
-            "read",
-            "Read a note",
-            "Give the whole text of one note.",
-            self._read,
-            takes={"name": _NAME_ARGUMENT},
-            needs=("name",),
-            hints=_LOOK,
-        )
-        search = DemoTool(
-            "search",
-            "Search notes",
-            f"Find a text in names and lines, in any case; the first {_MAX_MATCHES} matches.",
-            self._search,
-            takes={"text": {"type": "string", "description": "What to look for.", "minLength": 1}},
-            needs=("text",),
-            gives={
-                "matches": _list_of({"name": "string", "line": "string"}),
-                "total": {"type": "integer", "description": "How many there are in all."},
-            },
-            hints=_LOOK,
-        )
-        return list_, read, search
 
 
 _LOOK: Json = {"readOnlyHint": True}
@@ -275,11 +287,11 @@ def _list_of(fields: dict[str, str]) -> Json:
     return {"type": "array", "items": item}
 
 
-def _described(name: str) -> Json:
+def _describe(name: str) -> Json:
     return {"uri": _SCHEME + name, "name": name, "title": f"Note {name}", "mimeType": _MIME}
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     if _NAME.fullmatch(name):
         return name
     near = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:64]

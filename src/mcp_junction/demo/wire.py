@@ -3,7 +3,7 @@
 It speaks the revisions with a handshake (2024-11-05 to 2025-11-25), one JSON-RPC message per line.
 Tools are answered where they are read, one after the other; a tool marked ``slow`` gets a thread of
 its own, can report progress, and stops when its request is cancelled. All writes take one lock, and
-what a cancelled request still wants to say is dropped under that same lock: after the cancellation
+what a cancelled request still sends is dropped under that same lock: after the cancellation
 was read, nothing more of it is sent.
 
 It is not a library for other servers: no HTTP, no batches, no requests to the client, one page
@@ -20,7 +20,7 @@ import threading
 import time
 
 from mcp_junction import __version__
-from mcp_junction.demo.arguments import object_of, problems
+from mcp_junction.demo.arguments import find_problems, object_schema
 
 TYPE_CHECKING = False  # not imported: `typing` would add a quarter to these programs' start
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ToolError(Exception):
 
 
 class DemoTool:
-    """A tool: what the client is told about it, and what runs when it is called."""
+    """A tool: its definition, and the function that runs when it is called."""
 
     def __init__(
         self,
@@ -70,23 +70,23 @@ class DemoTool:
         description: str,
         run: Run,
         *,
-        takes: Json,
-        needs: tuple[str, ...] = (),
-        gives: Json | None = None,
-        hints: Json,
+        properties: Json,
+        required: tuple[str, ...] = (),
+        output: Json | None = None,
+        annotations: Json,
         slow: bool = False,
     ) -> None:
         self.name, self.run, self.slow = name, run, slow
-        self.schema = object_of(takes, needs)
+        self.schema = object_schema(properties, required)
         self.listed: Json = {
             "name": name,
             "title": title,
             "description": description,
             "inputSchema": self.schema,
         }
-        if gives is not None:
-            self.listed["outputSchema"] = object_of(gives, tuple(gives))
-        self.listed["annotations"] = {"title": title, "openWorldHint": False} | hints
+        if output is not None:
+            self.listed["outputSchema"] = object_schema(output, tuple(output))
+        self.listed["annotations"] = {"title": title, "openWorldHint": False} | annotations
 
 
 class DemoRequest:
@@ -100,13 +100,13 @@ class DemoRequest:
         self._token = meta.get("progressToken") if isinstance(meta, dict) else None
 
     def progress(self, done: int, total: int, message: str) -> None:
-        """Tell how far it is, if the client asked to know."""
+        """Send a progress notification, if the client asked for it."""
         if self._token is not None:
-            told = {"progressToken": self._token, "progress": done, "total": total}
-            self._server.notify("notifications/progress", told | {"message": message}, self)
+            params = {"progressToken": self._token, "progress": done, "total": total}
+            self._server.notify("notifications/progress", params | {"message": message}, self)
 
     def text(self, name: str) -> str:
-        """A parameter that must be there and be text."""
+        """Return a parameter that must be a string. Raises RpcError."""
         value = self.params.get(name)
         if not isinstance(value, str):
             raise RpcError(INVALID_PARAMS, f"params.{name} is needed, as a string")
@@ -140,7 +140,7 @@ class DemoServer:
         self._send(message if params is None else message | {"params": params}, about)
 
     def serve(self) -> int:
-        """Answer standard input until it ends; the program's exit status."""
+        """Answer requests on standard input until it ends; return the exit status."""
         if sys.stdin.isatty():
             _explain(self._info["name"])
         self._out = sys.stdout.fileno()
@@ -213,7 +213,7 @@ class DemoServer:
             result = method(request)
         except RpcError as error:
             self._fail(request.id, error, request)
-        except Exception as error:  # noqa: BLE001 - the one boundary: whatever broke, the caller hears
+        except Exception as error:  # noqa: BLE001 - the boundary: whatever broke, the caller is answered
             reason = f"Something broke inside this demo server: {error!r}"
             self._fail(request.id, RpcError(INTERNAL_ERROR, reason), request)
         else:
@@ -229,7 +229,7 @@ class DemoServer:
         }
 
     def _list_tools(self, request: DemoRequest) -> Json:
-        single_page(request)
+        refuse_cursor(request)
         return {"tools": [tool.listed for tool in self._tools.values()]}
 
     def _call_tool(self, request: DemoRequest) -> None:
@@ -261,7 +261,7 @@ class DemoServer:
         arguments = {} if arguments is None else arguments
         if not isinstance(arguments, dict):
             raise RpcError(INVALID_PARAMS, "params.arguments must be an object")
-        if wrong := problems(arguments, tool.schema):
+        if wrong := find_problems(arguments, tool.schema):
             return failure(f"Please correct the arguments of {name}: {'; '.join(wrong)}.")
         try:
             return tool.run(request, arguments)
@@ -288,12 +288,12 @@ class DemoServer:
 
 
 def text(words: str) -> Json:
-    """The result of a tool that answers in words."""
+    """Make the result of a tool that answers with text."""
     return {"content": [{"type": "text", "text": words}]}
 
 
 def structured(value: Json) -> Json:
-    """The result of a tool with an output schema; the text is for clients older than those."""
+    """Make the result of a tool with an output schema; older clients read the text."""
     return text(json.dumps(value, allow_nan=False)) | {"structuredContent": value}
 
 
@@ -301,8 +301,8 @@ def failure(words: str) -> Json:
     return text(words) | {"isError": True}
 
 
-def single_page(request: DemoRequest) -> None:
-    """Refuse a cursor: lists here are one page long, so nobody was given one."""
+def refuse_cursor(request: DemoRequest) -> None:
+    """Raise RpcError for a cursor: lists here have one page."""
     if request.params.get("cursor") is not None:
         raise RpcError(INVALID_PARAMS, "Unknown cursor: this list has one page; ask without it")
 

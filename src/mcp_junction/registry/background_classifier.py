@@ -12,12 +12,12 @@ from mcp_junction.errors import ModelUnavailable, StoreError
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.skills.classifier import (
     Classifier,
+    Model,
     SkillVerdict,
     Subject,
     TaxonomySkill,
     tool_text,
 )
-from mcp_junction.skills.model import Model
 from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
 from mcp_junction.store.records import Classified, PendingTool, SkillRecord

@@ -1,6 +1,7 @@
-"""Classifier: finds the skills of a tool; ZeroShot compares it with the descriptions of skills.
+"""Model: embeds and classifies tools; ZeroShot compares them with the descriptions of skills.
 
-The taxonomy is the initial set of skills; an operator may change all of it.
+The service uses the Model of ``worker.py``, which runs LocalModel in another process: LocalModel
+loads numpy and the weights. The taxonomy is the initial set of skills; operators may change it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_junction.skills.embedder import Embedder, stack_vectors
+from mcp_junction.skills.embedder import Embedder, WordVectors, mean, stack_vectors
 
 
 class TaxonomySkill(msgspec.Struct, frozen=True):
@@ -128,3 +129,30 @@ class ZeroShot:
         known = self._vectors | (dict(zip(new, self._embedder(new), strict=True)) if new else {})
         self._vectors = {text: known[text] for text in texts}
         return [known[text] for text in texts]
+
+
+class Model(Protocol):
+    """Embeds, classifies and averages. Every method may raise ModelUnavailable."""
+
+    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+        """Return a vector for each text, of length 1 (or 0, for a text without words)."""
+        ...
+
+    async def classify(
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+    ) -> Sequence[SkillVerdict | None]:
+        """Return a verdict for each subject; None for one that could not be classified now."""
+        ...
+
+    async def average(self, vectors: Sequence[bytes]) -> bytes:
+        """Compute the mean of vectors, of which there is at least one."""
+        ...
+
+
+class LocalModel:
+    """The model in this process. The first use loads its weights."""
+
+    def __init__(self) -> None:
+        self.embed = WordVectors()
+        self.classify = ZeroShot(self.embed)
+        self.average = mean

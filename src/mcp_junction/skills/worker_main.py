@@ -14,6 +14,7 @@ import socket
 import sys
 from typing import Final
 
+from mcp_junction.skills.classifier import LocalModel
 from mcp_junction.skills.jobs import (
     HEAD,
     Answer,
@@ -28,7 +29,6 @@ from mcp_junction.skills.jobs import (
     encode_frame,
     frame_size,
 )
-from mcp_junction.skills.model import LocalModel
 
 _SET_PDEATHSIG, _SET_DUMPABLE = 1, 4
 _NICENESS: Final = 10

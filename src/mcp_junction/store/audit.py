@@ -19,10 +19,8 @@ from mcp_junction.store.database import (
     Row,
     Rows,
     Script,
-    StoreTable,
     insert,
     placeholders,
-    transaction,
 )
 from mcp_junction.store.records import (
     AuditHead,
@@ -32,7 +30,7 @@ from mcp_junction.store.records import (
     AuditWriter,
     SealedPage,
 )
-from mcp_junction.store.table import UNREADABLE, Table
+from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 
 WRITERS = Table("audit_writers", AuditWriter)
 PAGES = Table("audit_pages", AuditPage)
@@ -144,8 +142,7 @@ class AuditTrail(StoreTable):
 
     async def writers(self) -> list[AuditWriter]:
         """Read all writers, by the time they opened."""
-        query = WRITERS.select("ORDER BY opened_at, writer")
-        return await self._database.read(query, WRITERS.records)
+        return await self._read(WRITERS, "ORDER BY opened_at, writer")
 
     async def chains(self) -> list[str]:
         """Return the writers of all stored pages, registered or not."""

@@ -6,18 +6,16 @@ Migrations are numbered SQL files, applied in order, each once, by one process a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from enum import StrEnum
-from functools import wraps
 from importlib import resources
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from mcp_junction.errors import UsageError
 
 T = TypeVar("T")
-P = ParamSpec("P")
 PATIENCE: Final = 4.0
 """Seconds without progress after which a database counts as down."""
 Row: TypeAlias = Sequence[Any]
@@ -80,35 +78,6 @@ class Database(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class StoreTable:
-    """Base of the store's tables: holds the database for the methods marked ``transaction``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-
-S = TypeVar("S", bound=StoreTable)
-
-
-def transaction(
-    *, durable: bool = True
-) -> Callable[
-    [Callable[Concatenate[S, P], Script[T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
-]:
-    """Decorate a method that is a Script: calling it runs the script in one transaction."""
-
-    def decorate(
-        script: Callable[Concatenate[S, P], Script[T]],
-    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-        @wraps(script)
-        async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            return await self._database.write(script(self, *args, **kwargs), durable=durable)
-
-        return run
-
-    return decorate
 
 
 def placeholders(values: Sequence[object]) -> str:

@@ -10,18 +10,9 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from mcp_junction.store.database import (
-    Database,
-    Load,
-    Query,
-    Script,
-    StoreTable,
-    bump,
-    placeholders,
-    transaction,
-)
+from mcp_junction.store.database import Database, Load, Query, Script, bump, placeholders
 from mcp_junction.store.records import EventRecord, NewEvent
-from mcp_junction.store.table import Table
+from mcp_junction.store.table import StoreTable, Table, transaction
 
 TABLE = Table("events", EventRecord, json={"data"})
 TOPIC = "events"
@@ -59,8 +50,8 @@ class Events(StoreTable):
     ) -> list[EventRecord]:
         """Read the events after a number, oldest first."""
         chosen = f"AND type IN ({placeholders(list(types))})" if types else ""
-        query = TABLE.select(f"WHERE seq > ? {chosen} ORDER BY seq LIMIT ?", (seq, *types, limit))
-        return await self._database.read(query, TABLE.records)
+        rest = f"WHERE seq > ? {chosen} ORDER BY seq LIMIT ?"
+        return await self._read(TABLE, rest, seq, *types, limit)
 
     async def bounds(self) -> tuple[int, int]:
         """Return the first number that is kept, and the last one given; (1, 0) at the beginning."""

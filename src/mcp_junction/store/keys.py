@@ -14,18 +14,9 @@ from typing import Final, Protocol
 import msgspec
 
 from mcp_junction.errors import AlreadyExists, NotFound
-from mcp_junction.store.database import (
-    Database,
-    Query,
-    Rows,
-    Script,
-    StoreTable,
-    bump,
-    insert,
-    transaction,
-)
+from mcp_junction.store.database import Database, Query, Rows, Script, bump, insert
 from mcp_junction.store.records import KeyRecord
-from mcp_junction.store.table import Table
+from mcp_junction.store.table import StoreTable, Table, transaction
 
 TABLE = Table("keys", KeyRecord)
 TOPIC = "keys"

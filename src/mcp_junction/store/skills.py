@@ -17,19 +17,9 @@ from typing import Final
 import msgspec
 
 from mcp_junction.errors import AlreadyExists, NotFound, UnreadableRow, VersionConflict
-from mcp_junction.store.database import (
-    Batch,
-    Query,
-    Rows,
-    Script,
-    StoreTable,
-    bump,
-    insert,
-    placeholders,
-    transaction,
-)
+from mcp_junction.store.database import Batch, Query, Rows, Script, bump, insert, placeholders
 from mcp_junction.store.records import Classified, PendingTool, SkillRecord
-from mcp_junction.store.table import Table
+from mcp_junction.store.table import StoreTable, Table, transaction
 from mcp_junction.store.tools import (
     SKILLS_TOPIC,
     TOOLS_TABLE,
@@ -55,21 +45,19 @@ class Skills(StoreTable):
 
     async def all(self) -> list[SkillRecord]:
         """Read all skills, by name."""
-        query = SKILLS_TABLE.select("ORDER BY name, id")
-        return await self._database.read(query, SKILLS_TABLE.records)
+        return await self._read(SKILLS_TABLE, "ORDER BY name, id")
 
     async def get(self, id_or_name: str) -> SkillRecord:
         """Read one skill. Raises NotFound."""
-        query = SKILLS_TABLE.select("WHERE id = ? OR name = ?", (id_or_name, id_or_name))
-        found = await self._database.read(query, SKILLS_TABLE.records)
+        where = "WHERE id = ? OR name = ?"
+        found = await self._read(SKILLS_TABLE, where, id_or_name, id_or_name)
         if not found:
             raise NotFound(f"there is no skill {id_or_name!r}")
         return next((one for one in found if one.id == id_or_name), found[0])
 
     async def behind(self) -> list[SkillRecord]:
         """Read the skills whose vectors are to be computed again."""
-        query = SKILLS_TABLE.select("WHERE marked <> computed ORDER BY id")
-        return await self._database.read(query, SKILLS_TABLE.records)
+        return await self._read(SKILLS_TABLE, "WHERE marked <> computed ORDER BY id")
 
     async def vectors(self, skill_id: str) -> list[bytes]:
         """Read the vectors of the listed tools that have a skill."""

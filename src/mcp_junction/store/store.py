@@ -17,17 +17,15 @@ from mcp_junction.store.database import (
     Query,
     Rows,
     Script,
-    StoreTable,
     bump,
     migrate,
-    transaction,
 )
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.keys import KeyTable, Signer
 from mcp_junction.store.records import SettingRecord
 from mcp_junction.store.servers import History, Sealer, Servers
 from mcp_junction.store.skills import Classification, Skills
-from mcp_junction.store.table import UNREADABLE, Table
+from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 from mcp_junction.store.tools import Offers, Tools
 
 TABLE = Table("settings", SettingRecord, json={"value"})
@@ -39,12 +37,11 @@ class RuntimeSettings(StoreTable):
 
     async def all(self) -> dict[str, SettingRecord]:
         """Read all settings, by name."""
-        found = await self._database.read(TABLE.select("ORDER BY name"), TABLE.records)
-        return {setting.name: setting for setting in found}
+        return {setting.name: setting for setting in await self._read(TABLE, "ORDER BY name")}
 
     async def find(self, name: str) -> SettingRecord | None:
         """Read one setting, if it is set."""
-        return await self._database.read(TABLE.select("WHERE name = ?", (name,)), TABLE.first)
+        return await self._read_first(TABLE, "WHERE name = ?", name)
 
     @transaction()
     def put(

@@ -1,16 +1,17 @@
-"""Table: converts records to rows of a table and back; UnreadableRows: rows that are damaged."""
+"""Table: converts records to rows and back; StoreTable: the base of the store's tables."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from mcp_junction.errors import UnreadableRow
-from mcp_junction.store.database import Query, Row, Rows
+from mcp_junction.store.database import Database, Query, Row, Rows, Script
 
 log = logging.getLogger("mcp_junction.store")
 
@@ -57,6 +58,8 @@ UNREADABLE: Final = UnreadableRows()
 
 
 R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
+P = ParamSpec("P")
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -137,3 +140,40 @@ class Table(Generic[R]):
         """Make the SET clause of an UPDATE, and its arguments."""
         clause = ", ".join(f"{column} = ?" for column in changes)
         return clause, [self.value(column, value) for column, value in changes.items()]
+
+
+class StoreTable:
+    """Base of the store's tables: holds the database for the methods marked ``transaction``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def _read(self, table: Table[R], rest: str = "", *args: Any) -> list[R]:
+        """Read records; ``rest`` is what follows the table's name in the query."""
+        return await self._database.read(table.select(rest, args), table.records)
+
+    async def _read_first(self, table: Table[R], rest: str = "", *args: Any) -> R | None:
+        """Read the first record that a query finds. Raises UnreadableRow."""
+        return await self._database.read(table.select(rest, args), table.first)
+
+
+S = TypeVar("S", bound=StoreTable)
+
+
+def transaction(
+    *, durable: bool = True
+) -> Callable[
+    [Callable[Concatenate[S, P], Script[T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+]:
+    """Decorate a method that is a Script: calling it runs the script in one transaction."""
+
+    def decorate(
+        script: Callable[Concatenate[S, P], Script[T]],
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        @wraps(script)
+        async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await self._database.write(script(self, *args, **kwargs), durable=durable)
+
+        return run
+
+    return decorate

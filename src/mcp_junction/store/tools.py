@@ -14,18 +14,7 @@ import msgspec
 
 from mcp_junction.errors import DefinitionChanged, NotFound, UnreadableRow
 from mcp_junction.policy.pinning import PinnedState, is_quarantined
-from mcp_junction.store.database import (
-    Batch,
-    Compute,
-    Load,
-    Query,
-    Row,
-    Script,
-    StoreTable,
-    bump,
-    placeholders,
-    transaction,
-)
+from mcp_junction.store.database import Batch, Compute, Load, Query, Row, Script, bump, placeholders
 from mcp_junction.store.records import (
     DECIDED,
     OfferRecord,
@@ -34,7 +23,7 @@ from mcp_junction.store.records import (
     ToolDefinitionRow,
     ToolRecord,
 )
-from mcp_junction.store.table import Table
+from mcp_junction.store.table import StoreTable, Table, transaction
 
 
 def _salvage(row: Row) -> ToolRecord:
@@ -94,35 +83,33 @@ class Tools(StoreTable):
         """Read the tools of one server, or of all, in the order their servers list them."""
         where, args = ("server_id = ?", [server_id]) if server_id else ("1 = 1", [])
         gone = "" if with_gone else "AND gone_at IS NULL"
-        return await self._list(f"{where} {gone} ORDER BY server_id, position, name", args)
+        order = "ORDER BY server_id, position, name"
+        return await self._read(TOOLS_TABLE, f"WHERE {where} {gone} {order}", *args)
 
     async def some(self, wanted: Collection[tuple[str, str]]) -> list[ToolRecord]:
         """Read the listed tools among these, each given as (server's id, tool's name)."""
         if not wanted:
             return []
         pairs = ", ".join(["(?, ?)"] * len(wanted))
-        where = f"gone_at IS NULL AND (server_id, name) IN (VALUES {pairs})"
-        return await self._list(where, [part for one in wanted for part in one])
+        where = f"WHERE gone_at IS NULL AND (server_id, name) IN (VALUES {pairs})"
+        return await self._read(TOOLS_TABLE, where, *(part for one in wanted for part in one))
 
     async def reviewable(self) -> list[ToolRecord]:
         """Read the listed tools that are quarantined, flagged, or not in their pinned form."""
-        is_reviewable = "(quarantined OR hash <> pinned_hash OR flags <> '[]')"
-        order = "ORDER BY server_id, position, name"
-        return await self._list(f"gone_at IS NULL AND {is_reviewable} {order}")
+        return await self._read(
+            TOOLS_TABLE,
+            "WHERE gone_at IS NULL AND (quarantined OR hash <> pinned_hash OR flags <> '[]')"
+            " ORDER BY server_id, position, name",
+        )
 
     async def by_id(self, tool_id: str) -> ToolRecord | None:
         """Read a listed tool by its id."""
-        query = TOOLS_TABLE.select("WHERE id = ? AND gone_at IS NULL", (tool_id,))
-        return await self._database.read(query, TOOLS_TABLE.first)
+        return await self._read_first(TOOLS_TABLE, "WHERE id = ? AND gone_at IS NULL", tool_id)
 
     async def find(self, server_id: str, name: str) -> ToolRecord | None:
         """Read a tool by its server and name, if there is one."""
-        query = TOOLS_TABLE.select("WHERE server_id = ? AND name = ?", (server_id, name))
-        return await self._database.read(query, TOOLS_TABLE.first)
-
-    async def _list(self, where: str, args: Sequence[Any] = ()) -> list[ToolRecord]:
-        query = TOOLS_TABLE.select(f"WHERE {where}", args)
-        return await self._database.read(query, TOOLS_TABLE.records)
+        where = "WHERE server_id = ? AND name = ?"
+        return await self._read_first(TOOLS_TABLE, where, server_id, name)
 
     async def get(self, server_id: str, name: str) -> ToolRecord:
         """Read a tool by its server and name. Raises NotFound."""
@@ -368,8 +355,8 @@ class Offers(StoreTable):
     async def all(self, server_id: str | None = None) -> list[OfferRecord]:
         """Read the offers of one server, or of all, in the order their servers list them."""
         where, args = ("WHERE server_id = ?", [server_id]) if server_id else ("", [])
-        query = OFFERS_TABLE.select(f"{where} ORDER BY server_id, kind, position", args)
-        return await self._database.read(query, OFFERS_TABLE.records)
+        rest = f"{where} ORDER BY server_id, kind, position"
+        return await self._read(OFFERS_TABLE, rest, *args)
 
     @transaction()
     def replace(

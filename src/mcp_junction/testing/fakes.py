@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mcp_junction.calls.events import CallEnded
-from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
-from mcp_junction.skills.model import LocalModel
+from mcp_junction.skills.classifier import LocalModel, SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.upstream.events import ServerChanged
 
 _TURNS: Final = 10
