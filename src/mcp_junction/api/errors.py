@@ -151,7 +151,8 @@ def _answer_litestar(error: Exception, status: int) -> ErrorAnswer:
         if isinstance(one, Mapping)
     ]
     if code == "VALIDATION_ERROR":
-        detail = "the request is not right" if not problems else _first(problems)
+        first = problems[0] if problems else None
+        detail = f"{first['path']}: {first['message']}" if first else "the request is not right"
     else:
         detail = _WORDS.get(code, str(getattr(error, "detail", "")))
     return _answer(code, detail, {"problems": problems} if problems else {}, headers)
@@ -161,10 +162,6 @@ _WORDS: Final = {
     "NOT_FOUND": "there is nothing here; see /api/v1/docs",
     "METHOD_NOT_ALLOWED": "this method is not for this address; see /api/v1/docs",
 }
-
-
-def _first(problems: Sequence[Mapping[str, str]]) -> str:
-    return f"{problems[0]['path']}: {problems[0]['message']}"
 
 
 def _answer(

@@ -247,14 +247,9 @@ class Seals:
             here = slice(index * TAG, (index + 1) * TAG)
             if index >= len(lines) or not compare_digest(tags[here], page.tags[here]):
                 return seq
-            if _place(lines[index]) != (page.writer, seq):
+            if msgspec.json.decode(lines[index])[:2] != [page.writer, seq]:
                 return seq
         return None if len(tags) == len(page.tags) else page.last_seq + 1
-
-
-def _place(line: bytes) -> tuple[str, int]:
-    writer, seq = msgspec.json.decode(line)[:2]
-    return writer, seq
 
 
 def _find_intents(

@@ -168,7 +168,7 @@ class AuditLog:
             seen_at=now,
         )
         before = await self._trail.enter(me)
-        after = None if before is None else _describe_head(before)
+        after = None if before is None else describe_head(before)
         orphans = await self._find_orphans()
         self.record(self.entry("opened", "junction", "audit.open", detail={"after": after}))
         self._close_orphans(orphans)
@@ -348,7 +348,8 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _describe_head(head: AuditHead) -> dict[str, Any]:
+def describe_head(head: AuditHead) -> dict[str, Any]:
+    """Return a place in a chain as the detail of a row."""
     return {"writer": head.writer, "seq": head.seq, "head": head.mac.hex()}
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from mcp_junction.audit.chain import Seals
 from mcp_junction.audit.checkpoints import Checkpoints
-from mcp_junction.audit.log import AuditLog
+from mcp_junction.audit.log import AuditLog, describe_head
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail
@@ -47,8 +47,9 @@ async def retire(
                 old.seq,
             )
             continue
-        detail = {"writer": old.writer, "seq": old.seq, "head": old.mac.hex()}
-        await audit.intent(audit.entry("anchor", "junction", "audit.retire", detail=detail))
+        await audit.intent(
+            audit.entry("anchor", "junction", "audit.retire", detail=describe_head(old))
+        )
         removed += await trail.retire(old)
         if not await trail.pages(old.writer, limit=1):
             checkpoints.remove(old.writer)

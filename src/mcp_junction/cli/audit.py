@@ -134,7 +134,7 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
         texts = [escape(printable(cell)) for cell in cells]
         if colour := _COLOURS.get(result):
             texts[-2] = f"[{colour}]{texts[-2]}[/]"
-        table.add_row(_format_time(row.at), *texts)
+        table.add_row(time.strftime("%m-%d %H:%M:%S", time.gmtime(row.at)), *texts)
     Console(file=sys.stdout, emoji=False).print(table if rows else "There are no rows yet.")
 
 
@@ -142,10 +142,6 @@ def _fields(row: AuditRow) -> dict[str, Any]:
     fields = dict(zip(AuditRow.__struct_fields__, msgspec.structs.astuple(row), strict=True))
     fields["detail"] = None if row.detail is None else json.loads(row.detail)
     return fields
-
-
-def _format_time(at: float) -> str:
-    return time.strftime("%m-%d %H:%M:%S", time.gmtime(at))
 
 
 # -- verify

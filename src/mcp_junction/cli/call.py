@@ -134,10 +134,10 @@ def _is_error(payload: bytes) -> bool:
 def format_result(value: Any) -> str:
     """Return the text of a result that is only text; any other as JSON."""
     content = value.get("content") if isinstance(value, dict) else None
-    if isinstance(content, list) and content and all(map(_is_text, content)):
+    if (
+        isinstance(content, list)
+        and content
+        and all(isinstance(block, dict) and block.get("type") == "text" for block in content)
+    ):
         return "\n".join(str(block.get("text", "")) for block in content)
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _is_text(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text"

@@ -65,7 +65,11 @@ def hide_arguments() -> None:
         os.fsencode(word) for word, shown in zip(words, masked, strict=True) if word != shown
     )
     if secret:
-        _overwrite(_ARGUMENTS, lambda entries: _word_spans(entries, secret), b"*")
+        _overwrite(
+            _ARGUMENTS,
+            lambda entries: ((at, len(word)) for at, word in entries if word in secret),
+            b"*",
+        )
 
 
 Span = tuple[int, int]
@@ -76,10 +80,6 @@ def _value_spans(entries: Iterable[tuple[int, bytes]], names: frozenset[bytes]) 
         name, equals, value = entry.partition(b"=")
         if equals and name in names:
             yield at + len(name) + 1, len(value)
-
-
-def _word_spans(entries: Iterable[tuple[int, bytes]], words: frozenset[bytes]) -> Iterator[Span]:
-    return ((at, len(entry)) for at, entry in entries if entry in words)
 
 
 def _overwrite(

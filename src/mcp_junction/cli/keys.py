@@ -6,9 +6,12 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.cli.options import add_store_options, make_parser
+from mcp_junction.cli.printing import print_table
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import UsageError
@@ -91,7 +94,7 @@ async def _act(args: argparse.Namespace) -> int:
     async with open_storage(args) as storage:
         store = storage.store
         if args.action == "list" and not await store.keys.unsigned():
-            return _list(args, await (await KeyRing.open(store)).all())
+            return await _list(args, await KeyRing.open(store))
         async with storage.audit_log() as log:
             await sign_existing_keys(store, log, storage.folder)
             return await _ACTIONS[args.action](args, await KeyRing.open(store), log)
@@ -113,21 +116,22 @@ async def _create(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int
     return 0
 
 
-def _list(args: argparse.Namespace, keys: list[KeyRecord]) -> int:
-    if args.json:
-        print(json.dumps([_to_dict(key) for key in keys], indent=2))
-        return 0
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+async def _list(args: argparse.Namespace, ring: KeyRing, _: AuditLog | None = None) -> int:
+    keys = await ring.all()
+    rows = [
+        (key.id, key.role, key.agent, _format_time(key.created_at), _format_state(key))
+        for key in keys
+    ]
+    headings = ("id", "role", "agent", "created", "state")
+    return print_table(args, list(map(_to_dict, keys)), headings, rows, "There are no keys yet.")
 
-    table = Table("id", "role", "agent", "created", "state")
-    for key in keys:
-        ended = _format_time(key.revoked_at)
-        state = f"[red]revoked {ended}[/]" if ended else "[green]in force[/]"
-        table.add_row(key.id, key.role, escape(key.agent), _format_time(key.created_at), state)
-    Console(file=sys.stdout, emoji=False).print(table if keys else "There are no keys yet.")
-    return 0
+
+def _format_state(key: KeyRecord) -> Any:
+    from rich.text import Text
+
+    if key.revoked_at is None:
+        return Text("in force", "green")
+    return Text(f"revoked {_format_time(key.revoked_at)}", "red")
 
 
 async def _revoke(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
@@ -141,11 +145,11 @@ async def _revoke(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int
     return 0
 
 
-async def _show(args: argparse.Namespace, ring: KeyRing, _: AuditLog) -> int:
-    return _list(args, await ring.all())
-
-
-_ACTIONS = {"create": _create, "list": _show, "revoke": _revoke}
+_ACTIONS: dict[str, Callable[[argparse.Namespace, KeyRing, AuditLog], Awaitable[int]]] = {
+    "create": _create,
+    "list": _list,
+    "revoke": _revoke,
+}
 
 
 def _to_dict(key: KeyRecord) -> dict[str, str | None]:

@@ -52,7 +52,7 @@ def print_table(
 ) -> int:
     """Print a value with ``--json``, else a table of it, or ``empty``; return exit code 0.
 
-    A cell that is a state is coloured.
+    A cell that is a state is coloured; one that is a rich Text is printed as it is.
     """
     if args.json:
         print_json(value)
@@ -71,13 +71,14 @@ def print_table(
     return 0
 
 
-def _format_cell(value: Any) -> str:
-    from rich.markup import escape
+def _format_cell(value: Any) -> Any:
+    from rich.text import Text
 
+    if isinstance(value, Text):
+        return value
     lines = ("" if value is None else str(value)).split("\n")
-    text = escape("\n".join(map(printable, lines)))
-    colour = COLOURS.get(text)
-    return f"[{colour}]{text}[/]" if colour else text
+    text = "\n".join(map(printable, lines))
+    return Text(text, COLOURS.get(text, ""))
 
 
 _PATIENCE = 1.0

@@ -111,17 +111,13 @@ def _add_options(add: argparse.ArgumentParser) -> None:
 def _list(args: argparse.Namespace, remote: Remote) -> int:
     found = list(remote.pages(SERVERS, status=args.status, include_absent=args.all or None))
     rows = [
-        (one["name"], _status(one), one["tool_count"], one["transport_type"], one["origin"],
-         one["error_message"] or one["description"])
+        (one["name"], "ABSENT" if one.get("absent") else one["status"], one["tool_count"],
+         one["transport_type"], one["origin"], one["error_message"] or one["description"])
         for one in found
     ]  # fmt: skip
     headings = ("server", "status", "tools", "by", "from", "")
     empty = "There are no servers yet; see: mcp-junction servers add --help"
     return print_table(args, found, headings, rows, empty)
-
-
-def _status(one: dict[str, Any]) -> str:
-    return "ABSENT" if one.get("absent") else str(one["status"])
 
 
 def _show(args: argparse.Namespace, remote: Remote) -> int:

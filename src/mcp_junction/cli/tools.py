@@ -69,15 +69,9 @@ def _changes(args: argparse.Namespace, remote: Remote) -> int:
     return print_table(args, every, headings, rows, "Every tool is as it was pinned.")
 
 
-def _approve(args: argparse.Namespace, remote: Remote) -> int:
-    return _decide(args, remote, "approve", "is approved, and can be called")
-
-
-def _block(args: argparse.Namespace, remote: Remote) -> int:
-    return _decide(args, remote, "block", "is blocked until it is approved")
-
-
-def _decide(args: argparse.Namespace, remote: Remote, what: str, done: str) -> int:
+def _decide(args: argparse.Namespace, remote: Remote) -> int:
+    """Approve or block a tool's definition."""
+    what = args.action
     found = remote.get(_path(args.name, "changes"))
     if args.hash is None:
         _confirm(args, found, what)
@@ -87,6 +81,9 @@ def _decide(args: argparse.Namespace, remote: Remote, what: str, done: str) -> i
         words = "the tool's definition has changed again; see: mcp-junction tools changes"
         raise RequestError("TOOL_CHANGED", f"{words} {args.name}", {"current_hash": found["hash"]})
     decided = remote.post(_path(found["id"], what), {"hash": found["hash"]})
+    done = (
+        "is approved, and can be called" if what == "approve" else "is blocked until it is approved"
+    )
     print_message(args, decided, f"{printable(found['name'])} {done}")
     return 0
 
@@ -222,6 +219,6 @@ _ACTIONS: Final = {
     "search": _search,
     "call": _call,
     "changes": _changes,
-    "approve": _approve,
-    "block": _block,
+    "approve": _decide,
+    "block": _decide,
 }

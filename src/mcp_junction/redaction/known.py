@@ -34,7 +34,7 @@ class _Finder:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self.secrets = tuple(sorted(secrets, key=len, reverse=True))
-        self.pattern = re.compile(_pattern(self.secrets))
+        self.pattern = re.compile(_prefix_pattern(set(map(_anchor, self.secrets))))
 
 
 class _Url(NamedTuple):
@@ -167,11 +167,6 @@ def _with_new(finders: tuple[_Finder, ...], new: set[str]) -> tuple[_Finder, ...
     while kept and len(kept[-1].secrets) <= 2 * len(new):
         new |= set(kept.pop().secrets)
     return (*kept, _Finder(new))
-
-
-def _pattern(secrets: Iterable[str]) -> str:
-    """Make a pattern that matches the rarest part of each secret."""
-    return _prefix_pattern(set(map(_anchor, secrets)))
 
 
 def _prefix_pattern(words: set[str]) -> str:

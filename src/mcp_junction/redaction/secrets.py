@@ -217,14 +217,13 @@ def _unescaped(value: str) -> str:
 
 def _in_pair(part: str) -> Iterator[str]:
     """Find what follows a secret's name and "=", to the end of this part of a text."""
-    names = (name for name in _PAIR_NAME.finditer(part) if _is_password_name(name[1]))
+    names = (
+        name
+        for name in _PAIR_NAME.finditer(part)
+        if is_credential_name(name[1]) or name[1] in ("Pwd", "pwd")  # PWD is a folder
+    )
     for name in islice(names, _NESTED):
         yield from _decoded(part[name.end() :].strip("\"'"))
-
-
-def _is_password_name(name: str) -> bool:
-    """Whether a name before "=" names a secret: ``Pwd`` does, ``PWD`` is a folder."""
-    return is_credential_name(name) or name in ("Pwd", "pwd")
 
 
 def _tokens_in_url(word: str) -> Iterator[str]:

@@ -167,7 +167,15 @@ class AuditTrail(StoreTable):
             " AND o.seq <= audit_pages.last_seq) ORDER BY writer, last_seq",
             writers,
         )
-        return await self._database.read(query, lambda rows: _those(rows, wanted))
+        return await self._database.read(
+            query,
+            lambda rows: [
+                row
+                for page in _pages(rows)
+                for row in page.rows()
+                if (row.writer, row.seq) in wanted
+            ],
+        )
 
     async def oldest_ends(self, before: float) -> list[AuditHead]:
         """Find, in each chain, the end of the part that is older than a time."""
@@ -238,7 +246,3 @@ def _matches(row: AuditRow, asked: AuditQuery) -> bool:
 
 def _when(row: AuditRow) -> _Place:
     return row.at, row.writer, row.seq
-
-
-def _those(rows: Rows, wanted: set[tuple[str, int]]) -> list[AuditRow]:
-    return [row for page in _pages(rows) for row in page.rows() if (row.writer, row.seq) in wanted]

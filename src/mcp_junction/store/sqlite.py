@@ -226,12 +226,14 @@ class SqliteDatabase:
         try:
             job.result = self._drive(connection, job.script)
         except sqlite3.IntegrityError as error:
-            job.failure = AlreadyExists(_constraint(error))
+            # "UNIQUE constraint failed: servers.name" names the column without its value.
+            taken = str(error).rpartition(": ")[2]
+            job.failure = AlreadyExists(f"{taken} is taken or refers to nothing")
         except (UnicodeError, OverflowError, sqlite3.ProgrammingError) as error:
             job.failure = StoreError(f"SQLite takes no such value: {type(error).__name__}")
         except sqlite3.Error as error:
-            if not _is_of_statement(error):
-                raise  # the disk, the lock or the file: nobody in this batch can be served
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_ERROR:
+                raise  # not of this statement: the disk, the lock or the file fails the batch
             job.failure = StoreUnavailable(f"the store cannot be written: {error}")
         except Exception as error:  # noqa: BLE001 - whatever a script raises is its caller's
             job.failure = error
@@ -272,12 +274,6 @@ def _is_wanted(job: _Job) -> bool:
     return job.failure is None and not job.is_abandoned
 
 
-def _is_of_statement(error: sqlite3.Error) -> bool:
-    """Whether an error concerns one statement only, as a missing table does."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code == sqlite3.SQLITE_ERROR
-
-
 def _is_whole(statement: Statement) -> bool:
     """Whether a statement needs no transaction: it computes, or is the only one."""
     return isinstance(statement, Compute) or (isinstance(statement, Query) and statement.only)
@@ -299,8 +295,3 @@ def _refuse(batch: list[_Job], failure: StoreUnavailable) -> None:
     for job in batch:
         job.script.close()
         job.failure = failure
-
-
-def _constraint(error: sqlite3.IntegrityError) -> str:
-    """Name what is taken, without its value, from "UNIQUE constraint failed: servers.name"."""
-    return f"{str(error).rpartition(': ')[2]} is taken or refers to nothing"
