@@ -9,7 +9,7 @@ from argparse import Namespace
 import pytest
 
 from mcp_junction.cli import keys
-from mcp_junction.cli.storage import opened
+from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import UsageError
 from mcp_junction.store.serving_lock import ServingLock
 from mcp_junction.store.store import default_url, sqlite_file
@@ -45,7 +45,7 @@ def options(folder, store: str | None = None) -> Namespace:
 async def test_a_second_serving_process_is_refused_and_told_of_the_first(holder, tmp_path):
     words = rf"served already, by the process {holder.pid}, since \d{{4}}-.*--data-dir or --store"
     with pytest.raises(UsageError, match=words):
-        async with opened(options(tmp_path / "data"), serving=True):
+        async with open_storage(options(tmp_path / "data"), serving=True):
             pass
 
 
@@ -54,12 +54,12 @@ async def test_the_lock_goes_with_its_process_however_that_ends(holder, tmp_path
     """Its children, which may outlive it, have no part in the lock."""
     holder.send_signal(how)
     holder.wait(20)
-    async with opened(options(tmp_path / "data"), serving=True) as storage:
+    async with open_storage(options(tmp_path / "data"), serving=True) as storage:
         assert await storage.store.servers.all() == []
 
 
 async def test_commands_go_on_beside_a_serving_process(holder, tmp_path, capsys):
-    async with opened(options(tmp_path / "data")) as storage:
+    async with open_storage(options(tmp_path / "data")) as storage:
         assert await storage.store.servers.all() == []
 
 
@@ -73,10 +73,10 @@ async def test_it_is_the_database_that_is_locked_by_whichever_way_it_is_reached(
     (tmp_path / "link").symlink_to(tmp_path / "data", target_is_directory=True)
     elsewhere = f"sqlite:///{tmp_path / 'link' / 'junction.db'}"
     with pytest.raises(UsageError, match="served already"):
-        async with opened(options(tmp_path / "other", elsewhere), serving=True):
+        async with open_storage(options(tmp_path / "other", elsewhere), serving=True):
             pass
     another = default_url(tmp_path / "another")
-    async with opened(options(tmp_path / "data", another), serving=True):
+    async with open_storage(options(tmp_path / "data", another), serving=True):
         pass
 
 

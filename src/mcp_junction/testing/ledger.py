@@ -24,7 +24,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would double the time this takes to start
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 CRASH_CODE = 70
@@ -132,6 +132,10 @@ class LedgerServer:
         while view:
             view = view[os.write(1, view) :]
 
+    def emit_all(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self.emit(line)
+
     def send_due_answers(self) -> None:
         while self.due and self.due[0][0] <= time.monotonic():
             _, order, line = heapq.heappop(self.due)
@@ -235,16 +239,6 @@ def send_pings(server: LedgerServer, arguments: dict[str, Any], _token: Any) -> 
         server.emit(b'{"jsonrpc":"2.0","id":"ping-%d","method":"ping"}\n' % number)
 
 
-def send_progress(server: LedgerServer, arguments: dict[str, Any], token: Any) -> None:
-    for line in progress_lines(arguments, token):
-        server.emit(line)
-
-
-def send_logs(server: LedgerServer, arguments: dict[str, Any], _token: Any) -> None:
-    for line in log_lines(arguments):
-        server.emit(line)
-
-
 def send_huge(server: LedgerServer, frame_id: Any, arguments: dict[str, Any]) -> None:
     """Send one long line in chunks, so that a gigabyte needs no gigabyte of memory."""
     named = b'"id":%b' % json.dumps(frame_id).encode()
@@ -260,13 +254,13 @@ def send_huge(server: LedgerServer, frame_id: Any, arguments: dict[str, Any]) ->
     server.emit(tail)
 
 
-PREFACES = {
+PREFACES: dict[str, Callable[[LedgerServer, dict[str, Any], Any], None]] = {
     "stderr": flood_stderr,
     "noise": make_noise,
     "flood": flood,
     "pings": send_pings,
-    "progress": send_progress,
-    "logs": send_logs,
+    "progress": lambda server, arguments, token: server.emit_all(progress_lines(arguments, token)),
+    "logs": lambda server, arguments, _token: server.emit_all(log_lines(arguments)),
 }
 
 
@@ -287,20 +281,12 @@ def hold_back(server: LedgerServer, line: bytes) -> None:
     server.held += line
 
 
-def end_with_crlf(server: LedgerServer, line: bytes) -> None:
-    server.emit(line[:-1] + b"\r\n")
-
-
-def begin_with_bom(server: LedgerServer, line: bytes) -> None:
-    server.emit(_BOM + line)
-
-
-WRITERS = {
+WRITERS: dict[str, Callable[[LedgerServer, bytes], None]] = {
     "half_answer": half,
     "split": byte_by_byte,
     "join": hold_back,
-    "crlf": end_with_crlf,
-    "bom": begin_with_bom,
+    "crlf": lambda server, line: server.emit(line[:-1] + b"\r\n"),
+    "bom": lambda server, line: server.emit(_BOM + line),
 }
 
 
