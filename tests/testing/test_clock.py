@@ -77,7 +77,7 @@ async def test_a_cancelled_sleeper_is_forgotten(clock: FakeClock, tasks: TaskSco
 async def test_it_drives_what_is_given_a_clock(clock: FakeClock, tasks: TaskScope) -> None:
     class Late:
         deadline: float | None = None
-        asking = 0
+        is_paused = False
         expired: float | None = None
 
         def expire(self, seconds: float) -> None:
