@@ -201,4 +201,4 @@ async def test_no_question_is_left_open_when_the_call_is_over():
             assert await journey.waiting() is RESULT
         (answer,) = [json.loads(line) for line in wire]
         assert (answer["id"], answer["error"]["code"]) == ("s1", METHOD_NOT_FOUND)
-        assert not exchange._open
+        assert not exchange._pending

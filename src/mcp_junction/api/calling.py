@@ -18,8 +18,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.catalog.view import View
-from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.errors import JunctionError, NotFound, RequestError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair, beginnings
 from mcp_junction.protocol.versions import (
@@ -37,7 +36,7 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
-from mcp_junction.upstream.state import SERVING, ServerState
+from mcp_junction.upstream.state import ServerState
 
 _OF_CODE: Final = {
     SERVER_UNAVAILABLE: "SERVER_UNAVAILABLE",
@@ -51,8 +50,8 @@ _OF_STATUS: Final[dict[Any, str]] = {404: "SESSION_NOT_FOUND", 429: "RATE_LIMITE
 """What an HTTP server refused before it ran anything: it lost our session, or has enough to do."""
 _ARRIVAL: Final = 10.0
 """How long a call waits for a server whose first connection is being made."""
-_SHOWN_CANDIDATES: Final = 20
 _QUOTED: Final = 200
+_REVOKED: Final = "the key was revoked"
 
 
 class _CallNotes(msgspec.Struct):
@@ -113,42 +112,64 @@ class RestCalls:
     ) -> Done:
         """Call a tool. ``watch`` is given what to do when the client leaves before the end."""
         now = self._junction.clock.now
-        began = now()
-        session = self._session(principal)
+        began, session = now(), self._session(principal)
+        record = None if server is None else self._find(server)
+        key = record.name if record is not None else server
+        target = Address(TOOLS, name, server=key, takes_own_name=True)
         params = {"name": Raw(b'""'), "arguments": arguments}
-        try:
-            spelled, record = await self._resolve_or_wait(session, name, server)
-        except (RequestError, NotFound) as error:
-            await _record_refused(self._call(session, name, params), INVALID_PARAMS, str(error))
-            raise
-        call = self._call(session, spelled, params)
-        outcome = await self._handled(call, principal, watch)
-        record = record or self._reached(call)
+        call = Call(session, self._junction.snapshot, CALL_TOOL, target, params, session)
+        await self._wait_for_server(call)
+        if not self._is_allowed(principal):  # any more
+            call.denial = _REVOKED
+            call.ended_by = outcomes.failed(DENIED, _REVOKED, Delivery.NOT_SENT)
+        outcome = await self._run(call, principal, watch)
         if outcome.kind is not OutcomeKind.RESULT:
-            raise self._failure(outcome, record) if record is not None else _own_failure(outcome)
+            raise await self._error(call, outcome, name)
         ended = now()
         sent = call.sent_at or ended
-        return Done(bytes(outcome.plain_payload), record, sent - began, ended - sent)
+        reached = None if call.route is None else self._find(call.route.pair.server)
+        return Done(bytes(outcome.plain_payload), reached, sent - began, ended - sent)
 
-    def _call(self, session: Session, name: str, params: dict[str, Raw]) -> Call:
-        target = Address(TOOLS, name)
-        return Call(session, self._junction.snapshot, CALL_TOOL, target, params, session)
-
-    async def _handled(
+    async def _run(
         self, call: Call, principal: Principal, watch: Callable[[Callable[[], None]], None]
     ) -> Outcome:
-        """The outcome of a call, in the time it is given."""
-        if not self._is_allowed(principal):  # while it waited for its server
-            words = "the key was revoked"
-            await _record_refused(call, DENIED, words)
-            raise RequestError("UNAUTHENTICATED", words)
-        call.timeout = self._timeout
+        call.snapshot, call.timeout = self._junction.snapshot, self._timeout
         self._running[call] = principal
         watch(lambda: call.cancel("the client has left"))
         try:
             return await call.snapshot.handle(call)
         finally:
             del self._running[call]
+
+    async def _wait_for_server(self, call: Call) -> None:
+        """Wait for the server that seems to be meant, if it is just being connected."""
+        name, server = call.address.name, call.address.server
+        for key, upstream in self._junction.servers.items():
+            if upstream.settled.is_set() or upstream.is_shut:
+                continue
+            is_meant = key == server if server is not None else name.startswith(beginnings(key))
+            if is_meant and not self._is_listed(call):
+                limit = min(_ARRIVAL, self._timeout or _ARRIVAL)
+                try:
+                    await asyncio.wait_for(upstream.settled.wait(), limit)
+                except TimeoutError:
+                    why = f"it is not connected after {limit:g} s"
+                    call.ended_by = outcomes.unavailable(key, why)
+                return
+
+    def _is_listed(self, call: Call) -> bool:
+        """Whether what a call is for is known by now."""
+        caller, name, server = call.caller, call.address.name, call.address.server
+        view = self._junction.snapshot.catalog.view(caller.spelling, TOOLS, caller.scope)
+        if server is not None:
+            return view.name_of(Pair(server, name)) is not None
+        return view.find(name) is not None or view.find_departed(name) is not None
+
+    def _find(self, server: str) -> ServerRecord | None:
+        try:
+            return self._registry.find(server)
+        except NotFound:
+            return None
 
     def _session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)
@@ -165,100 +186,50 @@ class RestCalls:
             self._sessions[principal] = session
         return session
 
-    # -- which tool is meant
+    # -- what is answered
 
-    async def _resolve_or_wait(
-        self, session: Session, name: str, server: str | None
-    ) -> tuple[str, ServerRecord | None]:
-        """Resolve a name; an unknown one again after waiting for its server to come up."""
-        try:
-            return await self._resolved(session, name, server)
-        except RequestError:
-            if not await self._came(name, server):
-                raise
-            return await self._resolved(session, name, server)
-
-    async def _came(self, name: str, server: str | None) -> bool:
-        """Wait for the server that seems to be meant, if it is just being connected; whether it
-        was. Raises RequestError when it takes too long."""
-        meant = None if server is None else self._registry.find(server).name
-        for key, upstream in self._junction.servers.items():
-            if upstream.settled.is_set() or upstream.is_shut:
-                continue
-            if key == meant or (meant is None and name.startswith(beginnings(key))):
-                limit = min(_ARRIVAL, self._timeout or _ARRIVAL)
-                try:
-                    await asyncio.wait_for(upstream.settled.wait(), limit)
-                except TimeoutError:
-                    words = f"it is not connected after {limit:g} s"
-                    raise unavailable(self._registry.find(key), words) from None
-                return True
-        return False
-
-    async def _resolved(
-        self, session: Session, name: str, server: str | None
-    ) -> tuple[str, ServerRecord | None]:
-        """The name of a tool in the session's spelling, and whose it is; None is Junction's."""
-        catalog, place = self._junction.snapshot.catalog, (TOOLS, session.scope)
-        if server is not None:
-            shown = catalog.show(session.spelling, *place)
-            return await self._of_server(shown, name, self._registry.find(server))
-        view = catalog.view(session.spelling, *place)
-        if name in view.own:
-            return name, None
-        route = view.find(name) or view.find_departed(name)
-        if route is not None:
-            catalog.note_used(name, session.spelling, *place)
-            return name, self._standing(route.pair.server)
-        view = catalog.show(session.spelling, *place)
-        pairs = view.pairs_called(name)
-        if len(pairs) > 1:
-            raise _ambiguous(view, pairs)
-        if pairs:
-            return view.name_of(pairs[0]) or name, self._standing(pairs[0].server)
-        raise await self._away(name) or _unknown(view, name)
-
-    async def _of_server(
-        self, view: View, name: str, record: ServerRecord
-    ) -> tuple[str, ServerRecord]:
-        spelled = view.name_of(Pair(record.name, name))
-        if spelled is not None:
-            return spelled, self._standing(record.name)
-        route = view.find(name)
-        if route is not None and route.pair.server == record.name:
-            return name, self._standing(record.name)
-        if record.status not in SERVING or await self._has(record, name):
-            raise self._absent(record)
-        raise _unknown(view, name)
-
-    def _reached(self, call: Call) -> ServerRecord | None:
-        """The server that a tool of Junction's own has passed a call on to, if it has."""
-        try:
-            return None if call.route is None else self._registry.find(call.route.pair.server)
-        except NotFound:  # removed meanwhile
-            return None
-
-    def _standing(self, key: str) -> ServerRecord:
-        """The server as it stands. Raises at once where waiting for it would be in vain."""
-        record = self._registry.find(key)
-        if record.status == ServerState.DISCONNECTED:
-            raise self._absent(record)
-        return record
-
-    async def _away(self, name: str) -> RequestError | None:
-        """The error for a tool that is stored, of a server that is not connected."""
-        for record in self._registry.all():
-            own = name.removeprefix(f"{record.name}.")
-            if own != name and await self._has(record, own):
-                return self._absent(record)
-        return None
-
-    def _absent(self, record: ServerRecord) -> RequestError:
-        """The error for a server whose tools are not there."""
-        if record.status == ServerState.DISCONNECTED:
+    async def _error(self, call: Call, outcome: Outcome, name: str) -> JunctionError:
+        """The error for a call that was not answered with a result."""
+        if call.denial == _REVOKED:
+            return RequestError("UNAUTHENTICATED", _REVOKED)
+        facts, address = _data_of(outcome), call.address
+        server = address.server if call.route is None else call.route.pair.server
+        record = self._find(server or facts.get("server", ""))
+        if call.route is None and outcome.code == INVALID_PARAMS and name == address.name:
+            return await self._not_found(address, record, facts)
+        if record is None:
+            return _own_failure(outcome)
+        if outcome.code == SERVER_UNAVAILABLE and record.status == ServerState.DISCONNECTED:
             return unavailable(record, "it is disconnected")
-        words = f"server {record.name!r} is not available: {record.error_message or 'not yet'}"
-        return self._not_there(record, words, Delivery.NOT_SENT.value)
+        if outcome.code == SERVER_UNAVAILABLE and call.route is None and call.ended_by is None:
+            return self._away(record)
+        return self._failure(outcome, record)
+
+    async def _not_found(
+        self, address: Address, record: ServerRecord | None, facts: dict[str, Any]
+    ) -> JunctionError:
+        """The error for a name that leads nowhere, or to several tools."""
+        if address.server is not None and record is None:
+            return NotFound(f"there is no server {address.server!r}")
+        if "candidates" in facts:
+            words = f"{facts['total']} servers have a tool of this name; use its namespaced name,"
+            return RequestError("TOOL_AMBIGUOUS", f"{words} or server_id", facts)
+        away = await self._stored_at(address.name, record)
+        if away is not None:
+            return self._away(away)
+        short = address.name[:_QUOTED] + "…" * (len(address.name) > _QUOTED)
+        context = {"nearest": facts.get("nearest", []), "delivery": Delivery.NOT_SENT.value}
+        return RequestError("TOOL_NOT_FOUND", f"there is no tool {short!r}", context)
+
+    async def _stored_at(self, name: str, record: ServerRecord | None) -> ServerRecord | None:
+        """The server whose tool it is by what is stored, though it is not listed now."""
+        if record is not None:
+            return record if await self._has(record, name) else None
+        for other in self._registry.all():
+            own = name.removeprefix(f"{other.name}.")
+            if own != name and await self._has(other, own):
+                return other
+        return None
 
     async def _has(self, record: ServerRecord, name: str) -> bool:
         try:
@@ -267,7 +238,12 @@ class RestCalls:
             return False
         return found.gone_at is None and found.enabled and not found.quarantined
 
-    # -- what is answered
+    def _away(self, record: ServerRecord) -> RequestError:
+        """The error for a server whose tools are not there."""
+        if record.status == ServerState.DISCONNECTED:
+            return unavailable(record, "it is disconnected")
+        words = f"server {record.name!r} is not available: {record.error_message or 'not yet'}"
+        return self._not_there(record, words, Delivery.NOT_SENT.value)
 
     def _failure(self, outcome: Outcome, record: ServerRecord) -> RequestError:
         """The error for a call that was not answered with a result."""
@@ -291,14 +267,6 @@ class RestCalls:
             ServerState.DEGRADED: "SESSION_NOT_FOUND",
         }.get(ServerState(record.status), "SERVER_UNAVAILABLE")
         return RequestError(code, words, {"server": _info(record), "delivery": delivery})
-
-
-async def _record_refused(call: Call, code: int, words: str) -> None:
-    """Send a refused call through the pipeline, so that it is recorded like any other."""
-    call.ended_by = outcomes.failed(code, words, Delivery.NOT_SENT)
-    if code == DENIED:
-        call.denial = words
-    await call.snapshot.handle(call)
 
 
 def _code_of(outcome: Outcome) -> str:
@@ -354,18 +322,3 @@ def _own_failure(outcome: Outcome) -> RequestError:
     code = "TOOL_NOT_FOUND" if outcome.code == INVALID_PARAMS else _code_of(outcome)
     told = outcome.delivery.value if outcome.delivery is not None else None
     return RequestError(code, outcome.message, {"delivery": told})
-
-
-def _ambiguous(view: View, pairs: list[Pair]) -> RequestError:
-    names = [view.name_of(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
-    return RequestError(
-        "TOOL_AMBIGUOUS",
-        f"{len(pairs)} servers have a tool of this name; use its namespaced name, or server_id",
-        {"candidates": names, "total": len(pairs), "delivery": Delivery.NOT_SENT.value},
-    )
-
-
-def _unknown(view: View, name: str) -> RequestError:
-    short = name if len(name) <= _QUOTED else name[:_QUOTED] + "…"
-    context = {"nearest": view.nearest(short), "delivery": Delivery.NOT_SENT.value}
-    return RequestError("TOOL_NOT_FOUND", f"there is no tool {short!r}", context)

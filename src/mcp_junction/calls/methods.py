@@ -19,6 +19,10 @@ class Address(msgspec.Struct, frozen=True, gc=False):
     kind: OfferKind
     name: str
     is_template: bool = False
+    server: str | None = None
+    """The server that ``name`` is its own name for a tool at, where the caller says which."""
+    takes_own_name: bool = False
+    """Whether a server's own name for a tool will do, if one server alone has it."""
 
 
 TASKS: Final = OfferKind("tasks", "", "", "taskId", "", "")

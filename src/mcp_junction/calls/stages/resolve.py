@@ -10,16 +10,19 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OWN, READ, Address
 from mcp_junction.calls.own_arguments import unwrap_call_tool
 from mcp_junction.calls.snapshot import Handler
-from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.kinds import RESOURCES, TOOLS
 from mcp_junction.catalog.resources import read_as
+from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol.names import beginnings
+from mcp_junction.protocol.names import Pair, beginnings
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.state import SERVING
 
 _QUOTED = 200
+_SHOWN_CANDIDATES = 20
 
 
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -30,6 +33,8 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
         return following(call)
     if call.address.kind is RESOURCES:
         return _resolve_resource(call, following)
+    if call.address.server is not None:
+        return _resolve_at_server(call, call.address.server, following)
     caller = call.caller
     view = call.snapshot.catalog.view(caller.spelling, call.address.kind, caller.scope)
     call.route = view.find(call.address.name)
@@ -40,7 +45,50 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
         call.route = view.find(call.address.name)
     if call.route is None:  # its server may have left, and be back in time
         call.route = view.find_departed(call.address.name)
+    if call.address.takes_own_name:
+        return _resolve_own_name(call, following)
     return following(call) if call.route is not None else _refuse_unknown(call)
+
+
+def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable[Outcome]:
+    """Find the tool that a server has under its own name for it, or under the caller's."""
+    upstream = call.snapshot.servers.get(server)
+    if upstream is None:
+        message = f"there is no server {server!r}"
+        return _return(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, server=server))
+    view, name = _shown(call), call.address.name
+    spelled = view.name_of(Pair(server, name))
+    route = view.find(name if spelled is None else spelled)
+    if route is not None and route.pair.server == server:
+        call.route = route
+        return following(call)
+    if upstream.state in SERVING:
+        return _refuse_unknown(call)
+    return _return(upstream.unavailable())
+
+
+def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
+    """Find the one tool that has a name at its server, where no other name was meant."""
+    caller, name = call.caller, call.address.name
+    if call.route is not None:
+        call.snapshot.catalog.note_used(name, caller.spelling, TOOLS, caller.scope)
+        return following(call)
+    view = _shown(call)
+    pairs = view.pairs_called(name)
+    if len(pairs) > 1:
+        candidates = [view.name_of(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
+        message = f"{len(pairs)} servers have a tool of this name; use its namespaced name"
+        facts = {"candidates": candidates, "total": len(pairs)}
+        return _return(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
+    if pairs:
+        call.route = view.find(view.name_of(pairs[0]) or name)
+    return following(call) if call.route is not None else _refuse_unknown(call)
+
+
+def _shown(call: Call) -> View:
+    """The view of a caller that is told of names in it."""
+    caller = call.caller
+    return call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.scope)
 
 
 async def _return(outcome: Outcome) -> Outcome:
@@ -52,10 +100,7 @@ async def _refuse_unknown(call: Call) -> Outcome:
     if absent is not None:
         return absent.unavailable()
     name = _short(call.name)
-    caller = call.caller
-    near = call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.scope).nearest(
-        name
-    )
+    near = _shown(call).nearest(name)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     message = f"unknown {call.address.kind.name[:-1]}: {name}{hint}"
     return outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, nearest=near)
