@@ -7,7 +7,7 @@ from mcp_junction.api.models import Server
 from mcp_junction.api.requests import ServerChange, ServerRegistration
 from mcp_junction.config.registration import CHANGEABLE, Registration, ServerOptions
 from mcp_junction.config.servers import OPTIONS, ServerDefinition
-from mcp_junction.store.records import DEFINING, ServerRecord
+from mcp_junction.store.records import DEFINITION_FIELDS, ServerRecord
 from mcp_junction.store.servers import SERVERS_TABLE
 
 
@@ -28,7 +28,7 @@ def test_every_form_of_a_server_has_them_in_one_order(kind):
 def test_all_of_them_can_be_changed_and_are_stored():
     assert set(OPTIONS) <= set(CHANGEABLE)
     assert set(OPTIONS) <= set(ServerChange.__struct_fields__)
-    assert set(OPTIONS) <= DEFINING
+    assert set(OPTIONS) <= DEFINITION_FIELDS
     assert set(OPTIONS) <= set(SERVERS_TABLE.columns)
 
 
