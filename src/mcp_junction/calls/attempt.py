@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.methods import with_name
+from mcp_junction.calls.methods import NAMED, with_name
 from mcp_junction.catalog.routes import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope
@@ -47,7 +47,10 @@ class Attempt(msgspec.Struct, eq=False):
 
     def params(self) -> dict[str, Raw]:
         """A copy of the call's params with the name that the server itself uses."""
-        return with_name(self.call.method, self.call.params, self.route.raw_name)
+        call = self.call
+        if call.method in NAMED:  # as nearly all are
+            return {**call.params, "name": self.route.raw_name}
+        return with_name(call.method, call.params, self.route.raw_name)
 
     def fly(
         self,
@@ -116,10 +119,10 @@ Chosen = tuple[Adapter, Upstream, Link]
 class LinkChoice(Protocol):
     """Chooses the link of a call to its server, and the adapter between the two eras."""
 
-    def choose_at_once(self, call: Call, route: Route) -> Chosen | None:
-        """Choose without waiting; None where that takes more than a look."""
+    def adapter_for(self, call: Call, upstream: Upstream, link: Link) -> Adapter | None:
+        """The adapter for a server's own link; None where the call may have to take another."""
         ...
 
     async def choose(self, call: Call, route: Route) -> Chosen | Outcome:
-        """Choose after waiting for a link where that makes sense; or say why there is none."""
+        """Wait for a link where that makes sense, and choose; or say why there is none."""
         ...

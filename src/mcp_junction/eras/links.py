@@ -37,20 +37,19 @@ class EraLinks:
         self._to_handshake: Adapter = StatelessToHandshakeAdapter(resume)
         self._subscription: Adapter = SubscriptionAdapter()
 
-    def choose_at_once(self, call: Call, route: Route) -> Chosen | None:
-        """Choose the server's own link where there can be no other for this call."""
-        upstream = route.upstream
-        link: Link | None = upstream.link
-        if link is None:
-            return None
-        if link.era is call.caller.era:
+    def adapter_for(self, call: Call, upstream: Upstream, link: Link) -> Adapter | None:
+        """The adapter for a server's own link where there can be no other for this call."""
+        era = link.era
+        if era is call.caller.era:
             if upstream.is_isolated:
                 return None
+            if era is HANDSHAKE:
+                return self._handshake
         elif not self._is_only_link(call, upstream):
             return None
-        if call.method in SUBSCRIBING and link.era is STATELESS:
-            return self._subscription, upstream, link
-        return self._adapter(call, link), upstream, link
+        if era is STATELESS and call.method in SUBSCRIBING:
+            return self._subscription
+        return self._adapter(call, link)
 
     @staticmethod
     def _is_only_link(call: Call, upstream: Upstream) -> bool:

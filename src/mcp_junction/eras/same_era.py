@@ -37,7 +37,9 @@ class HandshakeAdapter:
         self._loop = asyncio.get_running_loop()
 
     async def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Outcome:
-        return attempt.finish(await attempt.fly(link, attempt.params(), b"", self._loop))
+        outcome = await attempt.fly(link, attempt.params(), b"", self._loop)
+        attempts, target = attempt.call.attempts, attempt.route.canonical
+        return Outcome(outcome.kind, outcome.payload, outcome.delivery, attempts, target)
 
 
 class StatelessAdapter:

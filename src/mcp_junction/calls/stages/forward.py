@@ -29,10 +29,13 @@ class Forward:
     def __call__(self, call: Call) -> Awaitable[Outcome]:
         route = call.route
         assert route is not None, "resolve comes first"
-        chosen = self._links.choose_at_once(call, route)
-        if chosen is None:
-            return self._wait(call, route)
-        return self._attempt(call, route, *chosen)
+        upstream = route.upstream
+        link: Link | None = upstream.link
+        if link is not None:
+            adapter = self._links.adapter_for(call, upstream, link)
+            if adapter is not None:
+                return self._attempt(call, route, adapter, upstream, link)
+        return self._wait(call, route)
 
     async def _wait(self, call: Call, route: Route) -> Outcome:
         """Wait for the link that this call takes, and make the attempt on it."""

@@ -31,21 +31,30 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
         return _return(call.ended_by)
     if call.route is not None:  # remembered from a request like it
         return following(call)
-    if call.address.kind is RESOURCES:
+    caller, address = call.caller, call.address
+    if address.kind is RESOURCES:
         return _resolve_resource(call, following)
-    if call.address.server is not None:
-        return _resolve_at_server(call, call.address.server, following)
-    caller = call.caller
-    view = call.snapshot.catalog.view(caller.spelling, call.address.kind, caller.scope)
-    call.route = view.find(call.address.name)
-    if call.route is None and call.address.name in view.own:
+    if address.server is not None:
+        return _resolve_at_server(call, address.server, following)
+    view = call.snapshot.catalog.view(caller.spelling, address.kind, caller.scope)
+    call.route = view.find(address.name)
+    if call.route is not None and not address.takes_own_name:
+        return following(call)
+    return _resolve_further(call, view, following)
+
+
+def _resolve_further(call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
+    """Find what is no plain name of a tool or prompt that is there."""
+    name, takes_own_name = call.address.name, call.address.takes_own_name
+    if call.route is None and name in view.own:
         if not unwrap_call_tool(call):
-            call.address = Address(OWN, call.address.name)
+            call.address = Address(OWN, name)
             return following(call)  # the stage ``own`` answers it
-        call.route = view.find(call.address.name)
+        name, takes_own_name = call.address.name, False
+        call.route = view.find(name)
     if call.route is None:  # its server may have left, and be back in time
-        call.route = view.find_departed(call.address.name)
-    if call.address.takes_own_name:
+        call.route = view.find_departed(name)
+    if takes_own_name:
         return _resolve_own_name(call, following)
     return following(call) if call.route is not None else _refuse_unknown(call)
 
