@@ -241,20 +241,22 @@ class Junction:
 
     async def wait_for_instructions(self) -> None:
         try:
-            await asyncio.wait_for(self.settled(), self.settings.instructions_wait_ms / 1000)
+            await asyncio.wait_for(
+                self.wait_until_settled(), self.settings.instructions_wait_ms / 1000
+            )
         except TimeoutError:
             pass
 
-    async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
+    async def subscribe(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         return await subscribed(listen, self.snapshot, uris)
 
-    def acknowledged(self, listen: Listen) -> None:
+    def add_listen(self, listen: Listen) -> None:
         self.clients.listens.add(listen)
 
-    def listened(self, listen: Listen) -> None:
+    def remove_listen(self, listen: Listen) -> None:
         self.relay.end_listen(listen)
 
-    def introduced(self, client: Session | StatelessClient) -> None:
+    def note_client(self, client: Session | StatelessClient) -> None:
         self.greet(client.hello())
 
     def greet(self, hello: Hello = EVERYTHING_RELAYED) -> None:
@@ -266,16 +268,16 @@ class Junction:
     def is_settled(self) -> bool:
         return self._startup.is_over or self._startup.check()
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         await self._startup.wait()
 
-    async def offered(self, call: Call) -> None:
+    async def wait_for_offer(self, call: Call) -> None:
         await self._startup.wait_for(call)
 
-    def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
+    def notify_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         self.relay.notify_servers(session, method, params)
 
-    async def log_level_set(self) -> None:
+    async def update_log_levels(self) -> None:
         await self.relay.update_log_levels()
 
     # -- changes

@@ -223,7 +223,7 @@ class Service:
 
     async def _wait_for_new_servers(self, rest: ApiContext) -> None:
         junction = self._junction
-        await junction.settled()
+        await junction.wait_until_settled()
         await junction.live_catalog.prepare(junction.spelling())
         await rest.wait_until_indexed()
 

@@ -79,7 +79,7 @@ async def inside(rig: Rig) -> AsyncIterator[Inside]:
     async with Junction(load(str(rig.config()), {}, {})) as junction:
         within = Inside(junction)
         within.client()
-        await junction.settled()
+        await junction.wait_until_settled()
         try:
             yield within
         finally:

@@ -69,14 +69,14 @@ class FakeBackend:
     def reachable_junctions(self, scope: Scope) -> set[str]:
         return {self.junction_id, "behind"}
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         if not self.is_settled:
             await self._gate.wait()
 
-    async def offered(self, call: Call) -> None:
+    async def wait_for_offer(self, call: Call) -> None:
         view = self.snapshot.catalog.view(call.caller.spelling, call.address.kind)
         if view.find(call.name) is None:
-            await self.settled()
+            await self.wait_until_settled()
 
     def settle(self, *upstreams: FakeUpstream) -> None:
         if upstreams:
@@ -100,28 +100,28 @@ class FakeBackend:
     async def wait_for_instructions(self) -> None:
         """Nobody is waited for."""
 
-    async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
+    async def subscribe(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         return list(uris) if self.is_settled else []
 
-    def acknowledged(self, listen: Listen) -> None:
+    def add_listen(self, listen: Listen) -> None:
         self.listened_to.append(listen)
 
-    def listened(self, listen: Listen) -> None:
+    def remove_listen(self, listen: Listen) -> None:
         if listen in self.listened_to:
             self.listened_to.remove(listen)
 
     # -- the others
 
-    def introduced(self, client: Session | ClientOfRequest) -> None:
+    def note_client(self, client: Session | ClientOfRequest) -> None:
         if isinstance(client, ClientOfRequest):
             self.stateless_clients.append(client)
         else:
             self.sessions.append(client)
 
-    def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
+    def notify_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         self.passed_on.append((method, bytes(params)))
 
-    async def log_level_set(self) -> None:
+    async def update_log_levels(self) -> None:
         self.levels += [session.log_level for session in self.sessions]
 
 

@@ -110,7 +110,7 @@ class World:
         opener = _SqliteOpener(self._stack, self._folder / "data", Vault([bytes(range(32))]))
         self.served = await serve_api(self._stack, opener, config, ("admin",))
         fds = [*await self._piped(config), *await self._piped(config)]
-        await asyncio.wait_for(self.served.junction.settled(), BOUND)
+        await asyncio.wait_for(self.served.junction.wait_until_settled(), BOUND)
         given = [str(self.served.port), self.served.keys["admin"], str(hanging), json.dumps(fds)]
         driver = [python, "-S", str(HERE / "driver.py"), *given]
         self._driver, _ = await self._start(driver, dict(os.environ), fds, says=False)

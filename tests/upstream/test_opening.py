@@ -32,7 +32,7 @@ async def junction(tmp_path):
     async with Junction(load(str(path), {}, {})) as found:
         found.greet()
         async with asyncio.timeout(BOUND):
-            await found.settled()
+            await found.wait_until_settled()
         yield found
 
 

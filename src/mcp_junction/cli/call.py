@@ -88,7 +88,7 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         params = {"name": msgspec.Raw(b""), "arguments": msgspec.Raw(arguments)}
         call = tool_call(session, junction.snapshot, name, params)
         await wait_with_progress(
-            junction, junction.offered(call)
+            junction, junction.wait_for_offer(call)
         )  # of the others nothing is wanted
         call.snapshot = junction.snapshot
         outcome = await junction.snapshot.handle(call)

@@ -50,7 +50,7 @@ async def _inspect(config: Config, *, as_json: bool, quiet: bool) -> int:
         logging.getLogger("mcp_junction.upstream").setLevel(logging.CRITICAL)  # the table shows it
     async with Junction(config.once(), environ=variables()) as junction:
         junction.greet()
-        await wait_with_progress(junction, junction.settled())
+        await wait_with_progress(junction, junction.wait_until_settled())
         catalog = junction.snapshot.catalog
         view = catalog.show(junction.spelling())
         report = [

@@ -38,11 +38,11 @@ class Backend(Protocol):
         """Whether every server is up or has failed, or was once: it stays so."""
         ...
 
-    async def settled(self) -> None:
+    async def wait_until_settled(self) -> None:
         """Wait until then, but not for ever."""
         ...
 
-    async def offered(self, call: Call) -> None:
+    async def wait_for_offer(self, call: Call) -> None:
         """Wait until a server offers what ``call`` is for, or until none of them can any more."""
         ...
 
@@ -76,26 +76,26 @@ class Backend(Protocol):
         """Wait for the instructions of starting servers, at most ``instructions_wait_ms``."""
         ...
 
-    async def listening(self, listen: Listen, uris: Sequence[str]) -> list[str]:
+    async def subscribe(self, listen: Listen, uris: Sequence[str]) -> list[str]:
         """Have updates of these resources come to ``listen``; those that will."""
         ...
 
-    def acknowledged(self, listen: Listen) -> None:
+    def add_listen(self, listen: Listen) -> None:
         """It has been told that it is heard: changed lists may be announced to it."""
         ...
 
-    def listened(self, listen: Listen) -> None:
+    def remove_listen(self, listen: Listen) -> None:
         """It is over."""
         ...
 
-    def introduced(self, client: Session | StatelessClient) -> None:
+    def note_client(self, client: Session | StatelessClient) -> None:
         """A client has said who it is and what it can do."""
         ...
 
-    def to_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
+    def notify_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
         """Pass a notification of the client's on to every server."""
         ...
 
-    async def log_level_set(self) -> None:
+    async def update_log_levels(self) -> None:
         """A client has chosen a level: let the servers know what the most curious client wants."""
         ...

@@ -146,5 +146,5 @@ class ClientCache:
             usage,
             self._backend.scopes,
         )
-        self._backend.introduced(visitor)
+        self._backend.note_client(visitor)
         return visitor

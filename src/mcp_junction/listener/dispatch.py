@@ -153,7 +153,7 @@ class Dispatcher:
         session.protocol_version = choose_version(wanted)
         if settings.separator is None:
             session.spelling = spelling_for(session.client, session.spelling)
-        self._backend.introduced(session)
+        self._backend.note_client(session)
         if self._backend.has_all_instructions:
             return self._answer_initialize(session, frame_id)
         return self._answer_initialize_later(session, frame_id)
@@ -202,7 +202,7 @@ class Dispatcher:
         cursor: str | None,
         meta: Raw | None,
     ) -> bytes:
-        await self._backend.settled()
+        await self._backend.wait_until_settled()
         return self._page(session, frame_id, kind, cursor, meta)
 
     def _page(
@@ -241,7 +241,7 @@ class Dispatcher:
     async def _run(self, session: Session, frame_id: bytes, call: Call) -> bytes | None:
         try:
             if not self._backend.is_settled:
-                await self._backend.offered(call)
+                await self._backend.wait_for_offer(call)
             call.snapshot = self._backend.snapshot  # it may have come up since the call was read
             outcome = await call.snapshot.handle(call)
         finally:
@@ -260,7 +260,7 @@ class Dispatcher:
         if level not in LOG_LEVELS:
             raise FrameError(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
         session.log_level = LOG_LEVELS.index(level)
-        self._tasks.spawn(self._backend.log_level_set())
+        self._tasks.spawn(self._backend.update_log_levels())
         return encode.result(frame_id, b"{}")
 
     # -- notifications
@@ -282,7 +282,7 @@ class Dispatcher:
 
     def _roots_changed(self, session: Session, frame: Frame) -> None:
         if session.may_call:  # else it has nothing to tell servers
-            self._backend.to_servers(session, frame.method, frame.params)
+            self._backend.notify_servers(session, frame.method, frame.params)
 
 
 def _refusal(frame_id: bytes, code: int, message: str) -> bytes:

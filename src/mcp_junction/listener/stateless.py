@@ -219,7 +219,7 @@ class StatelessDispatcher:
         return then(*given) if self._backend.is_settled else self._once_settled(then, *given)
 
     async def _once_settled(self, then: Callable[..., Reply], *given: Any) -> Reply:
-        await self._backend.settled()
+        await self._backend.wait_until_settled()
         return then(*given)
 
     def _page(
@@ -273,7 +273,7 @@ class StatelessDispatcher:
 
     async def _when_offered(self, headers: Headers | None, version: bytes, call: Call) -> Outcome:
         """Handle a call that was accepted before its server was up: it is found again."""
-        await self._backend.offered(call)
+        await self._backend.wait_for_offer(call)
         call.snapshot, call.route = self._backend.snapshot, None
         try:
             if headers is not None:
@@ -312,15 +312,15 @@ class StatelessDispatcher:
     ) -> Reply:
         try:
             if wanted.resource_subscriptions and not self._backend.is_settled:
-                await self._backend.settled()
-            uris = await self._backend.listening(listen, wanted.resource_subscriptions)
+                await self._backend.wait_until_settled()
+            uris = await self._backend.subscribe(listen, wanted.resource_subscriptions)
             honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
             listen.acknowledge(honoured)
-            self._backend.acknowledged(listen)
+            self._backend.add_listen(listen)
             await ended
         finally:
             del self.listens[listen], self.running[key]
-            self._backend.listened(listen)
+            self._backend.remove_listen(listen)
         return Reply(listen.result())
 
     def cancel(self, running: Call | Listen, reason: str) -> None:
