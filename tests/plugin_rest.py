@@ -28,6 +28,7 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
 from mcp_junction.identity.keys import KeyRing
+from mcp_junction.policy.access import AccessPolicy
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.context import RegistryContext
@@ -169,6 +170,7 @@ async def serve_api(
     config: Config | None = None,
     only: tuple[str, ...] = ROLES,
     has_worker: bool = False,
+    policy: AccessPolicy | None = None,
     **settings: Any,
 ) -> Served:
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack.
@@ -186,6 +188,7 @@ async def serve_api(
         canonical=PLATFORM,
         supervised=True,
         starts=False,
+        policy=policy,
         **heard_by(parts, CallAudit(audit)),
     )
     await stack.enter_async_context(junction)

@@ -18,6 +18,7 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.errors import JunctionError, NotFound, RequestError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair, beginnings
@@ -113,7 +114,7 @@ class RestCalls:
         """Call a tool. ``watch`` is given what to do when the client leaves before the end."""
         now = self._junction.clock.now
         began, session = now(), self._session(principal)
-        record = None if server is None else self._find(server)
+        record = None if server is None else self._find(server, session.scope)
         key = record.name if record is not None else server
         target = Address(TOOLS, name, server=key, takes_own_name=True)
         params = {"name": Raw(b'""'), "arguments": arguments}
@@ -165,11 +166,13 @@ class RestCalls:
             return view.name_of(Pair(server, name)) is not None
         return view.find(name) is not None or view.find_departed(name) is not None
 
-    def _find(self, server: str) -> ServerRecord | None:
+    def _find(self, server: str, scope: Scope = OPEN) -> ServerRecord | None:
+        """A server by its id or name, if a Scope can show anything of it."""
         try:
-            return self._registry.find(server)
+            record = self._registry.find(server)
         except NotFound:
             return None
+        return record if scope.can_see(record.name) else None
 
     def _session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)
@@ -194,9 +197,9 @@ class RestCalls:
             return RequestError("UNAUTHENTICATED", _REVOKED)
         facts, address = _data_of(outcome), call.address
         server = address.server if call.route is None else call.route.pair.server
-        record = self._find(server or facts.get("server", ""))
+        record = self._find(server or facts.get("server", ""), call.caller.scope)
         if call.route is None and outcome.code == INVALID_PARAMS and name == address.name:
-            return await self._not_found(address, record, facts)
+            return await self._not_found(call, record, facts)
         if record is None:
             return _own_failure(outcome)
         if outcome.code == SERVER_UNAVAILABLE and record.status == ServerState.DISCONNECTED:
@@ -206,32 +209,37 @@ class RestCalls:
         return self._failure(outcome, record)
 
     async def _not_found(
-        self, address: Address, record: ServerRecord | None, facts: dict[str, Any]
+        self, call: Call, record: ServerRecord | None, facts: dict[str, Any]
     ) -> JunctionError:
         """The error for a name that leads nowhere, or to several tools."""
+        address = call.address
         if address.server is not None and record is None:
             return NotFound(f"there is no server {address.server!r}")
         if "candidates" in facts:
             words = f"{facts['total']} servers have a tool of this name; use its namespaced name,"
             return RequestError("TOOL_AMBIGUOUS", f"{words} or server_id", facts)
-        away = await self._stored_at(address.name, record)
+        away = await self._stored_at(call.caller.scope, address.name, record)
         if away is not None:
             return self._away(away)
         short = address.name[:_QUOTED] + "…" * (len(address.name) > _QUOTED)
         context = {"nearest": facts.get("nearest", []), "delivery": Delivery.NOT_SENT.value}
         return RequestError("TOOL_NOT_FOUND", f"there is no tool {short!r}", context)
 
-    async def _stored_at(self, name: str, record: ServerRecord | None) -> ServerRecord | None:
+    async def _stored_at(
+        self, scope: Scope, name: str, record: ServerRecord | None
+    ) -> ServerRecord | None:
         """The server whose tool it is by what is stored, though it is not listed now."""
         if record is not None:
-            return record if await self._has(record, name) else None
+            return record if await self._has(scope, record, name) else None
         for other in self._registry.all():
             own = name.removeprefix(f"{other.name}.")
-            if own != name and await self._has(other, own):
+            if own != name and await self._has(scope, other, own):
                 return other
         return None
 
-    async def _has(self, record: ServerRecord, name: str) -> bool:
+    async def _has(self, scope: Scope, record: ServerRecord, name: str) -> bool:
+        if not scope.admits(TOOLS, Pair(record.name, name)):
+            return False
         try:
             found = await self._registry.tools.get(record.id, name)
         except NotFound:

@@ -12,6 +12,8 @@ from mcp_junction.api.models import (
     FoundTool,
     SearchMetadata,
     SearchResult,
+    SourceServer,
+    Tool,
     source_server,
     tool_model,
 )
@@ -19,8 +21,12 @@ from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
+from mcp_junction.catalog.suspicion import NAMING_OTHERS
+from mcp_junction.errors import NotFound
+from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.registry import Registry
+from mcp_junction.store.records import ServerRecord, ToolRecord
 
 if TYPE_CHECKING:
     from mcp_junction.api.requests import Search
@@ -30,6 +36,38 @@ KEYWORD: Final = "keyword"
 _DIGITS: Final = 4
 
 
+class VisibleTools:
+    """What a principal may see of the tools, over REST."""
+
+    def __init__(self, junction: Junction, principal: Principal) -> None:
+        self.scope = junction.scopes.of(principal, EVERYTHING)
+        self._catalog = junction.snapshot.catalog
+        self.view = self._catalog.view(junction.spelling(), TOOLS, self.scope)
+
+    def check_server(self, record: ServerRecord, ref: str) -> ServerRecord:
+        """Return a server of which something is visible. Raises NotFound for any other, by the
+        name or id that was used for it."""
+        if self.scope.grants is not None and not self._catalog.shows_server(
+            self.scope, record.name
+        ):
+            raise NotFound(f"there is no server {ref!r}")
+        return record
+
+    def admits(self, tool: ToolRecord, server: str) -> bool:
+        return self.scope.grants is None or self.scope.admits(TOOLS, Pair(server, tool.name))
+
+    def show(self, record: ToolRecord, server: SourceServer, *, with_schema: bool) -> Tool:
+        """Show a tool, without the flags that name tools which are not visible."""
+        shown = tool_model(record, server, with_schema=with_schema)
+        if self.scope.grants is not None:
+            shown.flags = [flag for flag in shown.flags if self._may_show(flag)]
+        return shown
+
+    def _may_show(self, flag: str) -> bool:
+        reason, _, other = flag.partition(": ")
+        return reason not in NAMING_OTHERS or self.view.find(other) is not None
+
+
 class RestSearch:
     """The searches of REST clients."""
 
@@ -37,16 +75,24 @@ class RestSearch:
         self._junction = junction
         self._registry = registry
 
-    async def __call__(self, asked: Search) -> SearchResult:
-        """What is found. Raises NotFound for a server, RequestError for a skill, there is not."""
-        chosen = asked.server_filter
-        named = None if chosen is None else {self._registry.find(ref).name for ref in chosen}
-        catalog = self._junction.snapshot.catalog
-        view = catalog.view(self._junction.spelling(), TOOLS, EVERYTHING)
+    async def __call__(self, asked: Search, principal: Principal) -> SearchResult:
+        """Search the tools that a principal may see.
+
+        Raises NotFound for an unknown server, RequestError for an unknown skill.
+        """
+        catalog, chosen = self._junction.snapshot.catalog, asked.server_filter
+        visible = VisibleTools(self._junction, principal)
+        scope, view = visible.scope, visible.view
+        find = self._registry.find
+        servers_named = {visible.check_server(find(ref), ref).name for ref in chosen or ()}
+        named = None if chosen is None else servers_named
+        counts = view.count_by_server()
         servers = {
-            key: len(held.tools)
-            for key, held in catalog.offerings.items()
-            if asked.include_external and (named is None or key in named)
+            key: counts.get(key, 0)
+            for key in catalog.offerings
+            if asked.include_external
+            and (named is None or key in named)
+            and catalog.shows_server(scope, key)
         }
         skilled = await self._skilled(asked.skill_filter)
         own = view.own if named is None and skilled is None else frozenset[str]()
@@ -58,11 +104,11 @@ class RestSearch:
                 return False
             return pair.server in servers and view.admits(pair)
 
-        hits = await self._junction.finding(asked.query, asked.limit, admits)
+        hits = await self._junction.finding(asked.query, asked.limit, admits, scope)
         total = sum(servers.values()) + len(own) if skilled is None else sum(map(admits, skilled))
         return SearchResult(
             asked.query,
-            await self._shown(hits, with_schema=asked.include_schemas),
+            await self._shown(hits, visible, with_schema=asked.include_schemas),
             SearchMetadata(len(servers), total, KEYWORD),
         )
 
@@ -75,7 +121,9 @@ class RestSearch:
         names = {record.id: record.name for record in self._registry.all()}
         return {Pair(names[server], name) for server, name in found if server in names}
 
-    async def _shown(self, hits: list[Hit], *, with_schema: bool) -> list[FoundTool]:
+    async def _shown(
+        self, hits: list[Hit], visible: VisibleTools, *, with_schema: bool
+    ) -> list[FoundTool]:
         external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
         records = await self._registry.tools.named(external)
         servers = {record.id: source_server(record) for record in self._registry.all()}
@@ -88,7 +136,7 @@ class RestSearch:
             record = records.get(hit.pair)
             if record is not None and record.server_id in servers:  # else it has left meanwhile
                 server = servers[record.server_id]
-                shown = tool_model(record, server, with_schema=with_schema)
+                shown = visible.show(record, server, with_schema=with_schema)
                 found.append(FoundTool(**_members(shown), score=score))
         return found
 

@@ -11,6 +11,7 @@ from litestar import Router, get, post
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
+from mcp_junction.api.found_tools import VisibleTools
 from mcp_junction.api.models import (
     Paged,
     SearchResult,
@@ -69,29 +70,32 @@ async def list_tools(
 ) -> ToolGroupPage:
     registry = context.registry
     shows_all = has_right(caller(request), Right.READ_SERVERS)
-    records = registry.all() if server is None else [registry.find(server)]
+    visible = VisibleTools(context.junction, caller(request))
+    found = (
+        registry.all() if server is None else [visible.check_server(registry.find(server), server)]
+    )
     sources = {
         record.id: source_server(record)
-        for record in sorted(records, key=lambda one: (one.name, one.id))
+        for record in sorted(found, key=lambda one: (one.name, one.id))
         if include_unavailable or record.status in _CALLABLE
     }
     tools = [
         one
         for server_id in sources
         for one in sorted(await registry.tools.all(server_id), key=by_position)
-        if shows_all or is_offered(one)
+        if (shows_all or is_offered(one)) and visible.admits(one, sources[server_id].name)
     ]
 
     def place(tool: ToolRecord) -> tuple[Any, ...]:
         return (sources[tool.server_id].name, *by_position(tool))
 
-    found = page(tools, place, limit, cursor)
+    chosen = page(tools, place, limit, cursor)
     groups = []
-    for server_id, each in groupby(found.items, lambda tool: tool.server_id):
+    for server_id, each in groupby(chosen.items, lambda tool: tool.server_id):
         owner = sources[server_id]
-        shown = [tool_model(tool, owner, with_schema=include_schemas) for tool in each]
+        shown = [visible.show(tool, owner, with_schema=include_schemas) for tool in each]
         groups.append(ToolGroup(owner, shown))
-    return ToolGroupPage(found.total, found.next_cursor, groups)
+    return ToolGroupPage(chosen.total, chosen.next_cursor, groups)
 
 
 def is_offered(tool: ToolRecord) -> bool:
@@ -290,7 +294,7 @@ def _field_change(change: DefinitionChange) -> FieldChange:
     " tools of servers that are away are not.",
 )
 async def search_tools(request: AnyRequest, context: Context) -> SearchResult:
-    return await context.searching(await read_model(request, Search))
+    return await context.searching(await read_model(request, Search), caller(request))
 
 
 SEARCH_ROUTES = Router("/api/v1", route_handlers=[search_tools], tags=["tools"])

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
+from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.protocol.names import Pair
 from mcp_junction.tasks import TaskScope
 
@@ -50,11 +52,26 @@ class ToolSearch:
             self._finder.follow(self._offers())
         return self._finder
 
-    async def __call__(self, query: str, limit: int, admits: Callable[[Pair], bool]) -> list[Hit]:
-        """The best tools for a query among those admitted, best first."""
+    async def __call__(
+        self,
+        query: str,
+        limit: int,
+        admits: Callable[[Pair], bool],
+        scope: Scope = OPEN,
+    ) -> list[Hit]:
+        """The best tools for a query among those admitted, best first.
+
+        What the Scope of the caller hides does not even count for how rare a word is.
+        """
         finder = self.begin()
         await finder.wait_until_current()
-        return finder.search(query, limit, admits)
+        if scope.grants is None:
+            return finder.search(query, limit, admits)
+
+        def is_visible(pair: Pair) -> bool:
+            return pair.server == OWN_SERVER or scope.admits(TOOLS, pair)
+
+        return finder.search(query, limit, admits, is_visible)
 
     def _offers(self) -> dict[str, tuple[Offer, ...]]:
         known = {**self._catalog.departed, **self._catalog.offerings}

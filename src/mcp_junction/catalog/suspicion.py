@@ -29,6 +29,10 @@ class Reason(StrEnum):
     REFERS_TO = "refers_to"
 
 
+NAMING_OTHERS: Final = frozenset({Reason.SAME_NAME, Reason.LOOKALIKE_NAME, Reason.REFERS_TO})
+"""The reasons whose flags name another tool."""
+
+
 class Flag(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing to look at."""
 

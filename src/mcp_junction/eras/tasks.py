@@ -40,7 +40,7 @@ class ResolveTask:
         except StateError:
             return None
         offering = call.snapshot.catalog.offerings.get(server)
-        if offering is None or not caller.endpoint.admits_server(server):
+        if offering is None or not caller.scope.can_see(server):
             return None
         upstream = offering.upstream
         timeout = timeout_for(upstream, call.snapshot.catalog.timeout)

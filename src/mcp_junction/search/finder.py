@@ -48,9 +48,15 @@ class Finder:
         if self._working is not None and not self._working.done():
             await asyncio.wait({self._working}, timeout=_PATIENCE)
 
-    def search(self, query: str, limit: int, admits: Callable[[Pair], bool]) -> list[Hit]:
+    def search(
+        self,
+        query: str,
+        limit: int,
+        admits: Callable[[Pair], bool],
+        visible: Callable[[Pair], bool] | None = None,
+    ) -> list[Hit]:
         """Find the best tools for a query among those admitted, best first."""
-        return self.index.search(query, limit, admits)
+        return self.index.search(query, limit, admits, visible)
 
     # -- catching up
 

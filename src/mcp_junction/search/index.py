@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import log
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -147,9 +147,18 @@ class KeywordIndex:
             if not posting:
                 del self._postings[term]
 
-    def search(self, query: str, limit: int, admits: Callable[[Pair], bool]) -> list[Hit]:
-        """Find the best tools for a query among those admitted, best first; equals by name."""
-        rarity = self._rarity(query)
+    def search(
+        self,
+        query: str,
+        limit: int,
+        admits: Callable[[Pair], bool],
+        visible: Callable[[Pair], bool] | None = None,
+    ) -> list[Hit]:
+        """Find the best tools for a query among those admitted, best first; equals by name.
+
+        How rare a word is, is counted over the tools that are ``visible``: all, if it is None.
+        """
+        rarity = self._rarity(query, visible)
         total = sum(rarity.values())
         scores: dict[int, float] = {}
         for term, rare in rarity.items():
@@ -165,18 +174,22 @@ class KeywordIndex:
                 hits.append(Hit(pair, -score / total))
         return hits
 
-    def _rarity(self, query: str) -> dict[str, float]:
+    def _rarity(self, query: str, visible: Callable[[Pair], bool] | None) -> dict[str, float]:
         """Choose the rarest terms of a query, as many as the limit allows, with their weights."""
-        count = len(self._pairs)
-        found: dict[str, float] = {}
-        for term in query_terms(query):
-            if term not in found:
-                having = len(self._postings.get(term, ()))
-                found[term] = log(1 + (count - having + 0.5) / (having + 0.5))
+        pairs = self._pairs
+
+        def count(numbers: Collection[int]) -> int:
+            if visible is None:
+                return len(numbers)
+            return sum(visible(pairs[number]) for number in numbers)
+
+        total = count(pairs)
+        having = {term: count(self._postings.get(term, ())) for term in query_terms(query)}
+        found = {term: log(1 + (total - n + 0.5) / (n + 0.5)) for term, n in having.items()}
         left = MOST_LOOKED_AT
         chosen: dict[str, float] = {}
         for term in sorted(found, key=found.__getitem__, reverse=True):
-            left -= len(self._postings.get(term, ()))
+            left -= having[term]
             if left < 0 and chosen:
                 break
             chosen[term] = found[term]

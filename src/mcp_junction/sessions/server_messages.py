@@ -141,7 +141,7 @@ class ServerMessages:
             for session in self._clients.sessions
             if session.is_open
             and session.principal.is_same(user)
-            and session.endpoint.admits_server(upstream.key)
+            and session.scope.can_see(upstream.key)
         ]
 
 

@@ -1,0 +1,219 @@
+"""The door for a policy: what it hides from one agent is as if it had never been, everywhere.
+
+Two gateways stand beside each other: in one the policy hides a tool from the agent, in the other no
+server has that tool. Whatever the agent asks, both must answer the same.
+"""
+
+import asyncio
+import json
+import re
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from tests.api.mcp_client import client_of
+from tests.plugin_registry import ADMIN
+from tests.plugin_rest import CALL, Served, _SqliteOpener, serve_api
+from tests.registry.toolbox import Toolbox, tool
+
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.protocol.names import STRICT, Pair, digest
+
+HIDDEN = Pair("d", "y__who")
+"""Its plain name in strict spelling is that of the tool ``who`` of ``d__y``, too."""
+TOOLS = "/api/v1/aggregator/tools"
+CHANGED = "notifications/tools/list_changed"
+PENGUIN = "feeds a penguin at the zoo"
+
+
+class Hiding:
+    """A policy that hides one tool from agents."""
+
+    def __init__(self, *, is_hiding: bool = True) -> None:
+        self.is_hiding = is_hiding
+
+    def grants(self, principal: Principal) -> "Hiding | None":
+        return self if self.is_hiding and principal.role is Role.AGENT else None
+
+    def of(self, kind: str, server: str) -> Any:
+        def admits(name: str) -> bool:
+            return not (kind == "tools" and Pair(server, name) == HIDDEN)
+
+        return admits
+
+
+def offered(*, with_hidden: bool) -> dict[str, list[dict]]:
+    """The tools of three servers, in the order of their registration."""
+    hidden = [tool(HIDDEN.name, f"{PENGUIN}, and more")] if with_hidden else []
+    return {
+        "d": [*hidden, tool("echo", "says what it hears")],
+        "d__y": [tool("who", PENGUIN)],
+        "zoo": [tool("feed", "feeds animals")],
+    }
+
+
+class Two:
+    """The gateway that hides the tool, and the one that has none."""
+
+    def __init__(self, hiding: Served, without: Served, boxes: list[dict[str, Toolbox]]) -> None:
+        self.both = hiding, without
+        self.hiding = hiding
+        self.boxes = boxes
+
+
+@pytest.fixture
+async def start(tmp_path, vault):
+    async with AsyncExitStack() as stack:
+
+        async def begin(name: str, *, with_hidden: bool, **how: Any) -> tuple[Served, dict]:
+            opener = _SqliteOpener(stack, tmp_path / name, vault)
+            served = await serve_api(stack, opener, names="strict", **how)
+            boxes = {}
+            for key, tools in offered(with_hidden=with_hidden).items():
+                boxes[key] = await stack.enter_async_context(Toolbox(tools))
+                await served.register(
+                    key, transport_type="HTTP", connection_config={"url": boxes[key].url}
+                )
+            return served, boxes
+
+        async def both(**settings: Any) -> Two:
+            hiding, one = await begin("one", with_hidden=True, policy=Hiding(), **settings)
+            without, other = await begin("two", with_hidden=False, **settings)
+            return Two(hiding, without, [one, other])
+
+        both.begin = begin
+        yield both
+
+
+def plain(text: str) -> str:
+    """An answer without what differs from run to run: ids, times, ports."""
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
+    return re.sub(r'"(\w+_(?:ms|at))": ?[^,}]+', r'"\1":0', text)
+
+
+async def answers(two: Two, ask: Any) -> list[str]:
+    return [plain(await ask(served)) for served in two.both]
+
+
+def hashed() -> str:
+    return STRICT.hashed(STRICT.spell(HIDDEN), HIDDEN)
+
+
+# Whatever may mean the hidden tool, is like it, or is nothing at all.
+NAMES = [
+    *("d:y__who", "d.y__who", "d__y__who", "y__who", hashed(), "d__y__whom", "d__y"),
+    *("who", "d__y.who", "penguins"),
+]
+
+
+@pytest.mark.parametrize("era", ["handshake", "stateless"])
+async def test_lists_and_calls_of_clients_are_as_if_it_were_not_there(start, era):
+    two = await start()
+
+    async def ask(served: Served) -> str:
+        client = await client_of(era).open(served, "agent")
+        found = [await client.send("tools/list")]
+        for name in NAMES:
+            found.append(await client.send("tools/call", {"name": name, "arguments": {}}))
+        return json.dumps(found)
+
+    hiding, without = await answers(two, ask)
+    assert hiding == without
+    assert digest(HIDDEN) not in hiding.replace(hashed(), "")
+    names = [one["name"] for one in json.loads(hiding)[0]["result"]["tools"]]
+    assert names == ["d__echo", "d__y__who", "zoo__feed"], "a hidden collision makes no hash"
+    assert two.boxes[0]["d"].calls == two.boxes[1]["d"].calls, "and nothing was sent to it"
+    seen = await (await client_of(era).open(two.hiding, "admin")).send("tools/list")
+    assert "d__y__who" in [one["name"] for one in seen["result"]["tools"]]
+    assert len(seen["result"]["tools"]) == 4, "others see it"
+
+
+async def test_what_junctions_own_tools_say_is_as_if_it_were_not_there(start):
+    two = await start(exposure="search")
+
+    async def ask(served: Served) -> str:
+        client = await client_of("handshake").open(served, "agent")
+        found = [await client.send("tools/list")]
+        for query in ("feeds a penguin", "penguin", "says", "y who", "zoo"):
+            given = {"name": "find_tools", "arguments": {"query": query}}
+            found.append(await client.send("tools/call", given))
+        given = {"name": "describe_tools", "arguments": {"names": NAMES}}
+        found.append(await client.send("tools/call", given))
+        for name in NAMES:
+            given = {"name": "call_tool", "arguments": {"name": name}}
+            found.append(await client.send("tools/call", given))
+        return json.dumps(found)
+
+    hiding, without = await answers(two, ask)
+    assert hiding == without
+    assert "Search the 3 tools" in hiding
+
+
+async def test_rest_answers_as_if_it_were_not_there(start):
+    two = await start()
+
+    async def ask(served: Served) -> str:
+        client = served.client("agent")
+        found = []
+        for body in (
+            {"query": "feeds a penguin"},
+            {"query": "penguin zoo", "limit": 1},
+            {"query": "says", "server_filter": ["d"]},
+        ):
+            found.append((await client.post("/api/v1/search", json=body)).text)
+        for query in (
+            "",
+            "?limit=2",
+            "?server=d",
+            "?include_schemas=true&include_unavailable=true",
+        ):
+            found.append((await client.get(TOOLS + query)).text)
+        for name in NAMES:
+            found.append((await client.post(CALL, json={"name": name, "arguments": {}})).text)
+            body = {"name": name, "server_id": "d", "arguments": {}}
+            found.append((await client.post(CALL, json=body)).text)
+        return "\n".join(re.sub(r'"cursor":"[^"]*"', "", one) for one in found)
+
+    hiding, without = await answers(two, ask)
+    assert hiding.splitlines() == without.splitlines()
+
+
+async def test_what_is_hidden_while_it_is_in_use_is_unknown_at_once(start):
+    policy = Hiding(is_hiding=False)
+    served, _ = await start.begin("one", with_hidden=True, policy=policy)
+    for era in ("handshake", "stateless"):
+        policy.is_hiding = False
+        client = await client_of(era).open(served, "agent")
+        given = {"name": "d__y__who", "arguments": {}}
+        names = [one["name"] for one in (await client.send("tools/list"))["result"]["tools"]]
+        assert names[0] == "d__y__who"
+        assert "result" in await client.send("tools/call", given)
+        policy.is_hiding = True
+        told = (await client.send("tools/call", given))["error"]["message"]
+        assert told.startswith("unknown tool: d__y__who"), (
+            "its name is not another's for who knew it"
+        )
+        names = [one["name"] for one in (await client.send("tools/list"))["result"]["tools"]]
+        assert names == ["d__echo", names[1], "zoo__feed"]
+        assert names[1].startswith("d__y__who_")
+
+
+async def test_a_change_of_what_is_hidden_is_told_to_others_only(start):
+    served, boxes = await start.begin("one", with_hidden=True, policy=Hiding())
+    heard: dict[Role, list[bytes]] = {Role.AGENT: [], Role.ADMIN: []}
+    junction = served.junction
+    for role, frames in heard.items():
+        session = junction.open_session(frames.append, None, Principal("x", role))
+        session.listed = {CHANGED: junction.snapshot.generation}
+
+    async def told(change: Any) -> list[int]:
+        change(boxes["d"].tools)
+        await served.registry.refresh("d", ADMIN)
+        await asyncio.sleep(0.3)
+        counts = [sum(CHANGED.encode() in one for one in frames) for frames in heard.values()]
+        for frames in heard.values():
+            frames.clear()
+        return counts
+
+    assert await told(lambda tools: tools[0].update(description="something else")) == [0, 1]
+    assert await told(lambda tools: tools[1].update(description="something else")) == [1, 1]
