@@ -143,18 +143,21 @@ def merge_settings(
     """Merge the settings of all three layers; return them, and the problems found."""
     problems: list[Problem] = []
     chosen: dict[str, Any] = {}
-    for field in Settings._fields:
-        variable = VARIABLE_NAMES.get(field, f"JUNCTION_{field.upper()}")
-        default = getattr(DEFAULTS, field)
-        if field in file:
-            place = f"$.junction.{field}"
-            _take(chosen, problems, field, place, file[field], default)
+    for name in Settings._fields:
+        variable = VARIABLE_NAMES.get(name, f"JUNCTION_{name.upper()}")
+        default = getattr(DEFAULTS, name)
+        layers: list[tuple[str, Any]] = []
+        if name in file:
+            layers.append((f"$.junction.{name}", file[name]))
         if variable in environ:
-            value = _parse_text(environ[variable], default)
-            _take(chosen, problems, field, f"environment {variable}", value, default)
-        if options.get(field) is not None:
-            place = f"--{field.replace('_', '-')}"
-            _take(chosen, problems, field, place, options[field], default)
+            layers.append((f"environment {variable}", _parse_text(environ[variable], default)))
+        if options.get(name) is not None:
+            layers.append((f"--{name.replace('_', '-')}", options[name]))
+        for place, value in layers:
+            try:
+                chosen[name] = _check(name, value, default)
+            except ValueError as error:
+                problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
     return DEFAULTS._replace(**chosen), problems
 
 
@@ -164,27 +167,23 @@ def changed_settings(old: Settings, new: Settings) -> tuple[str, ...]:
     return tuple(name for name, before, after in pairs if before != after)
 
 
-def _take(
-    chosen: dict[str, Any],
-    problems: list[Problem],
-    name: str,
-    place: str,
-    value: Any,
-    default: Any,
-) -> None:
+def _check(name: str, value: Any, default: Any) -> Any:
+    """Return the value of a setting. Raises ValueError that says what it must be."""
     if isinstance(default, tuple):
-        _take_networks(chosen, problems, name, place, value)
-        return
+        return _check_networks(value)
     kind = str if default is None else type(default)
     if type(value) is not kind or (isinstance(value, int) and value < 0):
         words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
-        problems.append(_problem(place, f"must be {words[kind]}"))
-    elif name in _CHOICES and value not in _CHOICES[name]:
-        problems.append(_problem(place, f"must be one of {', '.join(_CHOICES[name])}"))
-    elif name in _SENT_TO_CLIENTS and (fault := _text_fault(name, value)):
-        problems.append(_problem(place, fault))
-    else:
-        chosen[name] = value
+        raise ValueError(f"must be {words[kind]}")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise ValueError(f"must be one of {', '.join(_CHOICES[name])}")
+    if name in _SENT_TO_CLIENTS and not is_writable(value):
+        raise ValueError("must be text in UTF-8")
+    if name == "separator" and not value:
+        raise ValueError(
+            "must be one character or more, such as ':' or '__'; without it clients get theirs"
+        )
+    return value
 
 
 def is_writable(text: str, errors: str = "strict") -> bool:
@@ -196,20 +195,9 @@ def is_writable(text: str, errors: str = "strict") -> bool:
     return True
 
 
-def _text_fault(name: str, value: str) -> str | None:
-    """Return why a text cannot be sent to clients, if so."""
-    if not is_writable(value):
-        return "must be text in UTF-8"
-    if name == "separator" and not value:
-        return "must be one character or more, such as ':' or '__'; without it clients get theirs"
-    return None
-
-
-def _take_networks(
-    chosen: dict[str, Any], problems: list[Problem], name: str, place: str, value: Any
-) -> None:
-    """Check addresses and networks: an array, or words in one string."""
-    # Imported late: few settings have proxies.
+def _check_networks(value: Any) -> tuple[str, ...]:
+    """Return addresses and networks, given as an array, or as words in one string."""
+    # Imported late: few have proxies.
     from ipaddress import ip_network
 
     words = value.replace(",", " ").split() if isinstance(value, str) else value
@@ -220,9 +208,8 @@ def _take_networks(
             ip_network(word, strict=False)
     except ValueError:
         message = 'must be addresses or networks, like ["10.0.0.7", "192.168.0.0/16"]'
-        problems.append(_problem(place, message))
-    else:
-        chosen[name] = tuple(words)
+        raise ValueError(message) from None
+    return tuple(words)
 
 
 def _parse_text(text: str, default: Any) -> Any:
@@ -233,10 +220,6 @@ def _parse_text(text: str, default: Any) -> Any:
     if isinstance(default, int):
         return int(text) if text.isdecimal() else text
     return text
-
-
-def _problem(place: str, message: str) -> Problem:
-    return Problem(ProblemCode.INVALID_SCHEMA, place, message)
 
 
 DEFAULTS = Settings()

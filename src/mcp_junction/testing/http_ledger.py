@@ -66,7 +66,7 @@ class LedgerRequest:
         return self.headers.get("mcp-session-id")
 
 
-class Channel:
+class LedgerReply:
     """Sends the answer to one call: as the body of a response, or as events in a stream."""
 
     def __init__(self, writer: asyncio.StreamWriter, *, open_already: bool = False) -> None:
@@ -105,7 +105,7 @@ class HttpLedger:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.ledger = LedgerFile(given.file)
-        self.sessions: dict[str, Channel | None] = {}
+        self.sessions: dict[str, LedgerReply | None] = {}
         self.calls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.tasks = TaskScope("ledger")
@@ -163,7 +163,7 @@ class HttpLedger:
 
     def open_stream(self, writer: asyncio.StreamWriter, session: str, *, older: bool) -> None:
         """Open the stream of a session: for all messages, or for those that belong to no call."""
-        channel = Channel(writer)
+        channel = LedgerReply(writer)
         channel.raw(
             f"event: endpoint\ndata: /messages?s={session}\n\n".encode() if older else b":\n\n"
         )
@@ -195,16 +195,16 @@ class HttpLedger:
             assert stream is not None
             self.tasks.spawn(self.take(frame, session, stream))
         elif "id" not in frame or "method" not in frame:
-            await self.take(frame, session, Channel(writer))
+            await self.take(frame, session, LedgerReply(writer))
             writer.write(page(202))
         elif frame["method"] == "initialize":
             writer.write(page(200, self.initialize(frame), extra))
         else:
-            await self.take(frame, session, Channel(writer))
+            await self.take(frame, session, LedgerReply(writer))
 
     # -- frames
 
-    async def take(self, frame: Json, session: str, channel: Channel) -> None:
+    async def take(self, frame: Json, session: str, channel: LedgerReply) -> None:
         """Handle one message."""
         method, params = frame.get("method"), frame.get("params") or {}
         if method is None:
@@ -236,7 +236,9 @@ class HttpLedger:
 
     # -- calls
 
-    async def call_tool(self, frame_id: Any, params: Json, session: str, channel: Channel) -> None:
+    async def call_tool(
+        self, frame_id: Any, params: Json, session: str, channel: LedgerReply
+    ) -> None:
         arguments = params.get("arguments") or {}
         tool, fault = params.get("name"), arguments.get("fault")
         self.ledger.record_run(frame_id, str(tool), arguments.get("nonce"), fault)
@@ -257,7 +259,7 @@ class HttpLedger:
         finally:
             del self.calls[name]
 
-    def say(self, data: bytes, way: str, channel: Channel) -> None:
+    def say(self, data: bytes, way: str, channel: LedgerReply) -> None:
         """Send the caller's own bytes: as a body, as an event's data, or as a stream."""
         if way == "body" and not channel.shared:
             channel.writer.write(page(200, data))
@@ -266,7 +268,9 @@ class HttpLedger:
         else:
             channel.event(data)
 
-    async def end_call(self, frame_id: Any, token: Any, arguments: Json, channel: Channel) -> None:
+    async def end_call(
+        self, frame_id: Any, token: Any, arguments: Json, channel: LedgerReply
+    ) -> None:
         fault = arguments.get("fault")
         if fault == "hang":
             await asyncio.Event().wait()
@@ -293,19 +297,19 @@ class HttpLedger:
 # -- faults before an answer
 
 
-async def progress(_: HttpLedger, channel: Channel, arguments: Json, token: Any) -> None:
+async def progress(_: HttpLedger, channel: LedgerReply, arguments: Json, token: Any) -> None:
     for line in progress_lines(arguments, token):
         channel.event(line)
         await channel.writer.drain()
 
 
-async def logs(_: HttpLedger, channel: Channel, arguments: Json, _token: Any) -> None:
+async def logs(_: HttpLedger, channel: LedgerReply, arguments: Json, _token: Any) -> None:
     for line in log_lines(arguments):
         channel.event(line)
         await channel.writer.drain()
 
 
-async def ask(server: HttpLedger, channel: Channel, arguments: Json, _token: Any) -> None:
+async def ask(server: HttpLedger, channel: LedgerReply, arguments: Json, _token: Any) -> None:
     question = f"ask-{arguments.get('nonce')}"
     answer = server.answers[question] = asyncio.get_running_loop().create_future()
     channel.event(encode_line({"id": question, "method": "roots/list"}))
@@ -315,7 +319,7 @@ async def ask(server: HttpLedger, channel: Channel, arguments: Json, _token: Any
         del server.answers[question]
 
 
-PREFACES: dict[str, Callable[[HttpLedger, Channel, Json, Any], Any]] = {
+PREFACES: dict[str, Callable[[HttpLedger, LedgerReply, Json, Any], Any]] = {
     "progress": progress,
     "logs": logs,
     "ask": ask,
