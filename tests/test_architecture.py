@@ -200,7 +200,7 @@ def test_what_runs_for_ever_is_supervised():
         for node in nodes
         if isinstance(node, ast.AsyncFunctionDef) and _loops_for_ever(node)
     }
-    assert {"_watch_keys", "_note_all", "run", "_run"} <= endless, "the test finds them"
+    assert {"_watch_keys", "_store_all_statuses", "run", "_run"} <= endless, "the test finds them"
     spawned = [
         ast.unparse(node)
         for node in nodes

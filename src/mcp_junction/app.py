@@ -6,35 +6,31 @@ and hands out the Snapshot that is current. It decides nothing about a single ca
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Raw
+from typing import TYPE_CHECKING
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallSink
 from mcp_junction.calls.pipeline import ExtraStage, PipelineParts, build_handlers
-from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.snapshot import Handler, Snapshot
 from mcp_junction.calls.stages.own import OwnTools
 from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
 from mcp_junction.catalog.live_catalog import ListChange, LiveCatalog, Review
-from mcp_junction.catalog.scope import Scope, Scopes
+from mcp_junction.catalog.scope import Scopes
 from mcp_junction.config.load import Config
-from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.settings import UNLIMITED, Settings, quota_of
+from mcp_junction.config.settings import UNLIMITED, quota_of
 from mcp_junction.eras.links import EraLinks
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import Resume
 from mcp_junction.eras.tasks import ResolveTask
 from mcp_junction.eras.tickets import Seal
-from mcp_junction.listener.capabilities import join_instructions, stateless_capabilities
+from mcp_junction.listener.capabilities import ServerSummary
 from mcp_junction.policy.access import AccessPolicy
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas
@@ -45,18 +41,14 @@ from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.sessions.clients import ClientRelay, ConnectedClients
 from mcp_junction.sessions.server_messages import ServerMessages
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.stateless import Listen, StatelessClient, subscribed
+from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.tasks import Supervision, TaskScope
-from mcp_junction.upstream.connect_policy import MAX_CONNECTING, policy_for
-from mcp_junction.upstream.events import ServerListeners, ServerSink, log_change
+from mcp_junction.upstream.events import ServerSink, log_change
 from mcp_junction.upstream.events import log as telemetry
+from mcp_junction.upstream.factory import ServerFactory
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
-from mcp_junction.upstream.opening import LinkOpener
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.servers import ServerSet
-from mcp_junction.upstream.state import SERVING
-from mcp_junction.upstream.warden import Warden
 
 if TYPE_CHECKING:
     from mcp_junction.calls.stages.audit import CallAudit
@@ -85,50 +77,71 @@ class Junction:
         extra_stages: Sequence[ExtraStage] = (),
     ) -> None:
         self.config = config
-        self.settings: Settings = config.settings
-        self.tasks = TaskScope("junction", supervision)
+        self.settings = settings = config.settings
         self.clock = clock or SystemClock()
-        self._starts = starts
         self.environ = os.environ if environ is None else environ
+        self.tasks = TaskScope("junction", supervision)
         self.scopes = Scopes(policy)
-        self._separator = self.settings.separator or canonical.separator
-        self._warden = Warden(headstart)
+        self.quotas = Quotas(quota_of(settings) if supervised else UNLIMITED)
         self.stalls = StallSweep(self.clock)
-        self._opening = LinkOpener(
-            self.settings, self.environ, config.identity, self._warden, self.stalls
-        )
-        slots = asyncio.Semaphore(MAX_CONNECTING) if supervised else None
-        self.junction_id = os.urandom(8).hex()
-        restart = supervised or self.settings.restart
-        self._connect_terms = restart, slots, self.tasks.supervision, self.junction_id
-        self._deadlines = Deadlines(self.clock)
         self.clients = ConnectedClients()
         self.messages = ServerMessages(self.clients, self.tasks)
-        self.quotas = Quotas(quota_of(self.settings) if supervised else UNLIMITED)
-        parked = self.settings.parked_ms / 1000
-        self.parked_calls = ParkedCalls(
+        self._starts = starts
+        self._separator = settings.separator or canonical.separator
+        common = self.environ, self.clock, self.stalls, self.tasks.supervision
+        self._factory = ServerFactory(config, *common, headstart, supervised=supervised)
+        self._deadlines = Deadlines(self.clock)
+        self.parked_calls = self._make_parked_calls(state_key, audit)
+        self.live_catalog = self._make_catalog(review)
+        self.servers = self._make_servers(server_sinks)
+        self.relay = ClientRelay(self.servers, self.clients, self.tasks)
+        wait = settings.list_wait_ms / 1000
+        self.startup = ServerStartup(self.live_catalog, self.servers, self.tasks, wait)
+        self.junction_id = self._factory.junction_id
+        everything = self.servers, self.live_catalog, self.startup
+        self.summary = ServerSummary(*everything, settings, self.junction_id)
+        self.finding = ToolSearch(self.tasks, self.live_catalog.catalog)
+        self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
+        self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
+
+    # -- parts
+
+    def _make_parked_calls(self, key: bytes | None, audit: CallAudit | None) -> ParkedCalls:
+        return ParkedCalls(
             self.clock,
-            Seal(state_key),
-            parked,
+            Seal(key),
+            self.settings.parked_ms / 1000,
             self.quotas.quota.parked,
             audit.record if audit is not None else None,
         )
-        self.live_catalog = LiveCatalog(
-            self._first_catalog(),
-            [],
-            self.tasks,
-            self.settings.start_timeout_ms / 1000,
-            self._catalog_changed,
-            review,
+
+    def _make_catalog(self, review: Review | None) -> LiveCatalog:
+        first = Catalog(
+            canonical=Spelling(self._separator),
+            timeout=self.settings.timeout / 1000,
+            page_size=self.settings.page_size,
+            exposure=self.settings.exposure,
         )
-        sinks = [self.live_catalog.follow, self.messages.follow, *server_sinks]
+        timeout = self.settings.start_timeout_ms / 1000
+        return LiveCatalog(first, [], self.tasks, timeout, self._catalog_changed, review)
+
+    def _make_servers(self, others: Sequence[ServerSink]) -> ServerSet:
+        """The servers, and who hears of them, in order."""
+        sinks = [self.live_catalog.follow, self.messages.follow, *others]
         if telemetry.isEnabledFor(logging.DEBUG):
             sinks.append(log_change)
-        self.servers = ServerSet(self._make_server, sinks, self.tasks.supervision)
-        self.relay = ClientRelay(self.servers, self.clients, self.tasks)
-        self.finding = ToolSearch(self.tasks, self.live_catalog.catalog)
+        steps = self.live_catalog.discover, self.messages.remind
+        return ServerSet(self._factory.make, sinks, steps, self.messages, self.tasks.supervision)
+
+    def _make_handlers(
+        self,
+        sinks: Sequence[CallSink],
+        audit: CallAudit | None,
+        extra_stages: Sequence[ExtraStage],
+    ) -> Mapping[str, Handler]:
+        is_strict = self.settings.audit == "strict"
         resume = Resume(self.parked_calls, self._deadlines)
-        self._handlers = build_handlers(
+        return build_handlers(
             PipelineParts(
                 self.clock,
                 self._deadlines,
@@ -137,15 +150,11 @@ class Junction:
                 ResolveTask(self.parked_calls.seal),
                 OwnTools(self.finding),
                 self.clients.subscriptions,
-                call_sinks if audit is None else (audit.record, *call_sinks),
-                audit.intend if audit is not None and self.settings.audit == "strict" else None,
+                sinks if audit is None else (audit.record, *sinks),
+                audit.intend if audit is not None and is_strict else None,
                 extra_stages,
             )
         )
-        self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
-        self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-        wait = self.settings.list_wait_ms / 1000
-        self._startup = ServerStartup(self.live_catalog, self.servers, self.tasks, wait)
 
     # -- life
 
@@ -166,29 +175,7 @@ class Junction:
         self.parked_calls.end(lambda _: True, "Junction is ending")
         await self.servers.close(self.settings.drain_ms / 1000)
         await self.tasks.close()
-        await self._warden.close()
-        if not self._hello.done():
-            self._hello.cancel()
-
-    def _make_server(self, definition: ServerDefinition, sink: ServerSink) -> Upstream:
-        return Upstream(
-            definition,
-            opener=self._opening,
-            hello=self._hello,
-            listeners=ServerListeners(
-                sink, (self.live_catalog.discover, self.messages.remind), self.messages
-            ),
-            policy=policy_for(definition, self.settings, *self._connect_terms),
-            clock=self.clock,
-        )
-
-    def _first_catalog(self) -> Catalog:
-        return Catalog(
-            canonical=Spelling(self._separator),
-            timeout=self.settings.timeout / 1000,
-            page_size=self.settings.page_size,
-            exposure=self.settings.exposure,
-        )
+        await self._factory.close()
 
     # -- sessions (the Backend of listeners)
 
@@ -214,71 +201,22 @@ class Junction:
         self.clients.sessions.add(session)
         return session
 
-    def end_session(self, session: Session) -> None:
-        self.relay.end_session(session)
-
-    def reachable_junctions(self, scope: Scope) -> set[str]:
-        shown = (u.condition for _, u in self._servers_in(scope) if u.state in SERVING)
-        return {self.junction_id}.union(*(one.reachable_junctions for one in shown))
-
-    def _servers_in(self, scope: Scope) -> list[tuple[str, Upstream]]:
-        """The servers of which something is visible in a Scope."""
-        shows = self.snapshot.catalog.shows_server
-        return [(key, server) for key, server in self.servers.items() if shows(scope, key)]
-
-    # -- stateless clients
-
-    def capabilities(self, scope: Scope) -> dict[str, Any]:
-        greetings = [u.greeting for _, u in self._servers_in(scope) if u.greeting is not None]
-        return stateless_capabilities(greetings)
-
-    def instructions(self, scope: Scope) -> str:
-        return join_instructions(self._servers_in(scope), self.settings.instructions_tokens)
-
-    @property
-    def has_all_instructions(self) -> bool:
-        return self.is_settled
-
-    async def wait_for_instructions(self) -> None:
-        try:
-            await asyncio.wait_for(
-                self.wait_until_settled(), self.settings.instructions_wait_ms / 1000
-            )
-        except TimeoutError:
-            pass
-
-    async def subscribe(self, listen: Listen, uris: Sequence[str]) -> list[str]:
-        return await subscribed(listen, self.snapshot, uris)
-
-    def add_listen(self, listen: Listen) -> None:
-        self.clients.listens.add(listen)
-
-    def remove_listen(self, listen: Listen) -> None:
-        self.relay.end_listen(listen)
-
     def note_client(self, client: Session | StatelessClient) -> None:
         self.greet(client.hello())
 
     def greet(self, hello: Hello = EVERYTHING_RELAYED) -> None:
         """Let the servers' handshakes begin."""
-        if not self._hello.done():
-            self._hello.set_result(hello)
+        self._factory.greet(hello)
 
     @property
     def is_settled(self) -> bool:
-        return self._startup.is_over or self._startup.check()
+        return self.startup.is_over or self.startup.check()
 
     async def wait_until_settled(self) -> None:
-        await self._startup.wait()
+        await self.startup.wait()
 
     async def wait_for_offer(self, call: Call) -> None:
-        await self._startup.wait_for(call)
-
-    def notify_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
-        self.relay.notify_servers(session, method, params)
-
-    async def update_log_levels(self) -> None:
-        await self.relay.update_log_levels()
+        await self.startup.wait_for(call)
 
     # -- changes
 

@@ -82,12 +82,16 @@ class Service:
         self._registry = SessionRegistry(
             junction.clock,
             settings.session_idle_ms / 1000,
-            junction.end_session,
+            junction.relay.end_session,
         )
         self._stateless = StatelessDispatcher(junction)
-        self._listener = HttpListener(
+        self._listener = self._make_listener(host, rest)
+
+    def _make_listener(self, host: str, rest: ApiContext | None) -> HttpListener:
+        settings = self._junction.settings
+        return HttpListener(
             self,
-            Dispatcher(junction, self._calls),
+            Dispatcher(self._junction, self._calls),
             self._registry,
             StatelessFront(self._stateless, self._calls),
             Guard(host, _split(settings.allowed_hosts), _split(settings.allowed_origins)),

@@ -57,6 +57,7 @@ class FakeBackend:
         self.snapshot = Snapshot(catalog_of(*upstreams), self._handlers)
         self.is_settled = settled
         self.junction_id = "here"
+        self.summary = self.relay = self
         self.quotas = Quotas(Quota(**(quota or {})))
         self.scopes = OPEN_SCOPES
         self.sessions: list[Session] = []
@@ -100,7 +101,7 @@ class FakeBackend:
     async def wait_for_instructions(self) -> None:
         """Nobody is waited for."""
 
-    async def subscribe(self, listen: Listen, uris: Sequence[str]) -> list[str]:
+    async def subscribe(self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
         return list(uris) if self.is_settled else []
 
     def add_listen(self, listen: Listen) -> None:

@@ -8,7 +8,7 @@ import pytest
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.testing.fakes import MemorySink
-from mcp_junction.testing.link import DeafInbox, FakeUpstream, listeners_to
+from mcp_junction.testing.link import DeafInbox, FakeUpstream
 from mcp_junction.upstream.events import ServerChange, ServerChanged, log_change
 from mcp_junction.upstream.servers import ServerSet
 from mcp_junction.upstream.state import ServerState
@@ -28,12 +28,12 @@ class Inbox(DeafInbox):
 def server_set(*sinks) -> tuple[ServerSet, Inbox]:
     inbox = Inbox()
 
-    def make(definition, sink):
-        made = FakeUpstream(definition.key, connected=False, listeners=listeners_to(sink, inbox))
+    def make(definition, listeners):
+        made = FakeUpstream(definition.key, connected=False, listeners=listeners)
         made.definition = definition
         return made
 
-    return ServerSet(make, sinks), inbox
+    return ServerSet(make, sinks, (), inbox), inbox
 
 
 def changes(sink: MemorySink) -> list[str]:

@@ -101,7 +101,7 @@ class RestCalls:
             if not is_allowed(principal):
                 call.drop(reason)
         for principal in [one for one in self._sessions if not is_allowed(one)]:
-            self._junction.end_session(self._sessions.pop(principal))
+            self._junction.relay.end_session(self._sessions.pop(principal))
 
     async def __call__(
         self,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcp_junction.audit.log import AuditLog
     from mcp_junction.cli.storage import Storage
     from mcp_junction.identity.keys import KeyRing
-    from mcp_junction.registry.registry import Registry
+    from mcp_junction.registry.registry import Registry, RegistryParts
     from mcp_junction.telemetry.bus import Bus
 
 
@@ -86,11 +86,8 @@ def run(argv: list[str]) -> int:
 
 async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.api.context import ApiContext
-    from mcp_junction.app import Junction
-    from mcp_junction.calls.stages.audit import CallAudit
     from mcp_junction.cli.storage import open_storage
     from mcp_junction.identity.keys import KeyRing, adopt_admin_key, sign_existing_keys
-    from mcp_junction.protocol.names import PLATFORM
     from mcp_junction.registry.context import RegistryContext
     from mcp_junction.registry.registry import Registry, RegistryParts
     from mcp_junction.service import Service
@@ -104,49 +101,54 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         await storage.store.servers.seal_urls()
         audit = await enter(storage.audit_log())
         bus = await enter(Bus(storage.store.events, audit.writer))
-        context = RegistryContext(config.settings, storage.store, audit, bus)
-        parts = RegistryParts(context)
-        junction = await enter(
-            Junction(
-                config,
-                environ=variables(),
-                canonical=PLATFORM,
-                supervised=True,
-                starts=False,
-                audit=CallAudit(audit),
-                state_key=storage.vault.derive_keys(REQUEST_STATE)[0],
-                clock=context.clock,
-                supervision=context.supervision,
-                call_sinks=(parts.lifecycle.observe_call,),
-                server_sinks=parts.server_sinks,
-                review=parts.tools,
-            )
-        )
+        parts = RegistryParts(RegistryContext(config.settings, storage.store, audit, bus))
+        junction = await enter(_make_junction(config, parts, storage))
         await sign_existing_keys(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
         await adopt_admin_key(keys, variables())
         registry = Registry(junction, parts)
-        room = ApiContext(junction, registry, bus, storage.store, keys)
-        open_to_owner = given.owner_without_key
         service = Service(
             junction,
             keys,
             given.host,
-            room,
-            owner_without_key=open_to_owner,
+            ApiContext(junction, registry, bus, storage.store, keys),
+            owner_without_key=given.owner_without_key,
             on_loaded=tune_interpreter,
-            on_listening=_demo_words if given.demo else None,
+            on_listening=_print_demo_words if given.demo else None,
         )
         await enter(registry)
-        await _first_key(keys, storage, audit)
+        await _make_first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)
         _forget(config.settings.audit_days, storage, audit, junction)
         await service.serve(given.host, given.port, stop, hurried)
     return 0
 
 
-async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
-    """Make the administrator's key, if there is none, and say it, once."""
+def _make_junction(config: Config, parts: RegistryParts, storage: Storage) -> Junction:
+    """Compose a Junction with the registry and the audit as listeners."""
+    from mcp_junction.app import Junction
+    from mcp_junction.calls.stages.audit import CallAudit
+    from mcp_junction.protocol.names import PLATFORM
+
+    context = parts.context
+    return Junction(
+        config,
+        environ=variables(),
+        canonical=PLATFORM,
+        supervised=True,
+        starts=False,
+        audit=CallAudit(context.audit),
+        state_key=storage.vault.derive_keys(REQUEST_STATE)[0],
+        clock=context.clock,
+        supervision=context.supervision,
+        call_sinks=(parts.lifecycle.observe_call,),
+        server_sinks=parts.server_sinks,
+        review=parts.tools,
+    )
+
+
+async def _make_first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
+    """Make the administrator's key, if there is none, and print it, once."""
     from mcp_junction.identity.keys import ADMIN_KEY_FILE, make_admin_key
     from mcp_junction.policy.principal import LOCAL_OWNER, Role
 
@@ -165,7 +167,7 @@ async def _first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
 
 
 def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
-    """Have what is too old leave the audit; 0 is never."""
+    """Remove what is too old from the audit, daily; 0 days is never."""
     from mcp_junction.audit.retention import retire_daily
 
     if days:
@@ -174,7 +176,7 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
         junction.tasks.supervise("audit retention", forget, is_vital=False)
 
 
-def _demo_words(url: str) -> None:
+def _print_demo_words(url: str) -> None:
     from mcp_junction.cli.demo import greeting
 
     print(greeting(url), file=sys.stderr, flush=True)

@@ -154,13 +154,13 @@ class Dispatcher:
         if settings.separator is None:
             session.spelling = spelling_for(session.client, session.spelling)
         self._backend.note_client(session)
-        if self._backend.has_all_instructions:
+        if self._backend.summary.has_all_instructions:
             return self._answer_initialize(session, frame_id)
         return self._answer_initialize_later(session, frame_id)
 
     async def _answer_initialize_later(self, session: Session, frame_id: bytes) -> bytes:
         """Answer ``initialize`` after waiting for the instructions of servers that are starting."""
-        await self._backend.wait_for_instructions()
+        await self._backend.summary.wait_for_instructions()
         return self._answer_initialize(session, frame_id)
 
     def _answer_initialize(self, session: Session, frame_id: bytes) -> bytes:
@@ -170,9 +170,9 @@ class Dispatcher:
             "protocolVersion": session.protocol_version,
             "capabilities": CAPABILITIES,
             "serverInfo": {"name": settings.name, "version": settings.version},
-            "_meta": cycles.id_meta(self._backend.junction_id),
+            "_meta": cycles.id_meta(self._backend.summary.junction_id),
         }
-        instructions = self._backend.instructions(session.scope)
+        instructions = self._backend.summary.instructions(session.scope)
         if instructions:
             answer["instructions"] = instructions
         return encode.result(frame_id, encode.dumps(answer))
@@ -222,7 +222,9 @@ class Dispatcher:
             generation = self._backend.snapshot.generation
             session.listed = {**(session.listed or {}), kind.changed: generation}
         if cycles.is_from_junction(meta):
-            reachable = cycles.reachable_member(self._backend.reachable_junctions(session.scope))
+            reachable = cycles.reachable_member(
+                self._backend.summary.reachable_junctions(session.scope)
+            )
             return encode.compact_result_with(frame_id, page, b',"_meta":{%b}}' % reachable)
         return encode.compact_result(frame_id, page)
 
@@ -260,7 +262,7 @@ class Dispatcher:
         if level not in LOG_LEVELS:
             raise FrameError(INVALID_PARAMS, f"level must be one of {', '.join(LOG_LEVELS)}")
         session.log_level = LOG_LEVELS.index(level)
-        self._tasks.spawn(self._backend.update_log_levels())
+        self._tasks.spawn(self._backend.relay.update_log_levels())
         return encode.result(frame_id, b"{}")
 
     # -- notifications
@@ -282,7 +284,7 @@ class Dispatcher:
 
     def _roots_changed(self, session: Session, frame: Frame) -> None:
         if session.may_call:  # else it has nothing to tell servers
-            self._backend.notify_servers(session, frame.method, frame.params)
+            self._backend.relay.notify_servers(session, frame.method, frame.params)
 
 
 def _refusal(frame_id: bytes, code: int, message: str) -> bytes:

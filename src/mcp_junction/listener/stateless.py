@@ -194,13 +194,13 @@ class StatelessDispatcher:
     def _discovered(self, visitor: StatelessClient, frame_id: bytes) -> Reply:
         found: dict[str, Any] = {
             "supportedVersions": STATELESS_VERSIONS,
-            "capabilities": self._backend.capabilities(visitor.scope),
+            "capabilities": self._backend.summary.capabilities(visitor.scope),
         }
-        instructions = self._backend.instructions(visitor.scope)
+        instructions = self._backend.summary.instructions(visitor.scope)
         if instructions:
             found["instructions"] = instructions
         payload = encode.dumps(found)
-        ours = b'"%b":%b' % (ID_KEY.encode(), encode.dumps(self._backend.junction_id))
+        ours = b'"%b":%b' % (ID_KEY.encode(), encode.dumps(self._backend.summary.junction_id))
         return Reply(encode.compact_result_with(frame_id, payload, self._tail(ours)))
 
     def _list(
@@ -237,7 +237,7 @@ class StatelessDispatcher:
             return refusal(frame_id, INVALID_PARAMS, str(error))
         ours = b""
         if is_from_junction(meta):
-            ours = reachable_member(self._backend.reachable_junctions(visitor.scope))
+            ours = reachable_member(self._backend.summary.reachable_junctions(visitor.scope))
         return Reply(encode.compact_result_with(frame_id, page, self._tail(ours)))
 
     def _tail(self, ours: bytes) -> bytes:
@@ -313,14 +313,16 @@ class StatelessDispatcher:
         try:
             if wanted.resource_subscriptions and not self._backend.is_settled:
                 await self._backend.wait_until_settled()
-            uris = await self._backend.subscribe(listen, wanted.resource_subscriptions)
+            uris = await self._backend.relay.subscribe(
+                listen, self._backend.snapshot, wanted.resource_subscriptions
+            )
             honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
             listen.acknowledge(honoured)
-            self._backend.add_listen(listen)
+            self._backend.relay.add_listen(listen)
             await ended
         finally:
             del self.listens[listen], self.running[key]
-            self._backend.remove_listen(listen)
+            self._backend.relay.remove_listen(listen)
         return Reply(listen.result())
 
     def cancel(self, running: Call | Listen, reason: str) -> None:

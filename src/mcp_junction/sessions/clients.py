@@ -6,16 +6,17 @@ ClientRelay: passes on to servers what clients say to all of them, and what ends
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Raw
 
+from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_LEVELS
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.stateless import Listen, is_told_by
+from mcp_junction.sessions.stateless import Listen, is_told_by, subscribed
 from mcp_junction.sessions.subscriptions import Coalescer, Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.server import Upstream
@@ -93,7 +94,15 @@ class ClientRelay:
             upstream.extra_links.end_session(session)
         self._unsubscribe(session)
 
-    def end_listen(self, listen: Listen) -> None:
+    async def subscribe(self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
+        """Have updates of these resources come to ``listen``; returns those that will."""
+        return await subscribed(listen, snapshot, uris)
+
+    def add_listen(self, listen: Listen) -> None:
+        """Announce changed lists to a listening stream, from now on."""
+        self._clients.listens.add(listen)
+
+    def remove_listen(self, listen: Listen) -> None:
         """End what servers hold for a listening stream that is over."""
         self._clients.listens.discard(listen)
         self._unsubscribe(listen)

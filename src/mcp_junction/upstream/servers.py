@@ -18,7 +18,14 @@ import msgspec
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.tasks import Supervision, TaskScope
-from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerSink
+from mcp_junction.upstream.events import (
+    ConnectStep,
+    Inbox,
+    ServerChange,
+    ServerChanged,
+    ServerListeners,
+    ServerSink,
+)
 from mcp_junction.upstream.server import Upstream
 
 log = logging.getLogger("mcp_junction.upstream")
@@ -31,12 +38,15 @@ class ServerSet(Mapping[str, Upstream]):
 
     def __init__(
         self,
-        make: Callable[[ServerDefinition, ServerSink], Upstream],
+        make: Callable[[ServerDefinition, ServerListeners], Upstream],
         sinks: Sequence[ServerSink],
+        steps: Sequence[ConnectStep],
+        inbox: Inbox,
         supervision: Supervision | None = None,
     ) -> None:
         self._make = make
         self._sinks = tuple(sinks)
+        self._listeners = ServerListeners(self._forward, tuple(steps), inbox)
         self._servers: dict[str, Upstream] = {}
         self._owners = TaskScope("servers", supervision)
         self._running: dict[Upstream, asyncio.Task[None]] = {}
@@ -53,7 +63,7 @@ class ServerSet(Mapping[str, Upstream]):
     def add(self, definition: ServerDefinition, *, start: bool = True) -> Upstream:
         """Add a server after the others."""
         KNOWN.learn(definition)
-        upstream = self._servers[definition.key] = self._make(definition, self._forward)
+        upstream = self._servers[definition.key] = self._make(definition, self._listeners)
         self._emit(upstream, ServerChange.ADDED)
         if start:
             self._run(upstream)
@@ -99,7 +109,7 @@ class ServerSet(Mapping[str, Upstream]):
         """Reach a server another way: new calls wait for the new link, the old ones may end."""
         KNOWN.learn(definition)
         old = self._servers[definition.key]
-        new = self._servers[definition.key] = self._make(definition, self._forward)
+        new = self._servers[definition.key] = self._make(definition, self._listeners)
         self._emit(new, ServerChange.REPLACED)
         self._run(new)
         old.hold()
