@@ -7,11 +7,11 @@ import pytest
 
 from mcp_junction.catalog.endpoints import EVERYTHING, one_server
 from mcp_junction.config.settings import Quota
+from mcp_junction.listener.http.replies import HttpReply
 from mcp_junction.listener.http.sessions import (
     KEPT_STREAMS,
     SWEEP_EVERY,
     SessionRegistry,
-    SessionReply,
 )
 from mcp_junction.listener.http.streams import KEPT_BYTES
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
@@ -137,8 +137,8 @@ async def test_a_session_with_a_call_or_a_reader_does_not_expire(desk):
 class Waiting:
     """A call whose client is there."""
 
-    def __init__(self, wire: object = None) -> None:
-        self.wire = wire
+    def __init__(self, channel: object = None) -> None:
+        self.channel = channel
         self.dropped: list[str] = []
 
     def drop(self, reason: str) -> None:
@@ -157,7 +157,7 @@ async def test_a_call_whose_client_has_gone_is_ended_with_the_idle_time_of_its_s
     there, stays = Gone(), Gone()
     stays.is_gone = False
     for found, exchange in ((left, there), (waited_for, stays)):
-        wire = SessionReply(None, desk.tasks, found, b"", exchange)
+        wire = HttpReply(None, desk.tasks, b"", exchange, found.session.usage, found)
         found.session.calls[b"1"] = Waiting(wire)
     call = left.session.calls[b"1"]
     desk.clock.time += IDLE - 1

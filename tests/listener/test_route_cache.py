@@ -111,13 +111,13 @@ async def test_a_prompt_is_not_taken_for_the_tool_of_its_name():
 
 async def test_a_call_is_looked_up_once_for_as_long_as_its_snapshot_lasts(monkeypatch):
     looked_up = []
-    formed = route_cache.RouteCache.formed
+    find = route_cache.RouteCache.find
 
     def counted(self, caller, method, params, catalog):
         looked_up.append(params["name"])
-        return formed(self, caller, method, params, catalog)
+        return find(self, caller, method, params, catalog)
 
-    monkeypatch.setattr(route_cache.RouteCache, "formed", counted)
+    monkeypatch.setattr(route_cache.RouteCache, "find", counted)
     one = stateless("one")
     backend = FakeBackend(one)
     client = StatelessClient(backend)

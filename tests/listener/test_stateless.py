@@ -7,7 +7,7 @@ from msgspec import Raw
 from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
 from mcp_junction.catalog.endpoints import EVERYTHING
-from mcp_junction.listener import client_cache as introductions
+from mcp_junction.listener import client_cache as client_cache
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import encode, requests
 from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY, Era
@@ -49,7 +49,7 @@ async def test_who_says_very_much_of_itself_is_not_remembered():
         client.request("tools/list", client={"name": "n" * 10_000, "version": "0"})
     assert [len(m["result"]["tools"]) for m in client.sent] == [0, 0]
     assert len(backend.stateless_clients) == 2
-    assert len(client.dispatcher.introductions) == 0
+    assert len(client.dispatcher.client_cache) == 0
 
 
 @pytest.mark.req("R-QUOTA")
@@ -104,17 +104,17 @@ async def test_principals_that_say_the_same_of_themselves_are_told_apart():
     client = StatelessClient(backend)
     ann, bob = Principal("ann", Role.AGENT), Principal("bob", Role.AGENT)
     meta = Raw(encode.dumps({VERSION_KEY: LATEST_STATELESS, CAPABILITIES_KEY: {}}))
-    read = client.dispatcher.introductions.read
-    found = [read(who, EVERYTHING, meta).visitor for who in (ann, bob, ann, bob)]
+    read = client.dispatcher.client_cache.read
+    found = [read(who, EVERYTHING, meta).client for who in (ann, bob, ann, bob)]
     assert [visitor.principal.id for visitor in found] == ["ann", "bob", "ann", "bob"]
     assert found[0] is found[2]
     assert found[1] is found[3]
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(introductions, "MAX_KNOWN", 10)
+    monkeypatch.setattr(client_cache, "MAX_KNOWN", 10)
     client = StatelessClient(FakeBackend())
     for number in range(50):
         client.request("tools/list", client={"name": str(number), "version": "0"}, id=number)
-        assert len(client.dispatcher.introductions) <= 10 + 1
+        assert len(client.dispatcher.client_cache) <= 10 + 1
     assert len(client.sent) == 50

@@ -1,4 +1,4 @@
-"""RouteCache: what stateless requests asked for, and the route each of them led to.
+"""RouteCache: the routes that stateless requests led to, by what they asked for.
 
 A session remembers for its client; a stateless client repeats everything, mostly in the same bytes.
 The cache holds look-ups in one catalog and is dropped with its snapshot. It decides nothing: every
@@ -33,8 +33,8 @@ class CachedRoute(msgspec.Struct, frozen=True):
 
     method: str
     address: Address
-    said: tuple[bytes, bytes] | None
-    """Its method and its name, as headers say them; None where those need a closer look."""
+    plain_headers: tuple[bytes, bytes] | None
+    """The headers that repeat method and name; None where those need a closer look."""
     route: Route | None = None
     """None where it is left to be found."""
     headers: tuple[ParamHeader, ...] = ()
@@ -45,25 +45,25 @@ class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
     """Those of all clients in one snapshot, by all that a look-up depends on: how names are spelled
     and where, the method, and the name as it is written. Nobody is held by them."""
 
-    def formed(
+    def find(
         self, caller: Caller, method: str, params: dict[str, Raw], catalog: Catalog
     ) -> CachedRoute:
-        """What a request is for; it may be asked for again. Raises FrameError as ``address``."""
+        """Find what a request is for, and remember it. Raises FrameError as ``address`` does."""
         target = address(method, params)
         name = encode_plain(target.name)
-        said = None if name is None else (method.encode(), name)
+        plain = None if name is None else (method.encode(), name)
         if method not in NAMED:
-            return CachedRoute(method, target, said)
+            return CachedRoute(method, target, plain)
         view = catalog.view(caller.spelling, target.kind, caller.scope)
         route = view.find(target.name)
         if route is None:
             former = view.find_departed(target.name)  # its server may be back in time
             marked = former.headers if former is not None else ()
-            return CachedRoute(method, target, None if marked else said, headers=marked)
-        habit = CachedRoute(method, target, None if route.headers else said, route, route.headers)
+            return CachedRoute(method, target, None if marked else plain, headers=marked)
+        cached = CachedRoute(method, target, None if route.headers else plain, route, route.headers)
         written = octets(params["name"])
         if len(written) <= MAX_BYTES:
             if len(self) >= MAX_CACHED:  # they are only remembered, not needed
                 self.clear()
-            self[caller.spelling, caller.scope, method, written] = habit
-        return habit
+            self[caller.spelling, caller.scope, method, written] = cached
+        return cached

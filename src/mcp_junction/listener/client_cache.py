@@ -24,7 +24,7 @@ from mcp_junction.sessions.stateless import StatelessClient
 
 MAX_KNOWN: Final = 4096
 MAX_BYTES: Final = 2048
-"""Who says more of itself is introduced anew with each request."""
+"""A longer ``_meta`` is parsed anew with each request."""
 
 _VERSIONS: Final = frozenset(encode.dumps(version) for version in STATELESS_VERSIONS)
 _LEVELS: Final = {name: level for level, name in enumerate(LOG_LEVELS)}
@@ -33,103 +33,103 @@ _LEVELS: Final = {name: level for level, name in enumerate(LOG_LEVELS)}
 class SenderInfo(msgspec.Struct, frozen=True):
     """What one request says of its sender."""
 
-    visitor: StatelessClient | None
-    """Who it is; None when it speaks a version that we do not."""
+    client: StatelessClient | None
+    """The client; None when it speaks a version that we do not."""
     version: bytes
     """As a header says it."""
     level: int | None
     progress_token: Raw | None
-    is_bare: bool
+    has_plain_meta: bool
     """Whether there is nothing else in ``_meta``."""
 
 
 class LastSender(msgspec.Struct, frozen=True):
-    """An introduction, and who made it where in which bytes."""
+    """The sender of the latest request: its principal, endpoint and ``_meta``."""
 
     meta: Raw
     principal: Principal | None
     endpoint: Endpoint | None
-    said: SenderInfo
+    sender: SenderInfo
 
 
-_NOT_YET: Final = LastSender(Raw(), None, None, SenderInfo(None, b"", None, None, False))
+_NOBODY: Final = LastSender(Raw(), None, None, SenderInfo(None, b"", None, None, False))
 
 
 class ClientCache:
-    """Those that were made, as many as are worth remembering."""
+    """Parses what requests say of their senders, and remembers as much as is worth it."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._known: dict[tuple[int, int, bytes], SenderInfo] = {}
-        self.last = _NOT_YET
-        """The latest: most often it is the next one, too, and is looked at before ``read``."""
-        self._visitors: dict[tuple[int, int, bytes, bytes], StatelessClient] = {}
-        """By what they say of themselves; each holds what its key has only the identity of."""
+        self.last = _NOBODY
+        """Most often the next request is of the same sender: compare with this before ``read``."""
+        self._clients: dict[tuple[int, int, bytes, bytes], StatelessClient] = {}
+        """By what they say of themselves. Keyed by id(); each keeps those objects alive."""
 
     def __len__(self) -> int:
-        return len(self._known) + len(self._visitors)
+        return len(self._known) + len(self._clients)
 
     def read(self, principal: Principal, endpoint: Endpoint, meta: Raw | None) -> SenderInfo:
-        """The introduction in a request's ``_meta``. Raises FrameError when it is none."""
-        said = frames.octets(meta or b"")
-        key = id(principal), id(endpoint), said
+        """What a request's ``_meta`` says of its sender. Raises FrameError if that is wrong."""
+        text = frames.octets(meta or b"")
+        key = id(principal), id(endpoint), text
         found = self._known.get(key)
         if found is None:
-            found = self._made(principal, endpoint, envelope.read_envelope(meta), said)
-            if not found.is_bare or found.visitor is None or len(said) > MAX_BYTES:
+            found = self._read_sender(principal, endpoint, envelope.read_envelope(meta), text)
+            if not found.has_plain_meta or found.client is None or len(text) > MAX_BYTES:
                 return found
             self._make_room()
             self._known[key] = found
-        self.last = LastSender(Raw(said), principal, endpoint, found)
+        self.last = LastSender(Raw(text), principal, endpoint, found)
         return found
 
-    def _made(
-        self, principal: Principal, endpoint: Endpoint, said: RequestEnvelope, meta: bytes
+    def _read_sender(
+        self, principal: Principal, endpoint: Endpoint, sender: RequestEnvelope, meta: bytes
     ) -> SenderInfo:
-        level = None if said.log_level is None else _LEVELS.get(said.log_level)
-        if level is None and said.log_level is not None:
+        level = None if sender.log_level is None else _LEVELS.get(sender.log_level)
+        if level is None and sender.log_level is not None:
             raise FrameError(INVALID_PARAMS, f"logLevel is one of {', '.join(LOG_LEVELS)}")
-        token = envelope.valid_progress_token(said.progress_token)
-        if token is None and frames.octets(said.progress_token) not in (b"", b"null"):
+        token = envelope.valid_progress_token(sender.progress_token)
+        if token is None and frames.octets(sender.progress_token) not in (b"", b"null"):
             raise FrameError(INVALID_PARAMS, "progressToken is a string or a number")
-        version = frames.octets(said.version)
+        version = frames.octets(sender.version)
         return SenderInfo(
-            self._visitor(principal, endpoint, said) if version in _VERSIONS else None,
+            self._client(principal, endpoint, sender) if version in _VERSIONS else None,
             version[1:-1],
             level,
             token,
-            not said.progress_token and envelope.is_envelope_only(meta),
+            not sender.progress_token and envelope.is_envelope_only(meta),
         )
 
-    def _visitor(
-        self, principal: Principal, endpoint: Endpoint, said: RequestEnvelope
+    def _client(
+        self, principal: Principal, endpoint: Endpoint, sender: RequestEnvelope
     ) -> StatelessClient:
         key = (
             id(principal),
             id(endpoint),
-            frames.octets(said.capabilities),
-            frames.octets(said.client),
+            frames.octets(sender.capabilities),
+            frames.octets(sender.client),
         )
-        visitor = self._visitors.get(key)
-        if visitor is None:
-            visitor = self._introduced(principal, endpoint, said)
-            if len(said.capabilities) + len(said.client) <= MAX_BYTES:
+        client = self._clients.get(key)
+        if client is None:
+            client = self._make_client(principal, endpoint, sender)
+            if len(sender.capabilities) + len(sender.client) <= MAX_BYTES:
                 self._make_room()
-                self._visitors[key] = visitor
-        return visitor
+                self._clients[key] = client
+        return client
 
     def _make_room(self) -> None:
         if len(self) >= MAX_KNOWN:  # they are only remembered, not needed
             self._known.clear()
-            self._visitors.clear()
+            self._clients.clear()
 
-    def _introduced(
-        self, principal: Principal, endpoint: Endpoint, said: RequestEnvelope
+    def _make_client(
+        self, principal: Principal, endpoint: Endpoint, sender: RequestEnvelope
     ) -> StatelessClient:
-        envelope.check_client_info(said.client, said.capabilities)
+        envelope.check_client_info(sender.client, sender.capabilities)
         try:
-            capabilities = frames.members(said.capabilities)
-            info = frames.members(said.client)
+            capabilities = frames.members(sender.capabilities)
+            info = frames.members(sender.client)
         except FrameError:
             words = "clientCapabilities and clientInfo must be objects"
             raise FrameError(INVALID_PARAMS, words) from None
@@ -137,14 +137,14 @@ class ClientCache:
         if self._backend.settings.separator is None:
             spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
         usage = self._backend.quotas.of(principal)
-        visitor = StatelessClient(
+        client = StatelessClient(
             principal,
             endpoint,
             spelling,
             capabilities,
-            said.client.copy(),
+            sender.client.copy(),
             usage,
             self._backend.scopes,
         )
-        self._backend.note_client(visitor)
-        return visitor
+        self._backend.note_client(client)
+        return client

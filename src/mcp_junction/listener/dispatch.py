@@ -16,13 +16,13 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Channel
 from mcp_junction.calls.methods import ROUTED, address
 from mcp_junction.catalog.kinds import BY_LIST, OfferKind
-from mcp_junction.errors import CursorError, FrameError
+from mcp_junction.errors import FrameError
+from mcp_junction.listener.answers import OwnAnswers
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
 from mcp_junction.protocol import cycles, encode, frames
 from mcp_junction.protocol.envelope import check_client_info, progress_token
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merged_list import cursor_in
 from mcp_junction.protocol.names import spelling_for
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
@@ -50,6 +50,7 @@ class Dispatcher:
 
     def __init__(self, backend: Backend, tasks: TaskScope) -> None:
         self._backend = backend
+        self._answers = OwnAnswers(backend)
         self._tasks = tasks
         self._requests: dict[str, _Handler] = {
             "ping": self._ping,
@@ -172,9 +173,7 @@ class Dispatcher:
             "serverInfo": {"name": settings.name, "version": settings.version},
             "_meta": cycles.id_meta(self._backend.summary.junction_id),
         }
-        instructions = self._backend.summary.instructions(session.scope)
-        if instructions:
-            answer["instructions"] = instructions
+        answer = self._answers.with_instructions(session, answer)
         return encode.result(frame_id, encode.dumps(answer))
 
     def _ping(self, session: Session, frame_id: bytes, frame: Frame) -> bytes:
@@ -183,13 +182,11 @@ class Dispatcher:
     # -- lists
 
     def _list(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
-        kind = BY_LIST[frame.method]
+        kind, params = BY_LIST[frame.method], frame.members()
         try:
-            params = frame.members()
-            cursor = cursor_in(params)
-        except CursorError as error:
-            return _refusal(frame_id, INVALID_PARAMS, str(error))
-        meta = params.get("_meta")
+            cursor, meta = self._answers.cursor(params), params.get("_meta")
+        except FrameError as error:
+            return _refusal(frame_id, INVALID_PARAMS, error.message)
         if self._backend.is_settled or session.listed is not None:
             return self._page(session, frame_id, kind, cursor, meta)
         return self._page_when_settled(session, frame_id, kind, cursor, meta)
@@ -213,18 +210,14 @@ class Dispatcher:
         cursor: str | None,
         meta: Raw | None,
     ) -> bytes:
-        catalog = self._backend.snapshot.catalog
         try:
-            page = catalog.page(session.spelling, kind, session.scope, cursor)
-        except CursorError as error:
-            return _refusal(frame_id, INVALID_PARAMS, str(error))
+            page, reachable = self._answers.page(session, kind, cursor, meta)
+        except FrameError as error:
+            return _refusal(frame_id, INVALID_PARAMS, error.message)
         if cursor is None:
             generation = self._backend.snapshot.generation
             session.listed = {**(session.listed or {}), kind.changed: generation}
-        if cycles.is_from_junction(meta):
-            reachable = cycles.reachable_member(
-                self._backend.summary.reachable_junctions(session.scope)
-            )
+        if reachable:
             return encode.compact_result_with(frame_id, page, b',"_meta":{%b}}' % reachable)
         return encode.compact_result(frame_id, page)
 

@@ -22,8 +22,9 @@ from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import BY_LIST, OfferKind
-from mcp_junction.errors import CursorError, FrameError, StateError
+from mcp_junction.errors import FrameError, StateError
 from mcp_junction.listener import header_check as agreement
+from mcp_junction.listener.answers import OwnAnswers
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.client_cache import ClientCache
 from mcp_junction.listener.header_check import Headers
@@ -31,10 +32,9 @@ from mcp_junction.listener.replies import HTTP_STATUS, Reply, refusal, refuse_ve
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.cycles import ID_KEY, is_from_junction, reachable_member
+from mcp_junction.protocol.cycles import ID_KEY
 from mcp_junction.protocol.envelope import ResultEnvelope, has_no_envelope, to_stateless_result
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.merged_list import cursor_in
 from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
@@ -48,7 +48,7 @@ from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Delivery
 
 _ROUTED: Final = ASKING | OF_TASKS | {COMPLETE}
 _MAX_WATCHED: Final = 1000
-_join: Final = b"".join  # ``frames.octets``, for the way of every call
+_join: Final = b"".join  # ``frames.octets``, for the channel of every call
 
 
 Rest = Coroutine[Any, Any, None] | None
@@ -56,7 +56,7 @@ Rest = Coroutine[Any, Any, None] | None
 
 
 class ReplyChannel(Channel, Protocol):
-    """The way back to a stateless client, which ends with the answer."""
+    """The channel back to a stateless client, which ends with the answer."""
 
     def end(self, frame: bytes) -> Rest:
         """The answer is a result, as nearly all are."""
@@ -91,7 +91,8 @@ class StatelessDispatcher:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.introductions = ClientCache(backend)
+        self._answers = OwnAnswers(backend)
+        self.client_cache = ClientCache(backend)
         self.running: dict[Hashable, Call | Listen] = {}
         """What the client can end before it is over, by the keys that fronts gave it."""
         self.listens: dict[Listen, asyncio.Future[None]] = {}
@@ -101,7 +102,7 @@ class StatelessDispatcher:
 
     @property
     def calls(self) -> int:
-        """How many calls are under way."""
+        """How many calls are under channel."""
         return len(self.running) - len(self.listens)
 
     def usage_of(self, principal: Principal) -> QuotaUsage:
@@ -116,7 +117,7 @@ class StatelessDispatcher:
         frame: Frame,
         frame_id: bytes,
         key: Hashable,
-        way: ReplyChannel,
+        channel: ReplyChannel,
         headers: Headers | None = None,
     ) -> Rest:
         """Answer a request; what is left to do is returned. Whatever is wrong is answered, too.
@@ -125,93 +126,90 @@ class StatelessDispatcher:
         """
         try:
             params = frame.known if type(frame) is ClientRequest else frame.members()
-            meta, last = params.get("_meta"), self.introductions.last
+            meta, last = params.get("_meta"), self.client_cache.last
             if meta == last.meta and principal is last.principal and endpoint is last.endpoint:
-                said = last.said  # most often it is the same one again
+                sender = last.sender  # most often it is the same one again
             else:
-                said = self.introductions.read(principal, endpoint, meta)
-            visitor, method = said.visitor, frame.method
-            if visitor is None or method not in _ROUTED:
+                sender = self.client_cache.read(principal, endpoint, meta)
+            client, method = sender.client, frame.method
+            if client is None or method not in _ROUTED:
                 if headers is not None:
-                    agreement.check(headers, said.version, method)
-                return self._own(visitor, frame_id, method, params, key, way)
+                    agreement.check(headers, sender.version, method)
+                return self._own(client, frame_id, method, params, key, channel)
             snapshot = self._backend.snapshot
             name = params.get("name")
             route_cache = snapshot.route_cache
-            habit = name and route_cache.get(
-                (visitor.spelling, visitor.scope, method, _join((name,)))
+            cached = name and route_cache.get(
+                (client.spelling, client.scope, method, _join((name,)))
             )
-            if not habit:
-                habit = route_cache.formed(visitor, method, params, snapshot.catalog)
+            if not cached:
+                cached = route_cache.find(client, method, params, snapshot.catalog)
             if headers is not None:
-                _compare(headers, said.version, habit, params)
+                _compare(headers, sender.version, cached, params)
         except FrameError as error:
             words = f"{frame.method[:100]}: {error}"
-            return way.end_with(frame_id, refusal(frame_id, error.code, words))
+            return channel.end_with(frame_id, refusal(frame_id, error.code, words))
         call = self.running[key] = Call(
-            visitor,
+            client,
             snapshot,
             method,
-            habit.address,
+            cached.address,
             params,
-            way,
-            said.progress_token,
-            habit.route,
-            said.level,
-            said.is_bare,
+            channel,
+            sender.progress_token,
+            cached.route,
+            sender.level,
+            sender.has_plain_meta,
         )
         if self._backend.is_settled:
             handle = snapshot.handlers[method]
         else:
-            handle = partial(self._when_offered, headers, said.version)
-        return self._run(key, frame_id, call, way, handle)
+            handle = partial(self._when_offered, headers, sender.version)
+        return self._run(key, frame_id, call, channel, handle)
 
     def _own(
         self,
-        visitor: StatelessClient | None,
+        client: StatelessClient | None,
         frame_id: bytes,
         method: str,
         params: dict[str, Raw],
         key: Hashable,
-        way: ReplyChannel,
+        channel: ReplyChannel,
     ) -> Rest:
-        if visitor is None:
+        if client is None:
             reply: Reply | Coroutine[Any, Any, Reply] = refuse_version(frame_id, params["_meta"])
         elif method in BY_LIST:
-            reply = self._list(visitor, frame_id, BY_LIST[method], params)
+            reply = self._list(client, frame_id, BY_LIST[method], params)
         elif method == "server/discover":
-            reply = self._when_settled(self._discovered, visitor, frame_id)
+            reply = self._when_settled(self._discovered, client, frame_id)
         elif method == "subscriptions/listen":
-            reply = self._listen(visitor, frame_id, params, key, way)
+            reply = self._listen(client, frame_id, params, key, channel)
         else:
             reply = refusal(frame_id, METHOD_NOT_FOUND, f"no method {method[:100]!r}")
         if isinstance(reply, Reply):
-            return way.end_with(frame_id, reply)
-        return _later(frame_id, reply, way)
+            return channel.end_with(frame_id, reply)
+        return _later(frame_id, reply, channel)
 
     # -- what we answer ourselves
 
-    def _discovered(self, visitor: StatelessClient, frame_id: bytes) -> Reply:
+    def _discovered(self, client: StatelessClient, frame_id: bytes) -> Reply:
         found: dict[str, Any] = {
             "supportedVersions": STATELESS_VERSIONS,
-            "capabilities": self._backend.summary.capabilities(visitor.scope),
+            "capabilities": self._backend.summary.capabilities(client.scope),
         }
-        instructions = self._backend.summary.instructions(visitor.scope)
-        if instructions:
-            found["instructions"] = instructions
-        payload = encode.dumps(found)
+        payload = encode.dumps(self._answers.with_instructions(client, found))
         ours = b'"%b":%b' % (ID_KEY.encode(), encode.dumps(self._backend.summary.junction_id))
         return Reply(encode.compact_result_with(frame_id, payload, self._tail(ours)))
 
     def _list(
-        self, visitor: StatelessClient, frame_id: bytes, kind: OfferKind, params: dict[str, Raw]
+        self, client: StatelessClient, frame_id: bytes, kind: OfferKind, params: dict[str, Raw]
     ) -> Reply | Coroutine[Any, Any, Reply]:
         try:
-            cursor = cursor_in(params)
-        except CursorError as error:
-            return refusal(frame_id, INVALID_PARAMS, str(error))
+            cursor = self._answers.cursor(params)
+        except FrameError as error:
+            return refusal(frame_id, INVALID_PARAMS, error.message)
         meta = params.get("_meta")
-        return self._when_settled(self._page, visitor, frame_id, kind, cursor, meta)
+        return self._when_settled(self._page, client, frame_id, kind, cursor, meta)
 
     def _when_settled(
         self, then: Callable[..., Reply], *given: Any
@@ -224,21 +222,17 @@ class StatelessDispatcher:
 
     def _page(
         self,
-        visitor: StatelessClient,
+        client: StatelessClient,
         frame_id: bytes,
         kind: OfferKind,
         cursor: str | None,
         meta: Raw | None,
     ) -> Reply:
-        catalog = self._backend.snapshot.catalog
         try:
-            page = catalog.page(visitor.spelling, kind, visitor.scope, cursor)
-        except CursorError as error:
-            return refusal(frame_id, INVALID_PARAMS, str(error))
-        ours = b""
-        if is_from_junction(meta):
-            ours = reachable_member(self._backend.summary.reachable_junctions(visitor.scope))
-        return Reply(encode.compact_result_with(frame_id, page, self._tail(ours)))
+            page, reachable = self._answers.page(client, kind, cursor, meta)
+        except FrameError as error:
+            return refusal(frame_id, INVALID_PARAMS, error.message)
+        return Reply(encode.compact_result_with(frame_id, page, self._tail(reachable)))
 
     def _tail(self, ours: bytes) -> bytes:
         """What ends every result of ours: its type, how long it keeps and for whom, who says it.
@@ -258,16 +252,16 @@ class StatelessDispatcher:
     # -- calls
 
     async def _run(
-        self, key: Hashable, frame_id: bytes, call: Call, way: ReplyChannel, handle: Handler
+        self, key: Hashable, frame_id: bytes, call: Call, channel: ReplyChannel, handle: Handler
     ) -> None:
         try:
             outcome = await handle(call)
         finally:
             del self.running[key]
         if outcome.kind is RESULT:
-            rest = way.end(self._results.result(call.method, frame_id, outcome))
+            rest = channel.end(self._results.result(call.method, frame_id, outcome))
         else:
-            rest = way.end_with(frame_id, _reply(frame_id, outcome))
+            rest = channel.end_with(frame_id, _reply(frame_id, outcome))
         if rest is not None:
             await rest
 
@@ -278,10 +272,10 @@ class StatelessDispatcher:
         try:
             if headers is not None:
                 catalog = call.snapshot.catalog
-                habit = call.snapshot.route_cache.formed(
+                cached = call.snapshot.route_cache.find(
                     call.caller, call.method, call.params, catalog
                 )
-                _compare(headers, version, habit, call.params)
+                _compare(headers, version, cached, call.params)
         except FrameError as error:
             words = f"{call.method}: {error}"
             return outcomes.failed(error.code, words, Delivery.NOT_SENT)
@@ -291,11 +285,11 @@ class StatelessDispatcher:
 
     def _listen(
         self,
-        visitor: StatelessClient,
+        client: StatelessClient,
         frame_id: bytes,
         params: dict[str, Raw],
         key: Hashable,
-        wire: Channel,
+        channel: Channel,
     ) -> Reply | Coroutine[Any, Any, Reply]:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
@@ -303,7 +297,7 @@ class StatelessDispatcher:
             return refusal(frame_id, INVALID_PARAMS, f"notifications: {error}")
         if len(wanted.resource_subscriptions) > _MAX_WATCHED:
             return refusal(frame_id, INVALID_PARAMS, f"at most {_MAX_WATCHED} resources at once")
-        listen = self.running[key] = Listen(visitor, frame_id, wanted, wire)
+        listen = self.running[key] = Listen(client, frame_id, wanted, channel)
         ended = self.listens[listen] = asyncio.get_running_loop().create_future()
         return self._listened(key, listen, wanted, ended)
 
@@ -362,18 +356,22 @@ class StatelessDispatcher:
                 running.drop(reason)
 
 
-def _compare(headers: Headers, version: bytes, habit: CachedRoute, params: dict[str, Raw]) -> None:
+def _compare(headers: Headers, version: bytes, cached: CachedRoute, params: dict[str, Raw]) -> None:
     """Raise FrameError when headers say something else than a routed request."""
-    if habit.said is not None and agreement.is_plain(headers, version, *habit.said):
+    if cached.plain_headers is not None and agreement.is_plain(
+        headers, version, *cached.plain_headers
+    ):
         return
-    agreement.check(headers, version, habit.method)
-    agreement.check_name(headers, habit.method, habit.address.name)
-    if habit.headers:
-        agreement.check_arguments(headers, habit.headers, params)
+    agreement.check(headers, version, cached.method)
+    agreement.check_name(headers, cached.method, cached.address.name)
+    if cached.headers:
+        agreement.check_arguments(headers, cached.headers, params)
 
 
-async def _later(frame_id: bytes, coming: Coroutine[Any, Any, Reply], way: ReplyChannel) -> None:
-    rest = way.end_with(frame_id, await coming)
+async def _later(
+    frame_id: bytes, coming: Coroutine[Any, Any, Reply], channel: ReplyChannel
+) -> None:
+    rest = channel.end_with(frame_id, await coming)
     if rest is not None:
         await rest
 

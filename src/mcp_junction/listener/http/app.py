@@ -31,7 +31,8 @@ from mcp_junction.listener.http.host import (
     SessionChannel,
 )
 from mcp_junction.listener.http.refusals import describe_denial
-from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry, SessionReply
+from mcp_junction.listener.http.replies import HttpReply
+from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames, requests
@@ -55,7 +56,6 @@ _API = "/api/"
 _NOT_SENT = {"delivery": "not_sent"}
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
-_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 
 class HttpRefusal(NamedTuple):
@@ -267,16 +267,13 @@ class HttpListener:
             self._dispatcher.answer(session, frame, session)
             await _respond(send, 202, b"")
             return
-        reply = SessionReply(send, self._tasks, found, headers.get(b"accept", b""), exchange)
+        reply = HttpReply(send, self._tasks, headers.get(b"accept"), exchange, session.usage, found)
         answer = self._dispatcher.answer(session, frame, reply)
         if answer is not None and not isinstance(answer, bytes):
             answer = await answer
-        if reply.stream is not None:
-            await reply.finish(answer)
-        elif exchange is not None and answer is not None:
-            exchange.respond(_OK, answer)
-        else:
-            await _respond(send, 200 if answer is not None else 202, answer or b"")
+        rest = reply.end_with(b"", None) if answer is None else reply.end(answer)
+        if rest is not None:
+            await rest
 
     async def _batch(self, body: bytes, error: FrameError, asked: _Asked) -> None:
         """Several messages in one POST, from a client whose version has that."""
@@ -294,7 +291,9 @@ class HttpListener:
             return
         if self._draining:
             parts = [_ending(part) for part in parts]
-        reply = SessionReply(send, self._tasks, found, headers.get(b"accept", b""), asked.exchange)
+        usage = found.session.usage
+        accept = headers.get(b"accept")
+        reply = HttpReply(send, self._tasks, accept, asked.exchange, usage, found)
         begun = self._dispatcher.begin_batch(found.session, parts, reply)
         answers = await self._dispatcher.batch_ended(begun)
         if reply.stream is not None:

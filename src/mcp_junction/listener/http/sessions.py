@@ -7,17 +7,14 @@ principal has a limit: when it opens one more session, its own oldest ends.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from mcp_junction.calls.call import Channel
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.http.exchange import AsgiExchange
-from mcp_junction.listener.http.streams import KEPT_BYTES, EventStream, Send, accepts_stream
+from mcp_junction.listener.http.replies import HttpReply
+from mcp_junction.listener.http.streams import KEPT_BYTES, EventStream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.sessions.session import Session
@@ -124,55 +121,11 @@ class HttpSession:
 
 
 def _has_reader(channel: Channel) -> bool:
-    return not isinstance(channel, SessionReply) or channel.has_reader
+    return not isinstance(channel, HttpReply) or channel.has_reader
 
 
 def _nowhere(frame: bytes) -> None:
     """What is said to a client that has gone."""
-
-
-class SessionReply(msgspec.Struct, eq=False):
-    """The way back for one POST: plain JSON when the answer is all, a stream when it is not."""
-
-    _send: Send
-    _tasks: TaskScope
-    _found: HttpSession
-    _accept: bytes
-    _exchange: AsgiExchange | None = None
-    _attaching: asyncio.Task[asyncio.Future[None]] | None = None
-    stream: EventStream | None = None
-
-    @property
-    def has_reader(self) -> bool:
-        """Whether the client that sent the POST is still there, as far as we can know."""
-        if self.stream is not None:
-            return self.stream.is_attached
-        return self._exchange is None or not self._exchange.is_gone
-
-    def send(self, frame: bytes) -> None:
-        self._begun().send(frame)
-
-    def offer(self, frame: bytes) -> None:
-        if accepts_stream(self._accept):
-            self._begun().offer(frame)
-
-    def _begun(self) -> EventStream:
-        """The call speaks before it ends: this reply is a stream from now on."""
-        if self.stream is None:
-            self.stream = self._found.new_stream(self._tasks)
-            attach = self.stream.attach(self._send, after=0, prime=self._found.wants_priming)
-            self._attaching = self._tasks.spawn(attach)
-        return self.stream
-
-    async def finish(self, *answers: bytes | None) -> None:
-        """Send the answer as the last event (those to a batch as the last ones), and end."""
-        assert self.stream is not None
-        assert self._attaching is not None
-        for answer in answers:
-            if answer is not None:
-                self.stream.send(answer)
-        self.stream.end()
-        await (await self._attaching)
 
 
 class SessionRegistry:

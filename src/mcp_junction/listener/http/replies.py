@@ -1,0 +1,103 @@
+"""HttpReply: the answer to one POST: plain JSON when the answer is all, a stream when it is not.
+
+The reply of a session can be taken up again by its client, so the session keeps its stream. A
+stateless reply cannot: closing the stream is how its client cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mcp_junction.listener.http.exchange import AsgiExchange
+from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
+from mcp_junction.listener.replies import Reply
+from mcp_junction.policy.quotas import QuotaUsage
+from mcp_junction.tasks import TaskScope
+
+if TYPE_CHECKING:
+    from mcp_junction.listener.http.sessions import HttpSession
+
+_OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+class HttpReply(msgspec.Struct, eq=False):
+    """The reply to one POST. It is the key of what runs for the request, too."""
+
+    _send: Send
+    _tasks: TaskScope
+    _accept: bytes | None
+    _exchange: AsgiExchange | None
+    _usage: QuotaUsage
+    _session: HttpSession | None = None
+    """The session that keeps its stream; None for a stateless request."""
+    _attaching: asyncio.Task[asyncio.Future[None]] | None = None
+    stream: EventStream | None = None
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether the client that sent the POST is still there, as far as we can know."""
+        if self.stream is not None:
+            return self.stream.is_attached
+        return self._exchange is None or not self._exchange.is_gone
+
+    def send(self, frame: bytes) -> None:
+        self._begin().send(frame)
+
+    def offer(self, frame: bytes) -> None:
+        if accepts_stream(self._accept):
+            self._begin().offer(frame)
+
+    def _begin(self) -> EventStream:
+        """Make a stream of this reply: something is sent before the answer."""
+        if self.stream is None:
+            session = self._session
+            if session is not None:
+                self.stream = session.new_stream(self._tasks)
+            else:
+                self.stream = EventStream(0, self._tasks, self._usage, resumable=False)
+            is_primed = session is not None and session.wants_priming
+            attach = self.stream.attach(self._send, after=0, prime=is_primed)
+            self._attaching = self._tasks.spawn(attach)
+        return self.stream
+
+    def end(self, frame: bytes) -> Coroutine[Any, Any, None] | None:
+        """Answer with a result, in one write where that can be; what is left to do is returned."""
+        exchange = self._exchange
+        if exchange is None or self.stream is not None:
+            return self.end_with(b"", Reply(frame))
+        exchange.when_gone = None  # it holds the reply, which holds it
+        exchange.respond(_OK, frame)
+        return None
+
+    def end_with(self, frame_id: bytes, reply: Reply | None) -> Coroutine[Any, Any, None] | None:
+        """Answer with anything else; None where the call was cancelled, and nobody waits."""
+        if self.stream is not None:
+            return self.finish(*(() if reply is None else (reply.frame,)))
+        if self._exchange is not None:
+            self._exchange.when_gone = None
+        return respond(self._send, reply or Reply(b"", 202))
+
+    async def finish(self, *answers: bytes) -> None:
+        """Send the answer as the last event (those to a batch as the last ones), and end."""
+        stream = self.stream
+        assert stream is not None
+        assert self._attaching is not None
+        for answer in answers:
+            stream.send(answer)
+        stream.end()
+        await (await self._attaching)
+        if self._exchange is not None:
+            self._exchange.when_gone = None
+
+
+async def respond(send: Send, reply: Reply) -> None:
+    """Write a whole response by ASGI."""
+    headers = [(b"content-length", b"%d" % len(reply.frame))]
+    if reply.frame:
+        headers.append((b"content-type", b"application/json"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.frame})
