@@ -43,7 +43,7 @@ class OwnWorld(World):
         self.snapshot = Snapshot(catalog, self.handlers)
 
     def listed(self) -> list[dict]:
-        view = self.snapshot.catalog.view(self.session.spelling, scope=self.session.endpoint)
+        view = self.snapshot.catalog.view(self.session.spelling, scope=self.session.scope)
         return json.loads(view.items.page())["tools"]
 
     async def ask(self, name: str, /, **arguments):

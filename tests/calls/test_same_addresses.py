@@ -10,8 +10,8 @@ from mcp_junction.calls.methods import address
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.scope import OPEN
 from mcp_junction.protocol import names
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
@@ -31,7 +31,7 @@ async def test_one_of_two_resources_with_one_address_is_read_under_the_other():
             Offering(FakeUpstream(key, script=reads), resources=(offer,)), ["one", "two"]
         )
     snapshot = Snapshot(catalog, world.handlers)
-    listed = json.loads(catalog.page(names.STDIO, RESOURCES, EVERYTHING, None))
+    listed = json.loads(catalog.page(names.STDIO, RESOURCES, OPEN, None))
     addresses = [item["uri"] for item in listed["resources"]]
     assert len(set(addresses)) == 2
     for uri in addresses:

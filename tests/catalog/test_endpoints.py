@@ -8,6 +8,7 @@ from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, named_set, one_server
 from mcp_junction.catalog.kinds import PROMPTS
 from mcp_junction.catalog.own_tools import OWN_NAMES
+from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol.names import STDIO, Pair, Spelling
 from mcp_junction.testing.link import FakeUpstream, catalog_of
 
@@ -59,11 +60,13 @@ async def test_what_is_listed_is_as_everywhere_unless_the_set_says_otherwise(exp
         catalog = Catalog(exposure=general).with_offering(upstream.offering(), ["files"])
         names = [
             tool["name"]
-            for tool in json.loads(catalog.view(STDIO, scope=endpoint).items.page())["tools"]
+            for tool in json.loads(catalog.view(STDIO, scope=everything_at(endpoint)).items.page())[
+                "tools"
+            ]
         ]
         searching = (exposure or general) == "search"
         assert names == (list(OWN_NAMES) if searching else ["files:read"])
-        prompts = catalog.view(STDIO, PROMPTS, endpoint).items.page()
+        prompts = catalog.view(STDIO, PROMPTS, everything_at(endpoint)).items.page()
         assert json.loads(prompts) == {"prompts": []}, "prompts are what they are"
 
 
@@ -86,11 +89,11 @@ def test_an_entry_that_names_no_server_is_refused(entry):
 async def test_a_view_lists_and_finds_what_its_endpoint_admits_and_no_more():
     catalog = catalog_of(FakeUpstream("files", ["read", "write"]), FakeUpstream("git", ["push"]))
     endpoint = named_set("mine", ["files.read", "git"], {"files": 0, "git": 0})
-    view = catalog.view(STDIO, scope=endpoint)
+    view = catalog.view(STDIO, scope=everything_at(endpoint))
     names = [tool["name"] for tool in json.loads(view.items.page())["tools"]]
     assert names == ["files:read", "git:push"]
     assert view.find("files:write") is None
     assert view.nearest("files:write") == ["files:read"], "and hints at no more"
-    alone = catalog.view(Spelling(":", prefixed=False), scope=one_server("git"))
+    alone = catalog.view(Spelling(":", prefixed=False), scope=everything_at(one_server("git")))
     assert alone.find("push").pair == Pair("git", "push")
     assert alone.find("files:read") is None

@@ -8,6 +8,7 @@ from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
 from mcp_junction.catalog.kinds import PROMPTS, TOOLS
 from mcp_junction.catalog.name_history import MOST_PAST
+from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling, assign
 from mcp_junction.testing.link import FakeUpstream, catalog_of
 
@@ -306,8 +307,8 @@ async def test_each_address_kind_and_spelling_has_names_of_its_own():
     two = Two(BARE, Pair("x", "who"), Pair("y", "who"))
     after = two.grown()
     elsewhere = Endpoint("mcp/set", prefixed=False)
-    assert shown(after, BARE, scope=elsewhere)[0] == "who"
-    assert shown(after, BARE, scope=one_server("x")) == ["who"]
+    assert shown(after, BARE, scope=everything_at(elsewhere))[0] == "who"
+    assert shown(after, BARE, scope=everything_at(one_server("x"))) == ["who"]
     assert after.view(BARE, PROMPTS).find("who") is None
     assert after.view(STRICT_BARE, TOOLS).find("who").pair == two.first
 
@@ -317,18 +318,18 @@ async def test_what_is_taken_out_of_a_set_is_free_there_and_only_there():
     keys = {"x": None, "y": None}
     both = {name: named_set(name, ["x", "y"], keys) for name in ("dev", "gone", "same")}
     for at in (*both.values(), EVERYTHING, one_server("x")):
-        assert "who" in shown(catalog, BARE, scope=at)
+        assert "who" in shown(catalog, BARE, scope=everything_at(at))
     part = named_set("dev", ["x.what", "y"], keys)
     after = catalog.narrowed([part, both["same"]])
     assert after.narrowed([part, both["same"]]) is after
 
     def whose(name: str, at: Endpoint) -> str | None:
-        found = after.view(BARE, scope=at).find(name)
+        found = after.view(BARE, scope=everything_at(at)).find(name)
         return None if found is None else found.pair.server
 
     assert (whose("who", part), whose("what", part)) == ("y", "x")
     assert whose("who", both["same"]) == whose("who", EVERYTHING) == "x"
-    assert shown(after, BARE, scope=one_server("x")) == ["who", "what"]
+    assert shown(after, BARE, scope=everything_at(one_server("x"))) == ["who", "what"]
     assert whose("who", named_set("gone", ["y"], keys)) == "y", "of a set that was not there"
 
 

@@ -9,6 +9,7 @@ from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
 from mcp_junction.catalog.endpoints import one_server
 from mcp_junction.catalog.resources import ResourceView, parse_template
+from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import STDIO, Pair
 from mcp_junction.testing.link import FakeUpstream
@@ -107,7 +108,10 @@ async def test_an_address_that_fits_no_template_goes_to_the_one_server_with_its_
 async def test_a_server_by_itself_is_asked_for_everything():
     one, two = offering("one", ("a://1",)), offering("two", ("b://1",))
     assert view(one).find("z://unlisted").upstream is one.upstream
-    assert catalog(one, two).resources(one_server("two")).find("a://1").upstream is two.upstream
+    assert (
+        catalog(one, two).resources(everything_at(one_server("two"))).find("a://1").upstream
+        is two.upstream
+    )
 
 
 async def test_what_a_server_that_left_had_does_not_become_anothers():
@@ -131,10 +135,10 @@ async def test_a_template_is_found_as_it_is_listed():
 
 async def test_an_endpoint_shows_the_resources_of_its_servers_only():
     made = catalog(offering("one", ("a://1",)), offering("two", ("a://1",)))
-    at_two = made.resources(one_server("two"))
+    at_two = made.resources(everything_at(one_server("two")))
     assert listed(at_two) == ["a://1"]
     assert at_two.find("a://1").pair.server == "two"
-    assert made.resources(one_server("two")) is at_two, "made once"
+    assert made.resources(everything_at(one_server("two"))) is at_two, "made once"
 
 
 @pytest.mark.parametrize(

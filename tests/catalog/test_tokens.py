@@ -5,8 +5,8 @@ import pytest
 
 from mcp_junction.catalog.catalog import Catalog, Offering
 from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.kinds import PROMPTS, TOOLS
+from mcp_junction.catalog.scope import OPEN
 from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.names import PLATFORM, STRICT
@@ -32,10 +32,10 @@ def catalog(exposure: str, count: int, page_size: int = 1_000) -> Catalog:
 async def test_what_search_spares_is_the_whole_list_less_what_was_listed(spelling, count):
     whole = len(catalog(ALL, count).view(spelling).items.page())
     searched = catalog(SEARCH, count)
-    sent = len(searched.page(spelling, TOOLS, EVERYTHING, None))
+    sent = len(searched.page(spelling, TOOLS, OPEN, None))
     assert searched.tokens.saved == (whole - sent) // 4
     assert searched.tokens.listed == sent // 4
-    searched.again().page(spelling, TOOLS, EVERYTHING, None)
+    searched.again().page(spelling, TOOLS, OPEN, None)
     assert searched.tokens.saved == (2 * whole - 2 * sent) // 4, "over all generations"
 
 
@@ -44,10 +44,10 @@ async def test_where_everything_is_listed_nothing_is_spared():
     listed = catalog(ALL, 30, page_size=10)
     cursor, sent = None, 0
     for _ in range(3):
-        page = listed.page(PLATFORM, TOOLS, EVERYTHING, cursor)
+        page = listed.page(PLATFORM, TOOLS, OPEN, cursor)
         cursor = msgspec.json.decode(page).get("nextCursor")
         sent += len(page)
     assert cursor is None
     assert (listed.tokens.saved, listed.tokens.listed) == (0, sent // 4)
-    listed.page(PLATFORM, PROMPTS, EVERYTHING, None)
+    listed.page(PLATFORM, PROMPTS, OPEN, None)
     assert listed.tokens.listed == sent // 4, "prompts are no tools"

@@ -5,6 +5,7 @@ from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool, until
 
 from mcp_junction.catalog.endpoints import named_sets
+from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.upstream.outcome import OutcomeKind
 
@@ -69,7 +70,7 @@ async def test_what_a_file_takes_out_of_a_set_is_free_there(single, toolbox):
 
     def whose(name):
         dev = named_sets(run.junction.config)["dev"]
-        view = run.junction.snapshot.catalog.show(PLATFORM, scope=dev)
+        view = run.junction.snapshot.catalog.show(PLATFORM, scope=everything_at(dev))
         assert view.items.page()
         found = view.find(name)
         return None if found is None else found.pair.server

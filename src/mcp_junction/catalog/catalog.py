@@ -20,7 +20,7 @@ from mcp_junction.catalog.name_history import URIS, NameHistories
 from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
-from mcp_junction.catalog.scope import OPEN, Scope, admit_all, everything_at
+from mcp_junction.catalog.scope import OPEN, Scope, admit_all
 from mcp_junction.catalog.tokens import ListedTokens
 from mcp_junction.catalog.view import View, Visible
 from mcp_junction.config.settings import ALL, SEARCH
@@ -179,22 +179,20 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     # -- what is shown
 
-    def show(
-        self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope | Endpoint = OPEN
-    ) -> View:
+    def show(self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope = OPEN) -> View:
         """A view whose names the caller is about to be told: from now on they stay as they are."""
         view = self.view(spelling, kind, scope)
         self._note(_place(spelling, kind, view.scope), view)
         return view
 
-    def show_resources(self, scope: Scope | Endpoint = OPEN) -> ResourceView:
+    def show_resources(self, scope: Scope = OPEN) -> ResourceView:
         """The same for resources and templates."""
         view = self.resources(scope)
         self._note(_place(URIS, RESOURCES, view.scope), view)
         return view
 
     def note_used(
-        self, name: str, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope | Endpoint = OPEN
+        self, name: str, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope = OPEN
     ) -> bool:
         """Remember that somebody uses a name, which stays whose it is. Whether it is anybody's."""
         view = self.view(spelling, kind, scope)
@@ -214,9 +212,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             self._noted.add(place)
             view.note()
 
-    def page(
-        self, spelling: Spelling, kind: OfferKind, scope: Scope | Endpoint, cursor: str | None
-    ) -> bytes:
+    def page(self, spelling: Spelling, kind: OfferKind, scope: Scope, cursor: str | None) -> bytes:
         """Return one page of a list, and count its tokens as listed. Raises CursorError."""
         if kind is RESOURCES:
             return self.show_resources(scope).items.page(cursor)
@@ -231,12 +227,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     # -- views
 
-    def view(
-        self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope | Endpoint = OPEN
-    ) -> View:
+    def view(self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope = OPEN) -> View:
         """Tools or prompts under ``spelling``, as one Scope has them."""
-        if isinstance(scope, Endpoint):
-            scope = everything_at(scope)
         place = spelling, kind, scope.endpoint, scope.agent
         found = self._views.get(place)
         if found is None or found.scope is not scope:
@@ -256,10 +248,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         assert isinstance(found, View)
         return found
 
-    def resources(self, scope: Scope | Endpoint = OPEN) -> ResourceView:
+    def resources(self, scope: Scope = OPEN) -> ResourceView:
         """Resources and templates, as one Scope has them."""
-        if isinstance(scope, Endpoint):
-            scope = everything_at(scope)
         place = _place(URIS, RESOURCES, scope)
         found = self._views.get(place)
         if found is None or found.scope is not scope:

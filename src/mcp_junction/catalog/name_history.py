@@ -276,9 +276,9 @@ class NameHistories:
 
     def renumbered(self, kind: OfferKind, used: Iterable[int]) -> NameHistories:
         """The histories with another roll of a kind: of the pairs that are used, or were shown."""
-        roll = self._rolls[kind]
+        roll, taken = self._rolls[kind], list(used)
         kept = bytearray(len(roll.pairs))
-        for number in used:
+        for number in taken:
             kept[number] = 1
         lists = {key: history for key, history in self._lists.items() if key.kind == kind}
         for history in lists.values():
