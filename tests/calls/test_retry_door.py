@@ -87,7 +87,7 @@ class Door:
         """Say how far it is, as a server does: under the token that it was sent."""
         token = params.get("_meta", {}).get("progressToken")
         assert str(token).encode() == flight.wire_id
-        flight.passenger.progress({"progressToken": Raw(b"0"), "progress": Raw(b"%d" % step)})
+        flight.caller.progress({"progressToken": Raw(b"0"), "progress": Raw(b"%d" % step)})
 
     def call(self, **members: Any) -> Call:
         meta = {"progressToken": "mine"}
@@ -201,7 +201,7 @@ async def test_a_parked_call_goes_on_with_the_time_it_has_left_and_is_not_tried_
     await door.world.clock.advance(0.6)
     (flight,) = door.server.wire.waiting
     answers: list[Outcome] = []
-    flight.passenger.park(ELICIT, Raw(b'{"message":"who?"}'), answers.append)
+    flight.caller.park(ELICIT, Raw(b'{"message":"who?"}'), answers.append)
     asked = await asyncio.wait_for(running, BOUND)
     assert (asked.kind, asked.attempts) == (OutcomeKind.SUSPENDED, 1)
     await door.world.clock.advance(60)  # its time stands still while the client is asked

@@ -64,7 +64,7 @@ class Stateless:
         await self.world.clock.advance(0)
         flight = self.server.wire.waiting[-1]
         self.answers: list[Outcome] = []
-        flight.passenger.park(QUESTION, Raw(b'{"message":"who?"}'), self.answers.append)
+        flight.caller.park(QUESTION, Raw(b'{"message":"who?"}'), self.answers.append)
         return body(await running)
 
 
@@ -105,7 +105,7 @@ async def test_a_question_the_client_cannot_answer_is_refused_and_the_call_goes_
     running = client.world.start(call)
     await client.world.clock.advance(0)
     flight, answers = client.server.wire.waiting[-1], []
-    flight.passenger.park("sampling/createMessage", Raw(b"{}"), answers.append)
+    flight.caller.park("sampling/createMessage", Raw(b"{}"), answers.append)
     assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
     flight.end(outcomes.result(b'{"content":[]}'))
     assert seen(await running)["resultType"] == "complete"
@@ -121,7 +121,7 @@ async def test_what_cannot_be_answered_with_a_question_is_asked_none():
     running = client.world.start(call)
     await client.world.clock.advance(0)
     flight, answers = client.server.wire.waiting[-1], []
-    flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
+    flight.caller.park(QUESTION, Raw(b"{}"), answers.append)
     assert [answer.code for answer in answers] == [METHOD_NOT_FOUND]
     flight.end(outcomes.result(b'{"completion":{"values":[]}}'))
     assert body(await running)["completion"] == {"values": []}
@@ -133,7 +133,7 @@ async def test_a_call_that_is_cancelled_as_it_is_asked_ends_at_the_server():
     running = client.world.start(call)
     await client.world.clock.advance(0)
     flight, answers = client.server.wire.waiting[-1], []
-    flight.passenger.park(QUESTION, Raw(b"{}"), answers.append)
+    flight.caller.park(QUESTION, Raw(b"{}"), answers.append)
     call.cancel("the client closed the stream")
     assert (await running).kind is OutcomeKind.CANCELLED
     assert client.server.wire.cancelled == [(flight, "the client closed the stream")]

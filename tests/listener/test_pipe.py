@@ -65,7 +65,7 @@ async def test_a_call_that_waits_for_its_client_can_be_cancelled(request_id):
     await client.turns()
     (flight,) = server.wire.flights
     answers = []
-    flight.passenger.park("elicitation/create", Raw(b"{}"), answers.append)
+    flight.caller.park("elicitation/create", Raw(b"{}"), answers.append)
     await client.turns()
     (asked,) = client.sent
     assert asked["result"]["resultType"] == "input_required"

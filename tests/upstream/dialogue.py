@@ -56,8 +56,8 @@ class Dialogue:
         self.ear = Listening()
         self.multiplexer = Multiplexer("s", self.wire.append, self.ear)
 
-    def fly(self, method: str = "tools/call", passenger: Listening | None = None) -> Flight:
-        flight = new_flight(method, passenger)
+    def fly(self, method: str = "tools/call", caller: Listening | None = None) -> Flight:
+        flight = new_flight(method, caller)
         flight.params = b"{}"
         flight.state = FlightState.WRITTEN
         self.wire.append(self.multiplexer.encode_request(flight))

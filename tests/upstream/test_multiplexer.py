@@ -289,7 +289,7 @@ async def test_any_bytes_are_survived(line):
 
 async def test_progress_goes_to_the_call_whose_token_it_carries(talk):
     one, two = Listening(), Listening()
-    first, _ = talk.fly(passenger=one), talk.fly(passenger=two)
+    first, _ = talk.fly(caller=one), talk.fly(caller=two)
     talk.hear(
         b'{"jsonrpc":"2.0","method":"notifications/progress",'
         b'"params":{"progressToken":%b,"progress":0.5,"message":"half"}}' % first.wire_id
@@ -302,24 +302,24 @@ async def test_progress_goes_to_the_call_whose_token_it_carries(talk):
 
 @pytest.mark.parametrize("token", [b"999999999", b'"x"', b"null", b"{}"])
 async def test_progress_of_nobody_is_dropped(talk, token):
-    passenger = Listening()
-    talk.fly(passenger=passenger)
+    caller = Listening()
+    talk.fly(caller=caller)
     talk.hear(
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b}}' % token
     )
     talk.hear(b'{"jsonrpc":"2.0","method":"notifications/progress"}')
-    assert passenger.reports == []
+    assert caller.reports == []
 
 
 async def test_progress_after_the_answer_is_dropped(talk):
-    passenger = Listening()
-    flight = talk.fly(passenger=passenger)
+    caller = Listening()
+    flight = talk.fly(caller=caller)
     talk.answer(flight)
     talk.hear(
         b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%b}}'
         % flight.wire_id
     )
-    assert passenger.reports == []
+    assert caller.reports == []
 
 
 async def test_every_other_notification_goes_to_the_ear(talk):

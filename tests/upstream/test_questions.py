@@ -50,56 +50,56 @@ async def test_a_ping_is_answered_at_once(talk):
 
 @pytest.mark.parametrize("method", ["ping", "sampling/createMessage", "roots/list"])
 async def test_a_stateless_server_may_not_ask_anything(talk, method):
-    passenger = Listening("passenger")
+    caller = Listening("caller")
     talk.multiplexer.era = Era.STATELESS
-    talk.fly(passenger=passenger)
+    talk.fly(caller=caller)
     talk.written()
     talk.hear(b'{"jsonrpc":"2.0","id":7,"method":"%b"}' % method.encode())
     await turns()
     (answer,) = talk.written()
     assert (answer["id"], answer["error"]["code"]) == (7, INVALID_REQUEST)
-    assert passenger.questions == []
+    assert caller.questions == []
 
 
 async def test_with_one_call_in_the_air_its_caller_is_asked(talk):
-    passenger = Listening("passenger")
-    talk.fly(passenger=passenger)
+    caller = Listening("caller")
+    talk.fly(caller=caller)
     talk.written()
     talk.hear(QUESTION % b"1")
     await turns()
-    assert talk.written() == [{"jsonrpc": "2.0", "id": 1, "result": {"answered by": "passenger"}}]
-    assert passenger.questions == ["sampling/createMessage"]
+    assert talk.written() == [{"jsonrpc": "2.0", "id": 1, "result": {"answered by": "caller"}}]
+    assert caller.questions == ["sampling/createMessage"]
 
 
-@pytest.mark.parametrize("passengers", [2, 3])
-async def test_with_calls_of_one_session_in_the_air_that_session_is_asked(talk, passengers):
+@pytest.mark.parametrize("callers", [2, 3])
+async def test_with_calls_of_one_session_in_the_air_that_session_is_asked(talk, callers):
     session = object()
-    for _ in range(passengers):
-        talk.fly(passenger=Listening("passenger", session))
+    for _ in range(callers):
+        talk.fly(caller=Listening("caller", session))
     talk.fly("tools/list")
     talk.written()
     talk.hear(QUESTION % b'"q"')
     await turns()
-    assert talk.written() == [{"jsonrpc": "2.0", "id": "q", "result": {"answered by": "passenger"}}]
+    assert talk.written() == [{"jsonrpc": "2.0", "id": "q", "result": {"answered by": "caller"}}]
 
 
-@pytest.mark.parametrize("passengers", [2, 3])
-async def test_with_calls_of_several_sessions_in_the_air_nobody_is_asked(talk, passengers):
-    aboard = [Listening("passenger") for _ in range(passengers)]
-    for passenger in aboard:
-        talk.fly(passenger=passenger)
+@pytest.mark.parametrize("callers", [2, 3])
+async def test_with_calls_of_several_sessions_in_the_air_nobody_is_asked(talk, callers):
+    aboard = [Listening("caller") for _ in range(callers)]
+    for caller in aboard:
+        talk.fly(caller=caller)
     talk.written()
     talk.hear(QUESTION % b'"q"')
     await turns()
     (refusal,) = talk.written()
     assert (refusal["id"], refusal["error"]["code"]) == ("q", INVALID_REQUEST)
     assert "several clients" in refusal["error"]["message"]
-    assert [listening.questions for listening in (*aboard, talk.ear)] == [[]] * (passengers + 1)
+    assert [listening.questions for listening in (*aboard, talk.ear)] == [[]] * (callers + 1)
 
 
 async def test_on_a_stream_of_its_own_a_question_is_that_calls_whoever_else_flies(talk):
-    mine = talk.fly(passenger=Listening("mine"))
-    talk.fly(passenger=Listening("another"))
+    mine = talk.fly(caller=Listening("mine"))
+    talk.fly(caller=Listening("another"))
     talk.written()
     talk.multiplexer.receive(QUESTION % b"1", on=mine)
     await turns()
@@ -115,13 +115,13 @@ async def test_when_no_call_is_in_the_air_the_ear_is_asked(talk):
 
 @pytest.mark.parametrize("sessions", [0, 1, 2])
 async def test_a_log_message_goes_to_the_one_session_it_can_be_for_else_to_the_ear(talk, sessions):
-    aboard = [Listening("passenger") for _ in range(sessions)]
-    for passenger in aboard:
-        talk.fly(passenger=passenger)
+    aboard = [Listening("caller") for _ in range(sessions)]
+    for caller in aboard:
+        talk.fly(caller=caller)
     talk.hear(
         b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'
     )
-    told = [passenger.logs for passenger in aboard]
+    told = [caller.logs for caller in aboard]
     assert told == ([[{"level": "info", "data": 1}]] if sessions == 1 else [[]] * sessions)
     assert len(talk.ear.heard_frames) == (sessions == 2)
     assert talk.ear.unattributed_methods == ([] if sessions else ["notifications/message"])
@@ -141,7 +141,7 @@ async def test_a_refusal_is_passed_on_as_an_error(talk):
         async def ask(self, method: str, params: Raw) -> Outcome:
             return outcomes.refused(b'{"code":-1,"message":"no"}')
 
-    talk.fly(passenger=Refusing())
+    talk.fly(caller=Refusing())
     talk.written()
     talk.hear(QUESTION % b"1")
     await turns()
@@ -150,7 +150,7 @@ async def test_a_refusal_is_passed_on_as_an_error(talk):
 
 async def test_a_server_may_have_only_so_many_questions_open(talk):
     slow = Slow()
-    talk.fly(passenger=slow)
+    talk.fly(caller=slow)
     talk.written()
     for number in range(70):
         talk.hear(QUESTION % (b"%d" % number))
@@ -168,7 +168,7 @@ async def test_a_server_may_have_only_so_many_questions_open(talk):
 
 async def test_a_question_that_the_server_withdraws_is_dropped(talk):
     slow = Slow()
-    talk.fly(passenger=slow)
+    talk.fly(caller=slow)
     talk.written()
     talk.hear(QUESTION % b"7")
     await turns()
@@ -180,7 +180,7 @@ async def test_a_question_that_the_server_withdraws_is_dropped(talk):
 
 async def test_when_the_link_is_gone_open_questions_are_dropped(talk):
     slow = Slow()
-    talk.fly(passenger=slow)
+    talk.fly(caller=slow)
     talk.hear(QUESTION % b"7")
     await turns()
     await talk.multiplexer.close("gone")

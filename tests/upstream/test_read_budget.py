@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mcp_junction.upstream.read_budget import TURN_LIMIT, ReadBudget
+from mcp_junction.upstream.stdio import TURN_LIMIT, ReadBudget
 
 
 class Clock:

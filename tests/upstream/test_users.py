@@ -48,10 +48,10 @@ def test_two_keys_of_one_principal_are_one_and_a_second_principal_stays_noted():
 @pytest.mark.req("R-ATTRIBUTE")
 async def test_after_a_second_principal_nothing_is_attributed_whoever_has_calls_now(talk, now):
     ann, bob = Listening("ann", principal=ANN), Listening("bob", principal=BOB)
-    talk.answer(talk.fly(passenger=ann))
-    talk.answer(talk.fly(passenger=bob))
+    talk.answer(talk.fly(caller=ann))
+    talk.answer(talk.fly(caller=bob))
     if now != "nothing":
-        talk.fly(passenger=ann if now == "own" else bob)
+        talk.fly(caller=ann if now == "own" else bob)
     talk.hear(LOG)
     answer = await asked(talk)
     assert answer["error"]["code"] == INVALID_REQUEST
@@ -65,10 +65,10 @@ async def test_after_a_second_principal_nothing_is_attributed_whoever_has_calls_
 @pytest.mark.req("R-ATTRIBUTE")
 async def test_a_call_that_was_given_up_counts_like_one_that_ended(talk):
     ann, bob = Listening("ann", principal=ANN), Listening("bob", principal=BOB)
-    flight = talk.fly(passenger=ann)
+    flight = talk.fly(caller=ann)
     flight.link = talk.multiplexer
     flight.abandon(outcomes.cancelled("enough", Delivery.UNKNOWN), "enough")
-    talk.fly(passenger=bob)
+    talk.fly(caller=bob)
     talk.hear(LOG)
     assert (await asked(talk))["error"]["code"] == INVALID_REQUEST
     assert bob.logs + bob.questions == []
@@ -86,9 +86,9 @@ async def test_before_anyone_has_used_the_link_nobody_is_told_or_asked(talk):
 @pytest.mark.req("R-ATTRIBUTE")
 async def test_what_comes_late_on_the_stream_of_a_call_that_ended_is_not_the_next_ones(talk):
     ann, bob = Listening("ann", principal=ANN), Listening("bob", principal=BOB)
-    first = talk.fly(passenger=ann)
+    first = talk.fly(caller=ann)
     talk.answer(first)
-    talk.fly(passenger=bob)
+    talk.fly(caller=bob)
     talk.multiplexer.receive(LOG, on=first)
     talk.multiplexer.receive(QUESTION, on=first)
     assert bob.logs + bob.questions == []
@@ -97,7 +97,7 @@ async def test_what_comes_late_on_the_stream_of_a_call_that_ended_is_not_the_nex
 
 async def test_a_call_on_a_stream_of_its_own_is_attributed_whoever_else_there_is(talk):
     ann, bob = Listening("ann", principal=ANN), Listening("bob", principal=BOB)
-    talk.fly(passenger=ann)
-    own = talk.fly(passenger=bob)
+    talk.fly(caller=ann)
+    own = talk.fly(caller=bob)
     talk.multiplexer.receive(LOG, on=own)
     assert (ann.logs, bob.logs) == ([], [{"level": "info", "data": "x"}])

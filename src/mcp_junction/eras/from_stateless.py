@@ -49,7 +49,7 @@ class ParkingAttempt(Attempt):
         assert flight is not None, "a server is called before it asks"
         askable: frozenset[str] = call.caller.questions if call.method in ASKING else frozenset()
         self.parked = ParkedCall(call.caller.principal, askable, flight=flight, waiting=call)
-        flight.passenger = self.parked
+        flight.caller = self.parked
         return self.parked.park(method, params, answer)
 
 

@@ -1,10 +1,9 @@
-"""The one encoder: every frame that leaves Junction is made here, and is one line by construction.
+"""Encodes every frame that Junction sends, always as one line.
 
-Raw payloads may hold line breaks between their tokens. Written to a stdio peer as they are, such a
-payload could carry a second frame inside the first. So a frame is joined, searched for CR and LF,
-and when it holds one it is re-formatted without white space, which keeps number spellings and key
-order. Each frame ends with the one line feed; over HTTP that is harmless white space, in an event
-stream it ends the ``data:`` line.
+Raw payloads may contain line breaks between their tokens; written to a stdio peer like that, a
+payload could smuggle in a second frame. So each frame is searched for CR and LF, and reformatted
+without white space when it contains one, which keeps number spellings and key order. Each frame
+ends with a line feed; over HTTP that is harmless, in an event stream it ends the ``data:`` line.
 """
 
 from __future__ import annotations
@@ -25,24 +24,26 @@ _names: dict[str, bytes] = {}
 
 
 def dumps(value: Any) -> bytes:
-    """Any plain value as JSON bytes."""
+    """Encode a plain value as JSON."""
     return _encoder.encode(value)
 
 
-def _line(frame: bytes) -> bytes:
-    """A frame that ends with its line feed, and has no other."""
-    # ``index`` stops at the first, which is the one at the end or there are others. ``in`` takes a
-    # fifth for a number of what it takes for bytes.
+def _ensure_line(frame: bytes) -> bytes:
+    """Remove line breaks other than the line feed at the end of a frame."""
+    # ``index`` stops at the first, which is not the last if there are others. Searching for a
+    # number with ``in`` takes a fifth of the time of searching for bytes.
     if frame.index(b"\n") == len(frame) - 1 and _RETURN not in frame:
         return frame
     return msgspec.json.format(frame, indent=-1) + b"\n"
 
 
 def request(frame_id: Payload, method: str, params: Payload = b"") -> bytes:
-    """A request. ``frame_id`` and ``params`` are JSON already."""
+    """Encode a request. ``frame_id`` and ``params`` are JSON already."""
     name = _names.get(method) or _name(method)
     if not params:
-        return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"method":', name, b"}\n")))
+        return _ensure_line(
+            b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"method":', name, b"}\n"))
+        )
     parts = (
         b'{"jsonrpc":"2.0","id":',
         frame_id,
@@ -52,11 +53,11 @@ def request(frame_id: Payload, method: str, params: Payload = b"") -> bytes:
         params,
         b"}\n",
     )
-    return _line(b"".join(parts))
+    return _ensure_line(b"".join(parts))
 
 
 def _name(method: str) -> bytes:
-    """A method as JSON, remembered: there are few, and one of them comes with every call."""
+    """Encode a method's name, and cache it: there are few, and each call has one."""
     name = _encoder.encode(method)
     if len(_names) < _FEW:
         _names[method] = name
@@ -64,32 +65,36 @@ def _name(method: str) -> bytes:
 
 
 def notification(method: str, params: Payload = b"") -> bytes:
+    """Encode a notification. ``params`` is JSON already."""
     head = b'{"jsonrpc":"2.0","method":' + _encoder.encode(method)
     if not params:
         return head + b"}\n"
-    return _line(b"".join((head, b',"params":', params, b"}\n")))
+    return _ensure_line(b"".join((head, b',"params":', params, b"}\n")))
 
 
 def result(frame_id: Payload, payload: Payload) -> bytes:
-    return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n")))
+    """Encode a result. ``frame_id`` and ``payload`` are JSON already."""
+    return _ensure_line(
+        b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))
+    )
 
 
 def result_with_head(frame_id: Payload, members: bytes, payload: bytes) -> bytes:
-    """A result that begins with ``members``: ``{`` and each with a comma behind it.
+    """Encode a result with further members at its beginning: ``{``, then each with a comma.
 
     The payload is an object that has members of its own.
     """
     head = b'{"jsonrpc":"2.0","id":'
-    return _line(b"".join((head, frame_id, b',"result":', members, payload[1:], b"}\n")))
+    return _ensure_line(b"".join((head, frame_id, b',"result":', members, payload[1:], b"}\n")))
 
 
 def compact_result(frame_id: Payload, payload: bytes) -> bytes:
-    """A result whose payload went through ``one_line`` when it was made."""
+    """Encode a result whose payload has no line breaks (see ``to_one_line``)."""
     return b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))
 
 
 def compact_result_with(frame_id: Payload, payload: bytes, tail: bytes) -> bytes:
-    """A ready result whose object goes on with ``tail``, which closes it too.
+    """Encode such a result with further members at its end: ``tail``, which closes the object.
 
     Neither has line breaks, and the payload has at least one member.
     """
@@ -98,19 +103,21 @@ def compact_result_with(frame_id: Payload, payload: bytes, tail: bytes) -> bytes
 
 
 def to_one_line(payload: bytes) -> bytes:
-    """A payload without line breaks, however its raw parts were written."""
+    """Reformat a payload without line breaks, if it has any."""
     if b"\n" in payload or b"\r" in payload:
         return msgspec.json.format(payload, indent=-1)
     return payload
 
 
 def error(frame_id: Payload, payload: Payload) -> bytes:
-    """An error answer whose error object is JSON already: ours, or a server's own, unchanged."""
-    return _line(b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"error":', payload, b"}\n")))
+    """Encode an error answer; the error object is JSON already, ours or a server's."""
+    return _ensure_line(
+        b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"error":', payload, b"}\n"))
+    )
 
 
 def error_object(code: int, message: str, data: dict[str, Any] | None = None) -> bytes:
-    """The error object of a failure of ours."""
+    """Encode the error object of a failure of our own."""
     body: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         body["data"] = data

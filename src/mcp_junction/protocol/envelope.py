@@ -1,15 +1,8 @@
-"""The envelope of the stateless era: what a request says of its sender, a result of itself.
+"""The envelope of the stateless era: the members that describe a request's sender, and a result.
 
-Requests carry version and capabilities in ``_meta``; results say of which type they are, and lists
-how long they keep. Here is how they are read, written, added and taken off, on raw members. Who is
-asked what, and when, is decided elsewhere.
-
-Reads whether a tool's result says that the tool failed, without reading the rest of it.
-
-A result may be megabytes long. Of a short one a single member is decoded, in C. Of a long one the
-end is looked at first: many servers write ``isError`` last, and a member right before the last
-brace is the result's own. Otherwise it is decoded only if the word is in it at all. (A name that
-is written with escapes, ``"\u0069sError"``, is not found in a long one.)
+Requests carry version and capabilities in ``_meta``; results have a type, and lists say how long
+they may be cached. These functions read, add and remove such members. ``is_tool_error`` reads
+whether a tool's result reports a failure.
 """
 
 from __future__ import annotations
@@ -44,14 +37,14 @@ _OF_RESULTS: Final = ("resultType", "ttlMs", "cacheScope")
 _FIRST: Final = b'{"resultType":"complete",'
 _LAST: Final = b',"resultType":"complete"}'
 _END: Final = struct.Struct(f"{len(_FIRST)}s")
-_end: Final = _END.unpack_from
+_compare_at: Final = _END.unpack_from
 _STAMP: Final = SERVER_INFO_KEY.encode()
 _QUOTE: Final = ord('"')
 _OBJECT: Final = ord("{")
 
 
 class RequestEnvelope(msgspec.Struct, gc=False):
-    """What a request says of its sender."""
+    """What a request's ``_meta`` says about its sender."""
 
     version: Raw = msgspec.field(name=VERSION_KEY, default=frames.NOTHING)
     capabilities: Raw = msgspec.field(name=CAPABILITIES_KEY, default=frames.NOTHING)
@@ -65,7 +58,7 @@ class _Typed(msgspec.Struct, gc=False):
 
 
 class _EnvelopeMembers(msgspec.Struct, gc=False):
-    """The members of a result that we write; nearly none of the handshake era has one."""
+    """The members of a result's envelope; few results of the handshake era have one."""
 
     meta: Raw = msgspec.field(name="_meta", default=frames.NOTHING)
     type: Raw = msgspec.field(name="resultType", default=frames.NOTHING)
@@ -88,7 +81,7 @@ def check_client_info(client: Raw | bytes, capabilities: Raw | bytes) -> None:
 
 
 def read_envelope(meta: Raw | None) -> RequestEnvelope:
-    """The envelope in a request's ``_meta``. Raises FrameError when a required part is missing."""
+    """Read a request's ``_meta``. Raises FrameError when a required member is missing."""
     try:
         found = _envelopes.decode(meta or b"{}")
     except msgspec.MsgspecError as error:
@@ -106,7 +99,7 @@ def is_envelope_only(meta: bytes) -> bool:
 
 
 def stated_version(frame: Frame) -> Raw | None:
-    """The version that a request says itself, as those of the stateless era do."""
+    """The protocol version in a request's ``_meta``, where the stateless era has it."""
     params = (
         frame.known if isinstance(frame, ClientRequest) else frames.object_members(frame.params)
     )
@@ -119,7 +112,7 @@ def sender_meta(
     log_level: str | None = None,
     version: str = LATEST_STATELESS,
 ) -> dict[str, Raw]:
-    """The members of ``_meta`` that say who asks."""
+    """Make the members of ``_meta`` that describe the sender of a request."""
     found = {
         VERSION_KEY: Raw(encode.dumps(version)),
         CLIENT_INFO_KEY: Raw(client),
@@ -130,29 +123,29 @@ def sender_meta(
     return found
 
 
-def add_envelope(params: dict[str, Raw], said: dict[str, Raw]) -> None:
-    """Put an envelope around params: what is reserved is ours, the rest of ``_meta`` stays."""
+def add_envelope(params: dict[str, Raw], meta: dict[str, Raw]) -> None:
+    """Add an envelope to params; other members of ``_meta`` stay."""
     kept = frames.object_members(params.get("_meta"))
-    params["_meta"] = Raw(encode.dumps({**kept, **said}))
+    params["_meta"] = Raw(encode.dumps({**kept, **meta}))
 
 
-def merge_meta(meta: Raw, said: Raw) -> Raw:
-    """A ``_meta`` of a client's own with the envelope around it, which is ``said``."""
-    return Raw(encode.dumps({**frames.object_members(meta), **frames.members(said)}))
+def merge_meta(meta: Raw, envelope: Raw) -> Raw:
+    """Merge an envelope into a client's own ``_meta``."""
+    return Raw(encode.dumps({**frames.object_members(meta), **frames.members(envelope)}))
 
 
 def with_progress_token(meta: Raw, token: bytes) -> Raw:
-    """A ``_meta`` with another progress token, in the same place if it has one."""
+    """Replace the progress token of a ``_meta``, in the same place if it has one."""
     return Raw(encode.dumps({**frames.object_members(meta), "progressToken": Raw(token)}))
 
 
 def valid_progress_token(token: Raw | None) -> Raw | None:
-    """A progress token; what is no string and no number is none."""
+    """The progress token, if it is a string or a number."""
     return token if token and memoryview(token)[0] in frames.ID_STARTS else None
 
 
 def progress_token(params: dict[str, Raw]) -> Raw | None:
-    """The progress token in a request's ``_meta``, if it has a usable one."""
+    """The progress token in a request's ``_meta``, if it is valid."""
     meta = params.get("_meta")
     if meta is None or memoryview(meta)[0] != _OBJECT:
         return None
@@ -160,7 +153,7 @@ def progress_token(params: dict[str, Raw]) -> Raw | None:
 
 
 def remove_envelope(params: dict[str, Raw]) -> None:
-    """Take the envelope off params; the rest of ``_meta`` stays."""
+    """Remove the envelope from params; other members of ``_meta`` stay."""
     kept = frames.object_members(params.get("_meta"))
     kept = {key: raw for key, raw in kept.items() if key not in _RESERVED}
     if kept:
@@ -173,12 +166,12 @@ def remove_envelope(params: dict[str, Raw]) -> None:
 
 
 def result_type(payload: Raw | bytes) -> str:
-    """Of which type a result says it is; one that does not say is complete.
+    """The type of a result; without one it is complete.
 
-    Nearly all are complete and say so first or last: their ends are looked at before all is read.
+    Nearly all are complete and say so first or last, so both ends are compared before decoding.
     """
     try:
-        if _end(payload)[0] == _FIRST or _end(payload, -_END.size)[0] == _LAST:
+        if _compare_at(payload)[0] == _FIRST or _compare_at(payload, -_END.size)[0] == _LAST:
             return COMPLETE
     except struct.error:
         pass  # it is shorter than that
@@ -189,14 +182,14 @@ def result_type(payload: Raw | bytes) -> str:
 
 
 class ResultEnvelope(msgspec.Struct, frozen=True):
-    """What a result of the stateless era begins with when we write it."""
+    """The envelope that we give to results for stateless clients."""
 
     server: bytes
-    """Who answers, as JSON."""
+    """Our ``serverInfo``, as JSON."""
     cache: bytes = b""
-    """The members that say how long it keeps, with the comma that ends them."""
+    """The members about caching, each followed by a comma."""
     ready: bytes = b""
-    """All of it, for results that have nothing of it."""
+    """How a result begins that has no member of an envelope yet."""
 
     def __post_init__(self) -> None:
         ready = b'{"resultType":"complete",%b"_meta":{"%b":%b},' % (self.cache, _STAMP, self.server)
@@ -204,34 +197,34 @@ class ResultEnvelope(msgspec.Struct, frozen=True):
 
 
 def has_no_envelope(text: bytes) -> bool:
-    """Whether a result is an object with members, and none of those that we write."""
+    """Whether a result is an object with members, none of which is of an envelope."""
     try:
         return _read_members(text) == _NO_ENVELOPE and text[1] == _QUOTE
     except msgspec.MsgspecError:
         return False
 
 
-def to_stateless_result(payload: Raw | bytes, dress: ResultEnvelope) -> bytes:
-    """A result of the handshake era as one of the stateless era; what is no object stays."""
+def to_stateless_result(payload: Raw | bytes, envelope: ResultEnvelope) -> bytes:
+    """Convert a result of the handshake era to the stateless era; only objects are changed."""
     text = frames.octets(payload)
     try:
         found = frames.members(text)
     except FrameError:
         return text
     stamp = frames.object_members(found.get("_meta"))
-    stamp.setdefault(SERVER_INFO_KEY, Raw(dress.server))
+    stamp.setdefault(SERVER_INFO_KEY, Raw(envelope.server))
     for name in _OF_RESULTS:
         found.pop(name, None)
     found.pop("_meta", None)
     rest = encode.dumps(found)[1:]
-    head = b'{"resultType":"complete",%b"_meta":%b' % (dress.cache, encode.dumps(stamp))
+    head = b'{"resultType":"complete",%b"_meta":%b' % (envelope.cache, encode.dumps(stamp))
     return head + (b"}" if rest == b"}" else b"," + rest)
 
 
 def to_handshake_result(payload: Raw | bytes) -> bytes:
-    """A result of the stateless era as one of the handshake era; what is no object stays."""
+    """Convert a result of the stateless era to the handshake era; only objects are changed."""
     text = frames.octets(payload)
-    if text.startswith(_FIRST):  # most often that is all there is to take off
+    if text.startswith(_FIRST):  # most often that is the whole envelope
         rest = b"{" + text[_END.size :]
         if has_no_envelope(rest):
             return rest
@@ -263,7 +256,12 @@ _decode = msgspec.json.Decoder(_Result).decode
 
 
 def is_tool_error(result: Raw | bytes) -> bool:
-    """Tell whether the result of ``tools/call`` has ``isError: true`` of its own."""
+    """Whether the result of ``tools/call`` has ``isError: true`` at its top level.
+
+    A result may be megabytes long. Many servers write ``isError`` last, so the end of a long one is
+    searched first; otherwise it is decoded only if the name occurs at all. (A name written with
+    escapes, ``"\\u0069sError"``, is not found in a long one.)
+    """
     if len(result) > _SHORT:
         last = _LAST_MEMBER.search(memoryview(result)[-_TAIL:])
         if last is not None:

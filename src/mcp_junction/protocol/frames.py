@@ -1,12 +1,12 @@
-"""Frames and the one decoder.
+"""Frame: one JSON-RPC message, with its payload as raw bytes; and its decoder.
 
-A Frame is the envelope of a JSON-RPC message. ``params``, ``result`` and ``error`` stay raw bytes:
-unknown fields, number spellings and key order survive because nothing ever reads them into objects.
-Params that must be touched are read one level deep, as ``dict[str, Raw]`` (``members``).
+``params``, ``result`` and ``error`` stay raw: unknown fields, number spellings and key order stay,
+because nothing reads them into objects. Params that must be changed are read one level deep, as
+``dict[str, Raw]`` (``members``).
 
-The decoder is the only way in, and it has limits: valid UTF-8, depth, digits, no NaN, no repeated
-member in the envelope. Size is the line reader's business (``lines.py``). It is not a validator of
-MCP: what a server means by its result is between it and the client.
+Every message is decoded here, within limits: valid UTF-8, depth, digits, no NaN, no repeated member
+at the top level. Size is limited by the line reader (``lines.py``). Whether a message is valid MCP
+is not checked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Frame(msgspec.Struct, gc=False):
         return bool(self.method) and bool(self.id)
 
     def members(self) -> dict[str, Raw]:
-        """Its params, each still raw. Raises FrameError when they are no object, or not clear."""
+        """The members of its params. Raises FrameError for no object, or a repeated member."""
         return unique_members(self.params)
 
 
@@ -62,11 +62,11 @@ _ID_VALUE = re.compile(_VALUE + rb"(?=[,}])")
 _LAST_ID = re.compile(rb'"id"' + _VALUE + rb'(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*\Z')
 _LAST_JSONRPC = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*(?:,\s*"id"' + _VALUE + rb")?\}\s*\Z")
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
-_HALF = re.compile(  # of a character outside the basic plane, without its other half
+_LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
-_HALVED = "a string holds half of a character (a surrogate without its other half)"
+_HAS_LONE_SURROGATE = "a string holds half of a character (a surrogate without its other half)"
 _PROBE = 64
 
 _FIXED = len(b"{}")
@@ -96,9 +96,9 @@ _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
 
 def decode(data: bytes, *, exact: bool = True) -> Frame:
-    """Read one frame; raise FrameError with a JSON-RPC code, and the id if it can be told.
+    """Decode one frame. Raises FrameError with a JSON-RPC code, and the id if it can be found.
 
-    ``exact`` is about depth: see ``too_deep``.
+    For ``exact`` see ``is_too_deep``.
     """
     try:
         if not data.isascii():
@@ -114,7 +114,9 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
         what = _BATCH if is_batch(data) else f"not a JSON-RPC message: {error}"
         raise _refused(data, INVALID_REQUEST, what) from None
     except msgspec.DecodeError as error:
-        raise _refused(data, PARSE_ERROR, _HALVED if _HALF.search(data) else str(error)) from None
+        raise _refused(
+            data, PARSE_ERROR, _HAS_LONE_SURROGATE if _LONE_SURROGATE.search(data) else str(error)
+        ) from None
     return frame
 
 
@@ -124,15 +126,15 @@ def is_batch(data: bytes) -> bool:
 
 
 def _is_plain(frame: Frame, data: bytes) -> bool:
-    """Whether this is a message as most are, so that ``_check`` would find nothing.
+    """Whether this is a usual message, in which ``_check`` would find nothing.
 
-    Small, with few brackets, and no longer than its members: each is there once. On the way of
-    every call, so it asks in the cheapest way; and it asks only what ``_check`` asks, too.
+    It is small, has few brackets, and is no longer than its members, so none is repeated. This is
+    on the path of every call: it makes some checks of ``_check`` in the cheapest way.
     """
     if len(data) >= SMALL or frame.jsonrpc != _VERSION or frame.error:
         return False
     frame_id = _join((frame.id,))
-    frame.id = frame_id  # type: ignore[assignment] # it is asked for as bytes soon
+    frame.id = frame_id  # type: ignore[assignment] # it is needed as bytes soon
     if not frame_id:
         least = -_ID
     elif frame_id[0] in ID_STARTS and len(frame_id) <= MAX_ID_BYTES:
@@ -150,12 +152,12 @@ def _is_plain(frame: Frame, data: bytes) -> bool:
         return False
     if len(data) - least >= LEAST_REPEAT:
         return False
-    # Leaving brackets out is several times faster than to ``count`` them.
+    # Removing brackets is several times faster than to ``count`` them.
     return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) <= MAX_DEPTH
 
 
 def _check(frame: Frame, data: bytes, exact: bool) -> None:
-    """What the types do not say: a frame has an end, and each member one meaning."""
+    """Check what the types do not: depth, repeated members, long numbers."""
     if is_too_deep(data, exact=exact):
         raise _refused(data, PARSE_ERROR, TOO_DEEP)
     if len(data) - _least_size(frame) >= LEAST_REPEAT and has_repeated_member(data):
@@ -166,9 +168,9 @@ def _check(frame: Frame, data: bytes, exact: bool) -> None:
 
 
 def _check_members(frame: Frame, data: bytes) -> None:
-    """An id is a number or a string, a frame is one of the three kinds.
+    """Check that the id is a number or a string, and that it is a request, notification or answer.
 
-    ``null`` for params or for the error is how some peers write "none".
+    Some peers write ``null`` for absent params or errors.
     """
     if frame.error and memoryview(frame.error)[0] != _OBJECT_START:
         if memoryview(frame.error)[0] != _NULL_START:
@@ -190,7 +192,7 @@ def _check_members(frame: Frame, data: bytes) -> None:
 
 
 def _least_size(frame: Frame) -> int:
-    """The size of the frame without white space: what is over may hide a repeated member."""
+    """The size of the frame without white space: a longer one may have a repeated member."""
     size = _FIXED - 1
     if frame.jsonrpc:
         size += _JSONRPC + len(frame.jsonrpc)
@@ -210,8 +212,7 @@ def _least_size(frame: Frame) -> int:
 def has_repeated_member(data: bytes) -> bool:
     """Whether an object has a repeated (or escaped) member name at its top level.
 
-    Exact, and in C: written without white space, an object is as long as its members, or one of
-    them is there twice.
+    Without white space, an object is exactly as long as its members unless one is repeated.
     """
     compact = msgspec.json.format(data, indent=-1)
     fields = _members.decode(compact)
@@ -222,10 +223,10 @@ def has_repeated_member(data: bytes) -> bool:
 def is_too_deep(data: bytes, limit: int = MAX_DEPTH, *, exact: bool = True) -> bool:
     """Whether a valid JSON text is nested deeper than ``limit``; cheap when brackets are few.
 
-    With ``exact=False`` brackets inside strings are taken for structure as long as they match up,
-    which a text made for the purpose can use to look shallower than it is. For large answers of
-    servers that is enough: we never descend into them, and msgspec stops at its own limit anyway.
-    Unless they hold line breaks: then the encoder re-formats them on their way out.
+    With ``exact=False`` brackets inside strings count, too, as long as they match, so a crafted
+    text can look shallower than it is. For large answers of servers that is enough: we never
+    descend into them, and msgspec has a limit of its own. Texts with line breaks are always checked
+    exactly, since the encoder reformats them.
     """
     if _few_brackets(data, limit):
         return False
@@ -241,8 +242,8 @@ def is_too_deep(data: bytes, limit: int = MAX_DEPTH, *, exact: bool = True) -> b
 def has_long_number(data: bytes) -> bool:
     """Whether a valid JSON text holds a number of more than ``MAX_DIGITS`` digits in a row.
 
-    Such a run covers one byte in every ``MAX_DIGITS``, with digits on at least one side of it: only
-    where a probe finds that is the text looked at whole.
+    Such a run includes one byte of every ``MAX_DIGITS``, with digits on at least one side of it:
+    the whole text is searched only where a probe finds that.
     """
     sample = data[::MAX_DIGITS]
     for index, byte in enumerate(sample):
@@ -259,7 +260,7 @@ def _has_breaks(data: bytes) -> bool:
 
 
 def _levels_left(brackets: bytes, limit: int) -> bool:
-    """Whether brackets are left when the innermost pairs go, level by level."""
+    """Whether brackets are left after removing the innermost pairs ``limit`` times."""
     for _ in range(limit):
         if not brackets:
             return False
@@ -268,7 +269,7 @@ def _levels_left(brackets: bytes, limit: int) -> bool:
 
 
 def _without_escapes(data: bytes) -> bytes:
-    """A JSON text without its escapes, so that every quote left begins or ends a string."""
+    """Remove the escapes of a JSON text, so that every quote left begins or ends a string."""
     pieces = iter(data.split(b"\\"))
     kept = [next(pieces)]
     # Nothing between two backslashes: the second one is the escaped character.
@@ -277,7 +278,7 @@ def _without_escapes(data: bytes) -> bytes:
 
 
 def _few_brackets(data: bytes, limit: int) -> bool:
-    """True when there are at most ``limit`` opening brackets, wherever they stand."""
+    """Whether there are at most ``limit`` opening brackets, also counting those in strings."""
     if len(data) < SMALL:
         return len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) <= limit
     seen = 0
@@ -296,9 +297,10 @@ def _refused(data: bytes, code: int, message: str) -> FrameError:
 
 
 def recover_id(data: bytes, window: int = 4096) -> bytes | None:
-    """The envelope's id in a damaged frame, if its head or its end still shows it.
+    """Find the id of a damaged frame in its head or its end.
 
-    Only the envelope's own: payloads are full of other ids, and failing the wrong call is worse.
+    Only an id at the top level counts: payloads are full of others, and it would be worse to fail
+    the wrong call.
     """
     head = data[:window]
     found = None
@@ -316,7 +318,7 @@ def recover_id(data: bytes, window: int = 4096) -> bytes | None:
 
 
 def has_jsonrpc(data: bytes, window: int = 4096) -> bool:
-    """Whether a damaged line was meant as a frame: programs write JSON of other kinds to stdout."""
+    """Whether a damaged line was meant as a frame; programs write other JSON to stdout, too."""
     if any(name == b'"jsonrpc"' for name, _ in _own_members(data[:window])):
         return True
     return _LAST_JSONRPC.search(data[-window:]) is not None
@@ -328,7 +330,7 @@ def has_method(data: bytes, window: int = 4096) -> bool:
 
 
 def _own_members(head: bytes) -> Iterator[tuple[bytes, int]]:
-    """The member names of the outermost object, each with the position behind it."""
+    """Iterate over the member names of the outermost object, with the position after each."""
     depth = 0
     for token in _TOKENS.finditer(head):
         mark = token[0]
@@ -341,12 +343,12 @@ def _own_members(head: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def octets(raw: Raw | bytes) -> bytes:
-    """A raw value as bytes, for a fraction of what ``bytes`` takes to find out how."""
+    """Convert a raw value to bytes, several times faster than ``bytes`` does."""
     return _join((raw,))
 
 
 def members(raw: Raw | bytes) -> dict[str, Raw]:
-    """The members of an object, each still raw. Raises FrameError when it is not an object."""
+    """Read the members of an object, each still raw. Raises FrameError for anything else."""
     if not raw:
         return {}
     try:
@@ -356,7 +358,7 @@ def members(raw: Raw | bytes) -> dict[str, Raw]:
 
 
 def object_members(raw: Raw | bytes | None) -> dict[str, Raw]:
-    """The members of an object, each still raw; none for anything that is not an object."""
+    """Read the members of an object, each still raw; none for anything else."""
     try:
         return members(raw or b"")
     except FrameError:
@@ -364,7 +366,7 @@ def object_members(raw: Raw | bytes | None) -> dict[str, Raw]:
 
 
 def unique_members(raw: Raw | bytes) -> dict[str, Raw]:
-    """Like ``members``, but an object that has one twice is refused."""
+    """Like ``members``, but raises FrameError for an object with a repeated member."""
     found = members(raw)
     if len(raw) < SMALL:
         size = len(_encode(found))
@@ -376,7 +378,7 @@ def unique_members(raw: Raw | bytes) -> dict[str, Raw]:
 
 
 def text(raw: Raw | bytes | None) -> str | None:
-    """A raw JSON string as text, or None when it is something else."""
+    """Decode a raw JSON string; None when it is something else."""
     if raw is None:
         return None
     try:
@@ -386,11 +388,11 @@ def text(raw: Raw | bytes | None) -> str | None:
 
 
 def find_by_id(table: Mapping[Any, T], wanted: bytes) -> T | None:
-    """What is there under an id, also where the same string was written with other escapes."""
+    """Look up an id, also where the same string is written with other escapes."""
     found = table.get(wanted)
     if found is None and wanted[:1] == b'"':
-        said, is_plain = text(wanted), b"\\" not in wanted
+        wanted_text, is_plain = text(wanted), b"\\" not in wanted
         for other, thing in table.items():
-            if (b"\\" in other or not is_plain) and text(other) == said:
+            if (b"\\" in other or not is_plain) and text(other) == wanted_text:
                 return thing
     return found

@@ -1,4 +1,4 @@
-"""Splits bytes into lines, within limits and without I/O; and joins many small pieces into few."""
+"""LineReader: splits a stream of bytes into lines of limited length. No I/O."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOM: Final = b"\xef\xbb\xbf"
 
 
 class Overlong(NamedTuple):
-    """What is left of a line that was longer than the limit."""
+    """The ends of a line that was longer than the limit."""
 
     head: bytes
     tail: bytes
@@ -34,7 +34,7 @@ class Overlong(NamedTuple):
 
 
 class LineReader:
-    """Feed it chunks, get whole lines back."""
+    """Turns chunks into whole lines."""
 
     __slots__ = ("_begun", "_fresh", "_head", "_limit", "_parts", "_size", "_tail")
 
@@ -45,10 +45,10 @@ class LineReader:
         self._head: bytes | None = None  # set while an overlong line is being skipped
         self._tail = b""
         self._fresh = True
-        self._begun = b""  # what may still turn out to be a byte order mark
+        self._begun = b""  # what may be the beginning of a byte order mark
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
-        """The lines that ``data`` completes. Blank ones are left out."""
+        """Return the lines that ``data`` completes, without blank ones."""
         if self._fresh:
             data = self._without_bom(data)
         if not data or self._is_blank(data):
@@ -67,12 +67,12 @@ class LineReader:
         return [piece[:-1] for piece in pieces if not piece.isspace()]
 
     def _is_blank(self, data: bytes) -> bool:
-        """Whether it is blank lines and nothing else, which can come in floods."""
+        """Whether it is only blank lines, which can come in floods."""
         is_whole = not self._size and data[-1] == _LINE_FEED and len(data) <= self._limit
         return is_whole and data.isspace()
 
     def finish(self) -> bytes | Overlong | None:
-        """A last line without its line feed, at the end of the stream."""
+        """Return the last line of the stream, if it has no line feed."""
         if self._begun:
             self._hold(self._begun)
             self._begun = b""

@@ -1,4 +1,4 @@
-"""Which log messages a client wants, by the level it has asked for."""
+"""Compares the levels of log messages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from mcp_junction.protocol.versions import LOG_LEVELS
 
 
 def covers_level(known: str | None, wanted: str, *, exactly: bool) -> bool:
-    """Whether a server that was told ``known`` says as much as is wanted, or just that."""
+    """Whether the level ``known``, if any, includes ``wanted``; with ``exactly``, equals it."""
     if known is None or known == wanted:
         return known == wanted
     return not exactly and LOG_LEVELS.index(known) <= LOG_LEVELS.index(wanted)
 
 
 def has_level(params: Raw, least: int) -> bool:
-    """Whether a log message is of the level ``least`` or above; one of no known level is."""
+    """Whether a log message has at least the level ``least``; an unknown level counts as above."""
     return level_rank(params) >= least
 
 
 def level_rank(params: Raw) -> int:
-    """The number of a log message's level: above all when it is not known, below when there is no
-    message."""
+    """The rank of a log message's level: the highest for an unknown one, -1 without params."""
     try:
         level = frames.text(frames.members(params).get("level"))
     except FrameError:

@@ -1,9 +1,8 @@
-"""Headers that repeat parts of a call, in the stateless era over HTTP.
+"""The HTTP headers that repeat parts of a call in the stateless era.
 
-``Mcp-Name`` repeats a name or an address, ``Mcp-Param-*`` the arguments that a tool's input schema
-marks with ``x-mcp-header``. Here is how the marks are found and judged, how the headers are
-written, and how a caller's are held against its arguments. A schema is only looked into, never
-applied, and no ``$ref`` is followed.
+``Mcp-Name`` repeats a name or a URI, ``Mcp-Param-*`` the arguments that a tool's input schema marks
+with ``x-mcp-header``. These functions find and check the marks, write the headers, and compare a
+caller's headers with its arguments. No ``$ref`` of a schema is followed.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _Path = tuple[str, ...]
 
 
 class ParamHeader(msgspec.Struct, frozen=True):
-    """An argument that is repeated as a header."""
+    """An argument that is repeated in a header."""
 
     path: _Path
     token: str
@@ -57,14 +56,14 @@ class ParamHeader(msgspec.Struct, frozen=True):
 
 
 def encode_value(text: str) -> bytes:
-    """A text as the value of a header: as it is, or wrapped when a header would not keep it."""
+    """Encode a text as a header's value: as it is, or in base64 where a header cannot hold it."""
     if _PLAIN.fullmatch(text) and text == text.strip() and not _WRAPPED.fullmatch(text):
         return text.encode()
     return b"=?base64?%b?=" % base64.b64encode(text.encode("utf-8", "replace"))
 
 
 def decode_value(value: bytes) -> str | None:
-    """The text that a header's value stands for; None when it is wrapped badly."""
+    """Decode a header's value; None when its base64 is not valid."""
     text = value.decode("latin-1")
     found = _WRAPPED.fullmatch(text) if text.startswith(_WRAPPER) else None
     if found is None:
@@ -78,12 +77,12 @@ def decode_value(value: bytes) -> str | None:
 
 
 def encode_plain(text: str) -> bytes | None:
-    """A text as nearly all write it in a header; None where that would say another, or nothing."""
+    """Encode a text that needs no base64; None for other texts."""
     return text.encode() if text.isascii() and not text.startswith(_WRAPPER) else None
 
 
 def name_line(raw_name: Raw | bytes) -> bytes:
-    """The header line for a name or an address that is JSON already."""
+    """Make the header line for a name or a URI that is JSON already."""
     raw = bytes(raw_name)
     if _PLAIN_JSON.fullmatch(raw):
         return b"mcp-name: %b\r\n" % raw[1:-1]
@@ -94,13 +93,13 @@ def name_line(raw_name: Raw | bytes) -> bytes:
 
 
 def find_marked(schema: Raw | bytes) -> tuple[ParamHeader, ...]:
-    """The arguments that a schema marks; none when a mark makes no sense."""
+    """Find the arguments that a schema marks; none when a mark is invalid."""
     marked, fault = _read(schema)
     return marked if fault is None else ()
 
 
 def find_fault(schema: Raw | bytes) -> str | None:
-    """What is wrong with the marks of a schema, if anything is."""
+    """Say what is wrong with the marks of a schema; None when they are valid."""
     return _read(schema)[1]
 
 
@@ -112,9 +111,9 @@ def _read(schema: Raw | bytes) -> tuple[tuple[ParamHeader, ...], str | None]:
     except (msgspec.DecodeError, RecursionError) as error:
         return (), f"the schema cannot be read: {error}"
     found: dict[str, ParamHeader] = {}
-    for path, part in _positions(root):
+    for path, part in _subschemas(root):
         if MARK in part:
-            wrong = _judge(path, part, found)
+            wrong = _mark_fault(path, part, found)
             if wrong is not None:
                 return (), wrong
             assert path is not None
@@ -123,7 +122,9 @@ def _read(schema: Raw | bytes) -> tuple[tuple[ParamHeader, ...], str | None]:
     return tuple(found.values()), None
 
 
-def _judge(path: _Path | None, part: dict[str, Any], found: dict[str, ParamHeader]) -> str | None:
+def _mark_fault(
+    path: _Path | None, part: dict[str, Any], found: dict[str, ParamHeader]
+) -> str | None:
     if not path:
         return f"{MARK} stands where no chain of properties leads"
     where, token, kind = ".".join(path), part[MARK], part.get("type")
@@ -139,8 +140,8 @@ def _judge(path: _Path | None, part: dict[str, Any], found: dict[str, ParamHeade
     return None
 
 
-def _positions(root: Any) -> Iterator[tuple[_Path | None, dict[str, Any]]]:
-    """Every schema within a schema, with the chain of properties to it: None off such a chain."""
+def _subschemas(root: Any) -> Iterator[tuple[_Path | None, dict[str, Any]]]:
+    """Iterate over the schemas within a schema, each with its path of properties, if it has one."""
     waiting: list[tuple[_Path | None, Any]] = [((), root)]
     while waiting:
         path, part = waiting.pop()
@@ -166,7 +167,7 @@ def _within(path: _Path | None, word: str, value: Any) -> list[tuple[_Path | Non
 
 
 def header_lines(marked: tuple[ParamHeader, ...], arguments: Raw | bytes) -> bytes:
-    """The header lines that repeat what is marked of the arguments."""
+    """Make the header lines for the marked arguments of a call."""
     lines = b""
     for header in marked:
         text = _text(_at(arguments, header.path))
@@ -178,7 +179,10 @@ def header_lines(marked: tuple[ParamHeader, ...], arguments: Raw | bytes) -> byt
 def find_mismatch(
     marked: tuple[ParamHeader, ...], arguments: Raw | bytes, headers: dict[bytes, bytes]
 ) -> str | None:
-    """How a caller's headers (names in lower case) contradict its arguments, if they do."""
+    """Say how a caller's headers contradict its arguments; None when they agree.
+
+    The names of headers are in lower case.
+    """
     for header in marked:
         raw = _at(arguments, header.path)
         text, value = _text(raw), headers.get(header.name)
@@ -197,18 +201,18 @@ def _contradiction(
         return "is missing, and the argument is there"
     if text is None:
         return "is there, and the argument is not"
-    said = decode_value(value)
-    if said is None:
+    decoded = decode_value(value)
+    if decoded is None:
         return "is not well-formed base64"
-    if said == text or (header.type == "integer" and _same_number(said, raw)):
+    if decoded == text or (header.type == "integer" and _is_same_number(decoded, raw)):
         return None
     return "does not say what the argument says"
 
 
-def _same_number(said: str, raw: bytes) -> bool:
-    """Whether a header's plain decimal is the whole number that the argument is."""
-    whole, _, fraction = said.partition(".")
-    if raw[:1] not in b"-0123456789" or not _DECIMAL.fullmatch(said) or fraction.strip("0"):
+def _is_same_number(text: str, raw: bytes) -> bool:
+    """Whether a header's decimal number equals the argument, which is an integer."""
+    whole, _, fraction = text.partition(".")
+    if raw[:1] not in b"-0123456789" or not _DECIMAL.fullmatch(text) or fraction.strip("0"):
         return False
     try:
         number: int | float = int(raw) if _is_whole(raw) else float(raw)
@@ -222,7 +226,7 @@ def _is_whole(raw: bytes) -> bool:
 
 
 def _at(arguments: Raw | bytes, path: _Path) -> bytes:
-    """The JSON of an argument; empty when it is not there, or null."""
+    """The JSON of an argument; empty when it is absent or null."""
     found: Raw | bytes = arguments
     try:
         for key in path:
@@ -234,7 +238,7 @@ def _at(arguments: Raw | bytes, path: _Path) -> bytes:
 
 
 def _text(raw: bytes) -> str | None:
-    """An argument as a header's text; None when it has none."""
+    """Format an argument as a header's text; None when it is no plain value."""
     first = raw[:1]
     if first == b'"':
         return frames.text(Raw(raw))

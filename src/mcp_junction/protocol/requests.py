@@ -1,6 +1,6 @@
-"""Clients' requests, parsed in one pass (envelope, and params one level deep); and batches of them.
+"""ClientRequest: a client's request, decoded in one pass with its params; and batches.
 
-Batches are JSON arrays of messages, which versions before 2025-06-18 allow.
+A batch is a JSON array of messages, which versions before 2025-06-18 allow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
 
 
 class ClientRequest(Frame, gc=False):
-    """A request whose params have been read; it has them as members only, and its id as bytes."""
+    """A request whose params are decoded one level deep; its ``params`` stay empty."""
 
     known: dict[str, Raw] = msgspec.field(default_factory=dict)
 
@@ -47,7 +47,7 @@ _VERSION = "2.0"
 
 
 def decode(data: bytes) -> Frame:
-    """Read one frame of a client. Raises FrameError as ``frames.decode`` does."""
+    """Decode one frame of a client. Raises FrameError as ``frames.decode`` does."""
     if len(data) >= SMALL:
         return frames.decode(data)
     try:
@@ -62,7 +62,7 @@ def decode(data: bytes) -> Frame:
         or not found.method
         or frame_id[0] not in ID_STARTS
         or len(frame_id) > MAX_ID_BYTES
-        # Written without white space a frame is as long as its members, if each is there once.
+        # Without white space, a frame is exactly as long as its members unless one is repeated.
         or len(data) - len(_encode(found)) >= LEAST_REPEAT
         or len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
     ):
@@ -72,15 +72,18 @@ def decode(data: bytes) -> Frame:
 
 MAX_BATCH: Final = 100
 MAX_ANSWERS: Final = 1000
-"""In a batch of a server, which has been asked them."""
+"""The most answers in a batch of a server."""
 
 BatchPart = Frame | FrameError
 
 
 @cache
 def _elements(most: int) -> msgspec.json.Decoder[Any]:
-    """Reads an array of at most so many elements: it stops at the first that is too many, so that a
-    body full of commas is not taken apart into a million pieces first."""
+    """Make a decoder for an array of at most ``most`` elements.
+
+    It stops at the first one over the limit, so that a body of commas does not become a million
+    objects first.
+    """
     members = [(f"element_{number}", Raw, NOTHING) for number in range(most)]
     elements: Any = msgspec.defstruct(
         "_Elements", members, array_like=True, forbid_unknown_fields=True
@@ -89,12 +92,12 @@ def _elements(most: int) -> msgspec.json.Decoder[Any]:
 
 
 def split_batch(data: bytes) -> list[BatchPart]:
-    """The messages of a batch, in their order. Raises FrameError when the array itself is wrong."""
+    """Decode the messages of a batch. Raises FrameError when the array itself is wrong."""
     return [_part(text) for text in split_raw(data)]
 
 
 def split_raw(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
-    """The messages as they were written. Raises FrameError when the array itself is wrong."""
+    """Split a batch into texts. Raises FrameError when the array itself is wrong."""
     try:
         read = _elements(most).decode(data)
     except msgspec.ValidationError:
@@ -104,14 +107,14 @@ def split_raw(data: bytes, most: int = MAX_BATCH) -> list[bytes]:
         raise FrameError(PARSE_ERROR, frames.TOO_DEEP) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FrameError(PARSE_ERROR, str(error)) from None
-    found = [bytes(raw) for raw in msgspec.structs.astuple(read) if raw]
-    if not found:
+    texts = [bytes(raw) for raw in msgspec.structs.astuple(read) if raw]
+    if not texts:
         raise FrameError(INVALID_REQUEST, "the batch is empty")
-    return found
+    return texts
 
 
 def join_answers(answers: list[bytes]) -> bytes:
-    """The answers to a batch as one line."""
+    """Join the answers to a batch into one line."""
     return b"[%b]\n" % b",".join([answer.rstrip(b"\n") for answer in answers])
 
 

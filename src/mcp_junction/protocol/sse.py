@@ -1,4 +1,4 @@
-"""Server-sent events without I/O: an incremental reader, bounded, and the writing of one event.
+"""Server-sent events: EventReader decodes a stream of limited events; ``encode_event`` writes one.
 
 A frame is one line by construction (``encode.py``), so an event of ours has one ``data:`` line.
 """
@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 class EventReader:
-    """Feed it chunks, get whole events back. Raises FrameError when one outgrows the limit."""
+    """Turns chunks into whole events. Raises FrameError for one over the limit."""
 
     __slots__ = ("_after_cr", "_data", "_id", "_limit", "_name", "_partial", "_retry", "_size")
 
@@ -44,7 +44,7 @@ class EventReader:
         self._retry: int | None = None
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that ``chunk`` completes."""
+        """Return the events that ``chunk`` completes."""
         if not chunk:
             return []
         if self._after_cr and chunk[:1] == b"\n":
@@ -64,7 +64,7 @@ class EventReader:
         return events
 
     def _hold(self, part: bytes) -> None:
-        """The beginning of a line, or more of it."""
+        """Keep the beginning of a line, or more of it."""
         if part:
             self._partial.append(part)
             if not len(self._partial) % MERGE_EVERY:
@@ -72,7 +72,7 @@ class EventReader:
             self._grow(len(part))
 
     def _whole(self, end: bytes) -> bytes:
-        """The line that ``end`` ends."""
+        """Complete the line that ``end`` ends."""
         if not self._partial:
             return end
         line = b"".join((*self._partial, end))
@@ -113,13 +113,13 @@ class EventReader:
         self._id = self._retry = None
 
 
-def reconnect_delay(asked: int | None) -> float:
-    """Return how long to wait before a stream that asked for ``asked`` ms is opened again."""
-    return LEAST_RETRY if asked is None else max(asked / 1000, LEAST_RETRY)
+def reconnect_delay(retry: int | None) -> float:
+    """Seconds to wait before a stream is opened again whose server sent ``retry``, in ms."""
+    return LEAST_RETRY if retry is None else max(retry / 1000, LEAST_RETRY)
 
 
 def encode_event(frame: bytes, event_id: bytes = b"") -> bytes:
-    """One event that carries one frame (which ends with its line feed)."""
+    """Encode an event that carries one frame, which ends with its line feed."""
     if event_id:
         return b"id: %b\nevent: message\ndata: %b\n" % (event_id, frame)
     return b"event: message\ndata: %b\n" % frame

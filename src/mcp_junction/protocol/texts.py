@@ -1,7 +1,4 @@
-"""JSON texts by themselves, such as the arguments of a call on the command line.
-
-The limits are those of frames; what is read is only checked, and stays as it was written.
-"""
+"""Checks a JSON text, such as the arguments on the command line, by the limits of frames."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _values = msgspec.json.Decoder(Raw)
 
 
 def check_json(data: bytes) -> bytes:
-    """Any JSON text that may go into a frame, without white space around it. Raises FrameError."""
+    """Check a JSON text and return it without white space around it. Raises FrameError."""
     try:
         str(data, "utf-8")
         _values.decode(data)

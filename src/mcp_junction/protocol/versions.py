@@ -10,25 +10,25 @@ from typing import Final
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 LATEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
-BATCH_VERSIONS: Final = HANDSHAKE_VERSIONS[:2]  # later ones have no batches any more
+BATCH_VERSIONS: Final = HANDSHAKE_VERSIONS[:2]  # later ones have no batches
 STATELESS_VERSIONS: Final = ("2026-07-28",)
 LATEST_STATELESS: Final = STATELESS_VERSIONS[-1]
 
 
 class Era(StrEnum):
-    """How two peers talk: a conversation that is opened, or requests that each say everything."""
+    """How two peers talk: in a session opened by a handshake, or by self-contained requests."""
 
     HANDSHAKE = "handshake"
     STATELESS = "stateless"
 
 
-# Before Python 3.12 finding a member of an enum runs Python code: the call path uses these.
+# Before Python 3.12 the look-up of an enum member runs Python code: the call path uses these.
 HANDSHAKE: Final = Era.HANDSHAKE
 STATELESS: Final = Era.STATELESS
 
 
 def era_of(version: str) -> Era:
-    """The era of a version that peers have agreed on."""
+    """The era of a protocol version."""
     return Era.STATELESS if version in STATELESS_VERSIONS else Era.HANDSHAKE
 
 
@@ -58,7 +58,7 @@ RATE_LIMITED: Final = -32003
 DENIED: Final = -32004
 LINK_LOST: Final = -32005
 
-# What servers of the handshake era say of an address they do not know.
+# The code of servers of the handshake era for a URI that they do not know.
 RESOURCE_NOT_FOUND: Final = -32002
 
 LOG_MESSAGE: Final = "notifications/message"
@@ -80,7 +80,7 @@ LOG_LEVELS: Final = (
 
 
 def choose_version(wanted: str) -> str:
-    """The version to answer ``initialize`` with: the client's if we speak it, else our newest."""
+    """Choose the version to answer ``initialize`` with: the client's, or else our newest."""
     return wanted if wanted in HANDSHAKE_VERSIONS else LATEST_HANDSHAKE
 
 

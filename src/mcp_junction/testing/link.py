@@ -109,8 +109,8 @@ class FakeLink(Link):
             return
         flight.link = self
         flight.state = FlightState.WRITTEN
-        if flight.passenger is not None:
-            self.users.note(flight.passenger.principal)
+        if flight.caller is not None:
+            self.users.note(flight.caller.principal)
         self.flights.append(flight)
         answer = self.script(flight)
         if answer is not None:
@@ -140,7 +140,7 @@ class FakeLink(Link):
 
     @property
     def calls(self) -> int:
-        return sum(flight.passenger is not None for flight in self.waiting)
+        return sum(flight.caller is not None for flight in self.waiting)
 
     async def release(self, why: str) -> None:
         self.lose(why)

@@ -2,8 +2,8 @@
 
     QUEUED ──send──▶ WRITTEN ──answer, loss or cancel──▶ DONE
 
-The state says what is known about delivery when the flight is ended from our side. A flight has no
-task: whoever waits, waits on its future, and the link's data callback ends it.
+The state shows what is known about delivery when we end the flight ourselves. A flight has no task:
+its future is awaited, and the link's data callback ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Raw
@@ -20,13 +20,12 @@ from msgspec import Raw
 from mcp_junction.policy.principal import Principal
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
-if TYPE_CHECKING:
-    from mcp_junction.upstream.link import Link
-
 _wire_ids = itertools.count(1)
 
 
 class FlightState(Enum):
+    """How far a flight has come."""
+
     QUEUED = auto()
     WRITTEN = auto()
     DONE = auto()
@@ -38,17 +37,15 @@ DONE: Final = FlightState.DONE
 
 
 class FlightCaller(Protocol):
-    """Who a flight is for: hears what the server says before it answers."""
+    """The call that a flight is for, which gets what the server sends before the answer."""
 
     @property
     def session(self) -> object:
-        """Which conversation it is part of; only its identity counts."""
-        ...
+        """The session of the call; only its identity is used."""
 
     @property
     def principal(self) -> Principal:
-        """On whose behalf it is."""
-        ...
+        """Who makes the call."""
 
     def progress(self, params: dict[str, Raw]) -> None: ...
 
@@ -58,57 +55,61 @@ class FlightCaller(Protocol):
 
 
 class Withdrawable(Protocol):
-    """A question that the server may take back."""
+    """A request of the server that the server may cancel."""
 
     def cancel(self) -> object: ...
 
 
 @runtime_checkable
 class ParkingCaller(FlightCaller, Protocol):
-    """A passenger that takes questions without anyone waiting for the answer."""
+    """A caller that can park: it takes a request of the server without a task that waits."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether it has a question that is not answered yet."""
-        ...
+        """Whether a request of the server waits for its answer."""
 
     def park(
         self, method: str, params: Raw, answer: Callable[[Outcome], None]
     ) -> Withdrawable | None:
-        """Take a question; None when it is answered already."""
-        ...
+        """Take a request of the server; None when it is answered at once."""
+
+
+class FlightSender(Protocol):
+    """The link that has sent a flight."""
+
+    def cancel(self, flight: Flight, reason: str) -> None: ...
 
 
 class Flight(msgspec.Struct, eq=False):
-    """One attempt. Its wire id is unique in the process: no two links can mix up their flights."""
+    """One attempt. Its wire id is unique in the process, so links cannot mix up flights."""
 
     method: str
     future: asyncio.Future[Outcome]
     wire_id: bytes
-    passenger: FlightCaller | None = None
+    caller: FlightCaller | None = None
     params: bytes = b""
     headers: bytes = b""
-    """What a stateless server over HTTP wants repeated, ready-made."""
+    """Header lines for a stateless server over HTTP."""
     state: FlightState = FlightState.QUEUED
-    link: Link | None = None
+    link: FlightSender | None = None
     carrier: object = None
-    """What the link sent it with, for the link's own use."""
+    """The HTTP exchange that carries it, for the link's own use."""
 
     @property
     def delivery(self) -> Delivery:
-        """What can be said about it if it failed now."""
+        """Whether the server may have run it, if it failed now."""
         return Delivery.NOT_SENT if self.state is QUEUED else Delivery.UNKNOWN
 
     def end(self, outcome: Outcome) -> None:
-        """Land; only the first ending counts."""
+        """Set the outcome; only the first one counts."""
         self.state = DONE
-        # Both hold us: a cycle would keep a large call, or its answer, until the next collection.
-        self.passenger = self.carrier = None
+        # Both refer to us: a reference cycle would keep a large call until the next collection.
+        self.caller = self.carrier = None
         if not self.future.done():
             self.future.set_result(outcome)
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
-        """End it from our side, and tell the server."""
+        """End it ourselves, and tell the server."""
         if self.link is not None and self.state is not DONE:
             self.link.cancel(self, reason)
         self.end(outcome)
@@ -116,9 +117,9 @@ class Flight(msgspec.Struct, eq=False):
 
 def new_flight(
     method: str,
-    passenger: FlightCaller | None = None,
+    caller: FlightCaller | None = None,
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Flight:
-    """A flight that has yet to be sent. To ask for the loop is a system call: pass it if known."""
+    """Make a flight. Looking up the loop costs a system call: pass it if known."""
     loop = loop or asyncio.get_running_loop()
-    return Flight(method, loop.create_future(), b"%d" % next(_wire_ids), passenger)
+    return Flight(method, loop.create_future(), b"%d" % next(_wire_ids), caller)

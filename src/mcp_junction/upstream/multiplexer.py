@@ -77,15 +77,15 @@ class Multiplexer:
     @property
     def calls(self) -> int:
         """How many flights are calls; the others are requests of our own."""
-        return sum(flight.passenger is not None for flight in self.flights.values())
+        return sum(flight.caller is not None for flight in self.flights.values())
 
     # -- outgoing
 
     def encode_request(self, flight: Flight) -> bytes:
         """Expect an answer to a flight from now on, and return its request as a frame."""
-        passenger = flight.passenger
-        if passenger is not None and passenger.principal is not self.users.only:
-            self.users.note(passenger.principal)
+        caller = flight.caller
+        if caller is not None and caller.principal is not self.users.only:
+            self.users.note(caller.principal)
         self.flights[flight.wire_id] = flight
         frame = encode.request(flight.wire_id, flight.method, flight.params)
         flight.params = b""  # a large call is not to be held twice while it runs
@@ -234,9 +234,9 @@ class Multiplexer:
             self._listener.on_notification(frame)
 
     def _pass_log(self, frame: Frame, on: Flight | None) -> None:
-        passenger, _ = self._find_caller(on)
-        if passenger is not None:
-            passenger.log(frame.params)
+        caller, _ = self._find_caller(on)
+        if caller is not None:
+            caller.log(frame.params)
         elif self.users.only is None:
             self._listener.on_unattributed(frame.method)
         else:
@@ -246,8 +246,8 @@ class Multiplexer:
         params = frames.members(frame.params)
         token = params.get("progressToken")
         flight = self.flights.get(frames.octets(token)) if token else None
-        if flight is not None and flight.passenger is not None:
-            flight.passenger.progress(params)
+        if flight is not None and flight.caller is not None:
+            flight.caller.progress(params)
 
     def _handle_request(self, frame: Frame, on: Flight | None) -> None:
         frame_id = bytes(frame.id)
@@ -266,28 +266,28 @@ class Multiplexer:
             self._ask(frame_id, frame, *self._find_caller(on))
 
     def _ask(
-        self, frame_id: bytes, frame: Frame, passenger: FlightCaller | None, is_certain: bool
+        self, frame_id: bytes, frame: Frame, caller: FlightCaller | None, is_certain: bool
     ) -> None:
         """Pass a server's request on to the caller it is for."""
-        if isinstance(passenger, ParkingCaller):
+        if isinstance(caller, ParkingCaller):
 
             def answer(outcome: Outcome) -> None:
                 self._pending.pop(frame_id, None)
                 self._write(outcome.frame(frame_id))
 
-            parked = passenger.park(frame.method, frame.params, answer)
+            parked = caller.park(frame.method, frame.params, answer)
             if parked is not None:
                 self._pending[frame_id] = parked
             return
-        relayed = self._questions.spawn(self._relay(frame_id, frame, passenger, is_certain))
+        relayed = self._questions.spawn(self._relay(frame_id, frame, caller, is_certain))
         self._pending[frame_id] = relayed
         relayed.add_done_callback(lambda _: self._pending.pop(frame_id, None))
 
     async def _relay(
-        self, frame_id: bytes, frame: Frame, passenger: FlightCaller | None, is_certain: bool
+        self, frame_id: bytes, frame: Frame, caller: FlightCaller | None, is_certain: bool
     ) -> None:
-        if passenger is not None:
-            answer = await passenger.ask(frame.method, frame.params)
+        if caller is not None:
+            answer = await caller.ask(frame.method, frame.params)
         elif is_certain:
             answer = await self._listener.on_request(frame)
         else:
@@ -317,23 +317,23 @@ class Multiplexer:
         call with an unanswered question waits, so a further question belongs to another call; if
         there is no other, it is that call's: a call may ask several things at once.
         """
-        if on is not None and on.passenger is not None:
-            return on.passenger, True
+        if on is not None and on.caller is not None:
+            return on.caller, True
         if self.users.only is None:
             return None, False
         found: FlightCaller | None = None
         waiting: list[FlightCaller] = []
         for flight in self.flights.values():
-            passenger = flight.passenger
-            if passenger is None:
+            caller = flight.caller
+            if caller is None:
                 continue
             # By getattr, since an isinstance check of a protocol is slow; a flood comes here a lot.
-            if getattr(passenger, "is_asked", False):
-                waiting.append(passenger)
-            elif found is not None and found.session is not passenger.session:
+            if getattr(caller, "is_asked", False):
+                waiting.append(caller)
+            elif found is not None and found.session is not caller.session:
                 return None, False
             else:
-                found = passenger
+                found = caller
         if found is None and waiting:
             return (waiting[0], True) if len(waiting) == 1 else (None, False)
         return found, True

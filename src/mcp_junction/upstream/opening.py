@@ -10,9 +10,8 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.read_budget import ReadBudget
 from mcp_junction.upstream.server import Upstream
-from mcp_junction.upstream.stdio import StdioLink
+from mcp_junction.upstream.stdio import ReadBudget, StdioLink
 from mcp_junction.upstream.warden import Warden
 
 

@@ -22,7 +22,7 @@ from mcp_junction.protocol.versions import (
 
 
 class Delivery(StrEnum):
-    """What is known about a call that failed."""
+    """Whether a call that failed may have run."""
 
     NOT_SENT = "not_sent"  # no byte of it was handed to the transport
     UNKNOWN = "unknown"  # it was sent and no answer came: it may have run
@@ -42,11 +42,11 @@ ERROR: Final = OutcomeKind.ERROR
 CANCELLED: Final = OutcomeKind.CANCELLED
 
 
-class _Words(msgspec.Struct):
+class _ErrorMessage(msgspec.Struct):
     message: str
 
 
-class _Code(msgspec.Struct):
+class _ErrorCode(msgspec.Struct):
     code: int = 0
 
 
@@ -74,9 +74,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message(self) -> str:
-        """The words of an error."""
+        """The message of an error."""
         try:
-            return msgspec.json.decode(self.payload, type=_Words).message
+            return msgspec.json.decode(self.payload, type=_ErrorMessage).message
         except msgspec.DecodeError:
             return bytes(self.payload).decode("utf-8", "replace")
 
@@ -84,28 +84,29 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     def code(self) -> int:
         """The code of an error; 0 when it has none."""
         try:
-            return msgspec.json.decode(self.payload, type=_Code).code
+            return msgspec.json.decode(self.payload, type=_ErrorCode).code
         except msgspec.DecodeError:
             return 0
 
     def frame(self, frame_id: bytes) -> bytes:
-        """The answer to a request, as a frame."""
+        """Encode the answer to a request as a frame."""
         if self.kind is RESULT or self.kind is SUSPENDED:
             return encode.result(frame_id, self.payload)
         return encode.error(frame_id, self.payload)
 
 
 def result(payload: Raw | bytes) -> Outcome:
+    """Make the outcome for a result."""
     return Outcome(RESULT, payload)
 
 
 def refused(payload: Raw | bytes) -> Outcome:
-    """The server's own error, passed on as it is."""
+    """Make the outcome for a server's own error."""
     return Outcome(OutcomeKind.ERROR, payload)
 
 
 def failed(code: int, message: str, delivery: Delivery | None = None, **data: Any) -> Outcome:
-    """An error of ours."""
+    """Make the outcome for an error of our own."""
     if delivery is not None:
         data["delivery"] = delivery.value
     return Outcome(OutcomeKind.ERROR, encode.error_object(code, message, data or None), delivery)
@@ -121,13 +122,13 @@ def unavailable(server: str, why: str) -> Outcome:
 
 
 def overloaded(server: str, calls: int) -> Outcome:
-    """It has as much to do as it may have."""
+    """Make the outcome for a server that has as many calls as it may have."""
     message = f"server {server!r} has {calls} calls under way, as many as it may have; try later"
     return failed(RATE_LIMITED, message, Delivery.NOT_SENT, server=server)
 
 
 def over_quota(calls: int) -> Outcome:
-    """The caller itself has as many calls in flight as one principal may have."""
+    """Make the outcome for a caller that has as many calls as one principal may have."""
     message = (
         f"you have {calls} calls in flight, as many as one principal may have"
         " (max_calls_per_principal); try again when one of them has ended"

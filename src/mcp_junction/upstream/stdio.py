@@ -2,6 +2,7 @@
 
 It starts the process (through the warden), reads and writes its pipes, keeps the tail of its stderr
 and ends it. When to start, what an exit means and whether to try again is decided by the Upstream.
+ReadBudget limits how long servers' output may be processed in one turn of the event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
@@ -29,8 +30,59 @@ from mcp_junction.upstream.failure_causes import find_cause
 from mcp_junction.upstream.flight import WRITTEN, Flight
 from mcp_junction.upstream.link import LinkEnd, LinkListener
 from mcp_junction.upstream.multiplexer import MultiplexedLink
-from mcp_junction.upstream.read_budget import TURN_LIMIT, ReadBudget
 from mcp_junction.upstream.warden import Ward, Warden
+
+TURN_LIMIT: Final = 0.002
+"""Seconds of one turn of the event loop that servers' output may take."""
+
+Portion = Callable[[float], bool]
+"""Processes some of what waits, until a moment by the clock; returns whether there is more."""
+
+
+class ReadBudget:
+    """Shares the time of the event loop's turns among the servers whose output waits."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._waiting: deque[Portion] = deque()
+        self._spent = 0.0
+        self._is_scheduled = False
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing more is to be processed in this turn."""
+        return self._spent >= TURN_LIMIT
+
+    def spend(self, seconds: float) -> None:
+        """Count the time that output processed on arrival has taken."""
+        self._spent += seconds
+        self._schedule()
+
+    def wait(self, portion: Portion) -> None:
+        """Have ``portion`` called in later turns, until it returns that there is no more."""
+        self._waiting.append(portion)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        """Process waiting portions at the beginning of a turn, each at most once."""
+        self._is_scheduled = False
+        began = now = self._now()
+        for _ in range(len(self._waiting)):
+            portion = self._waiting.popleft()
+            if portion(began + TURN_LIMIT):
+                self._waiting.append(portion)
+            now = self._now()
+            if now - began >= TURN_LIMIT:
+                break
+        self._spent = now - began
+        if self._waiting or self.is_spent:
+            self._schedule()
+
 
 if sys.platform == "linux":
     import fcntl
@@ -179,7 +231,7 @@ class StdioLink(MultiplexedLink):
             flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
         elif stdin.unsent > self._limits.bytes:
             flight.end(outcomes.unavailable(self.server, "it does not read its input"))
-        elif len(multiplexer.flights) >= self._limits.calls and flight.passenger is not None:
+        elif len(multiplexer.flights) >= self._limits.calls and flight.caller is not None:
             flight.end(outcomes.overloaded(self.server, len(multiplexer)))
         else:
             flight.link = self

@@ -83,7 +83,7 @@ class PostedCall(EventExchange):
     @property
     def is_parked(self) -> bool:
         # By getattr, since an isinstance check of a protocol is slow; there may be thousands.
-        return getattr(self.flight.passenger, "is_asked", False)
+        return getattr(self.flight.caller, "is_asked", False)
 
     def on_written(self) -> None:
         if self.flight.state is QUEUED:
@@ -91,7 +91,7 @@ class PostedCall(EventExchange):
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
-        if self.flight.passenger is None:
+        if self.flight.caller is None:
             self._link.refuses_credentials = status in UNAUTHENTICATED
         self._body, self._size = [], 0
         if status == 200:  # accepted: the request is not needed again, however long it runs

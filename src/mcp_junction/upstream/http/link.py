@@ -84,7 +84,7 @@ class HttpLink(HttpSession):
             why = "too many requests wait" if self.pool.is_full else "the link is closed"
             flight.end(outcomes.unavailable(self.server, why))
             return
-        if len(self.multiplexer) >= self._limits.calls and flight.passenger is not None:
+        if len(self.multiplexer) >= self._limits.calls and flight.caller is not None:
             flight.end(outcomes.overloaded(self.server, len(self.multiplexer)))
             return
         flight.link = self

@@ -105,7 +105,7 @@ class SseLink(MultiplexedLink):
             why = "too many requests wait" if self._post_pool.is_full else "its stream is closed"
             flight.end(outcomes.unavailable(self.server, why))
             return
-        if len(self.multiplexer) >= self._limits.calls and flight.passenger is not None:
+        if len(self.multiplexer) >= self._limits.calls and flight.caller is not None:
             flight.end(outcomes.overloaded(self.server, len(self.multiplexer)))
             return
         flight.link = self
@@ -195,7 +195,7 @@ class _Post(HttpExchange):
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._set_answered()
-        if self._flight is not None and self._flight.passenger is None:
+        if self._flight is not None and self._flight.caller is None:
             self._link.refuses_credentials = status in UNAUTHENTICATED
         if status == 404:
             self._link.mark_lost("it no longer knows us: it refused a message with HTTP 404")
