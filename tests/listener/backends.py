@@ -142,7 +142,7 @@ class Client:
         try:
             frame = requests.decode(line)
         except FrameError as error:
-            self.session.send(self.dispatcher.refused(error))
+            self.session.send(self.dispatcher.refuse(error))
             return
         self.dispatcher.receive(self.session, frame)
 

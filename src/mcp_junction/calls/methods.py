@@ -50,8 +50,10 @@ ASKING: Final = frozenset(("tools/call", "prompts/get", "resources/read"))
 OF_TASKS: Final = frozenset(method for method, (kind, _) in _KEYS.items() if kind is TASKS)
 SUBSCRIBING: Final = frozenset(("resources/subscribe", "resources/unsubscribe"))
 ALL_METHODS: Final = (*_KEYS, COMPLETE)
-ROUTED: Final = (*(method for method in _KEYS if method not in OF_TASKS), COMPLETE)
-"""What clients of the handshake era may ask for; tasks are the other's."""
+HANDSHAKE_CALLS: Final = frozenset(ALL_METHODS) - OF_TASKS
+"""What handshake clients may call; tasks are the other era's."""
+STATELESS_CALLS: Final = frozenset(ALL_METHODS) - SUBSCRIBING
+"""What stateless clients may call; they subscribe by ``subscriptions/listen``."""
 
 
 def address(method: str, params: dict[str, Raw]) -> Address:

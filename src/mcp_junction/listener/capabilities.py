@@ -77,10 +77,10 @@ class ServerSummary:
 
 def join_instructions(servers: Sequence[tuple[str, Upstream]], tokens: int) -> str:
     """Join the instructions of servers: those of one as they are, of several under their names."""
-    said = [(key, server_instructions(server)) for key, server in servers]
-    if len(said) == 1:
-        return said[0][1]
-    found = tuple((key, text) for key, text in said if text)
+    texts = [(key, server_instructions(server)) for key, server in servers]
+    if len(texts) == 1:
+        return texts[0][1]
+    found = tuple((key, text) for key, text in texts if text)
     if not found:
         return ""
     from mcp_junction.catalog.instructions import join

@@ -1,8 +1,8 @@
 """Dispatcher: what each method of a handshake-era client leads to.
 
 Lists and greetings are answered inline; a routed request becomes a Call and a coroutine that ends
-with its answer. It is given frames, a session and the wire the answer will go on; which kind of
-wire that is it does not know.
+with its answer. It is given frames, a session and the channel that the answer will go on; which
+kind of wire that is it does not know.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Channel
-from mcp_junction.calls.methods import ROUTED, address
+from mcp_junction.calls.methods import HANDSHAKE_CALLS, address
 from mcp_junction.catalog.kinds import BY_LIST, OfferKind
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.answers import OwnAnswers
@@ -64,45 +64,51 @@ class Dispatcher:
         }
 
     def receive(self, session: Session, frame: Frame) -> None:
-        """Take one frame of a client with a single wire, and answer on it."""
+        """Handle one frame of a client with a single channel, and answer on it."""
         answer = self.answer(session, frame, session)
         if isinstance(answer, bytes):
             session.send(answer)
         elif answer is not None:
-            self._tasks.run_pooled(self._later(session, answer))
+            self._tasks.run_pooled(self._send_later(session, answer))
 
-    async def _later(self, session: Session, coming: Coroutine[Any, Any, bytes | None]) -> None:
+    async def _send_later(
+        self, session: Session, coming: Coroutine[Any, Any, bytes | None]
+    ) -> None:
         answer = await coming
         if answer is not None:
             session.send(answer)
 
     def receive_batch(self, session: Session, parts: list[BatchPart]) -> None:
-        """Take a batch of a client with a single wire, and answer with another."""
-        self._tasks.spawn(self._batch_later(session, self.begin_batch(session, parts, session)))
+        """Handle a batch of a client with a single channel, and answer with another."""
+        self._tasks.spawn(
+            self._send_batch_later(session, self.begin_batch(session, parts, session))
+        )
 
-    async def _batch_later(self, session: Session, begun: list[Begun]) -> None:
+    async def _send_batch_later(self, session: Session, begun: list[Begun]) -> None:
         from mcp_junction.protocol.requests import join_answers
 
-        answers = await self.batch_ended(begun)
+        answers = await self.collect_batch(begun)
         if answers:
             session.send(join_answers(answers))
 
-    def begin_batch(self, session: Session, parts: list[BatchPart], wire: Channel) -> list[Begun]:
+    def begin_batch(
+        self, session: Session, parts: list[BatchPart], channel: Channel
+    ) -> list[Begun]:
         """Begin every message of a batch, in order; calls go on side by side."""
-        return [self._begin(session, part, wire) for part in parts]
+        return [self._begin(session, part, channel) for part in parts]
 
-    def _begin(self, session: Session, part: BatchPart, wire: Channel) -> Begun:
+    def _begin(self, session: Session, part: BatchPart, channel: Channel) -> Begun:
         if isinstance(part, FrameError):
-            return self.refused(part)
-        answer = self.answer(session, part, wire)
+            return self.refuse(part)
+        answer = self.answer(session, part, channel)
         return self._tasks.spawn(answer) if isinstance(answer, Coroutine) else answer
 
-    async def batch_ended(self, begun: list[Begun]) -> list[bytes]:
+    async def collect_batch(self, begun: list[Begun]) -> list[bytes]:
         """The answers to a batch, in the order of its requests, when all of them are there."""
         ended = [await each if isinstance(each, asyncio.Task) else each for each in begun]
         return [answer for answer in ended if answer is not None]
 
-    def answer(self, session: Session, frame: Frame, wire: Channel) -> Answer:
+    def answer(self, session: Session, frame: Frame, channel: Channel) -> Answer:
         """The answer to a frame, or the coroutine of it; None where there is none to give.
 
         Whatever is wrong with the frame is answered, never raised.
@@ -111,24 +117,24 @@ class Dispatcher:
             session.answered(frame)
             return None
         if not frame.id:
-            self._notified(session, frame)
+            self._handle_notification(session, frame)
             return None
         frame_id = frames.octets(frame.id)
         try:
-            if frame.method in ROUTED and session.is_open:
-                return self._routed(session, frame_id, frame, wire)
-            return self._own(session, frame_id, frame)
+            if frame.method in HANDSHAKE_CALLS and session.is_open:
+                return self._begin_call(session, frame_id, frame, channel)
+            return self._answer_own(session, frame_id, frame)
         except FrameError as error:
             return _refusal(frame_id, INVALID_PARAMS, f"{frame.method}: {error}")
 
-    def refused(self, error: FrameError) -> bytes:
+    def refuse(self, error: FrameError) -> bytes:
         """The answer to bytes that were no frame."""
         return _refusal(error.frame_id or _UNANSWERABLE, error.code, error.message)
 
-    def _own(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
-        """What we answer ourselves."""
+    def _answer_own(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
+        """Answer a request that goes to no server."""
         handler = self._requests.get(frame.method)
-        if handler is None and frame.method not in ROUTED:
+        if handler is None and frame.method not in HANDSHAKE_CALLS:
             # Also before the opening: clients of a later era find out by it how we open.
             return _refusal(frame_id, METHOD_NOT_FOUND, f"no method {frame.method[:100]!r}")
         if handler is None or not (session.is_open or frame.method in ("initialize", "ping")):
@@ -223,17 +229,19 @@ class Dispatcher:
 
     # -- calls
 
-    def _routed(self, session: Session, frame_id: bytes, frame: Frame, wire: Channel) -> Answer:
+    def _begin_call(
+        self, session: Session, frame_id: bytes, frame: Frame, channel: Channel
+    ) -> Answer:
         params = frame.members()
         target = address(frame.method, params)
         if frame_id in session.calls:
             raise FrameError(INVALID_REQUEST, "a request with this id is still running")
         token = progress_token(params)
-        call = Call(session, self._backend.snapshot, frame.method, target, params, wire, token)
+        call = Call(session, self._backend.snapshot, frame.method, target, params, channel, token)
         session.calls[frame_id] = call
-        return self._run(session, frame_id, call)
+        return self._run_call(session, frame_id, call)
 
-    async def _run(self, session: Session, frame_id: bytes, call: Call) -> bytes | None:
+    async def _run_call(self, session: Session, frame_id: bytes, call: Call) -> bytes | None:
         try:
             if not self._backend.is_settled:
                 await self._backend.wait_for_offer(call)
@@ -260,7 +268,7 @@ class Dispatcher:
 
     # -- notifications
 
-    def _notified(self, session: Session, frame: Frame) -> None:
+    def _handle_notification(self, session: Session, frame: Frame) -> None:
         handler = self._notifications.get(frame.method)
         if handler is not None and session.is_open:
             try:

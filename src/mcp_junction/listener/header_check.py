@@ -20,8 +20,8 @@ _ROUTING: Final = frozenset((b"mcp-protocol-version", b"mcp-method", b"mcp-name"
 _PARAM: Final = b"mcp-param-"
 
 
-def said_twice(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """A header that must be there once and is there more often."""
+def repeated_header(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """The first header that must be there once and is there more often."""
     seen: set[bytes] = set()
     for name, _ in given:
         if name in _ROUTING or name.startswith(_PARAM):
@@ -33,16 +33,16 @@ def said_twice(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
 
 def is_plain(headers: Headers, version: bytes, method: bytes, name: bytes) -> bool:
     """Whether headers say these, written as nearly all write them."""
-    said = headers.get
+    get = headers.get
     return (
-        said(b"mcp-name") == name
-        and said(b"mcp-method") == method
-        and said(b"mcp-protocol-version") == version
+        get(b"mcp-name") == name
+        and get(b"mcp-method") == method
+        and get(b"mcp-protocol-version") == version
     )
 
 
 def check(headers: Headers, version: bytes, method: str) -> None:
-    """Raise FrameError when headers say something else of a request, as every one has it said."""
+    """Raise FrameError when the headers that every request has say something else than it."""
     if headers.get(b"mcp-protocol-version") != version:
         raise _mismatch("the MCP-Protocol-Version header is not the version in params._meta")
     if headers.get(b"mcp-method") != method.encode():
@@ -54,7 +54,7 @@ def check_name(headers: Headers, method: str, name: str) -> None:
     value = headers.get(b"mcp-name")
     key = _NAMED.get(method)
     if key is None and value is not None and method.startswith(_TASKS):
-        key = "taskId"  # an extension's: what is said must be right, but need not be said
+        key = "taskId"  # an extension's: the header must be right, but need not be there
     if key is not None and (value is None or decode_value(value) != name):
         raise _mismatch(f"the Mcp-Name header is not params.{key}")
 

@@ -1,4 +1,4 @@
-"""PipeClient: a stateless client on a single wire, such as our own stdin and stdout.
+"""PipeClient: a stateless client on a single channel, such as our own stdin and stdout.
 
 Each request stands for itself here too; only the ids are shared, by which the client takes one
 back: what runs has them as keys, in a dispatcher that no other client has. What a method means is
@@ -26,34 +26,34 @@ _MAX_STATE: Final = 8192
 
 
 class PipeClient:
-    """A stateless client on a single wire, which is the way back for all of its requests."""
+    """A stateless client on a single channel, which all of its requests are answered on."""
 
     def __init__(
         self,
         dispatcher: StatelessDispatcher,
         principal: Principal,
         endpoint: Endpoint,
-        wire: Channel,
+        channel: Channel,
         tasks: TaskScope,
     ) -> None:
         self._dispatcher = dispatcher
         self._principal = principal
         self._endpoint = endpoint
         self._tasks = tasks
-        self.send, self.offer, self.end = wire.send, wire.offer, wire.send
+        self.send, self.offer, self.end = channel.send, channel.offer, channel.send
         self._running = dispatcher.running
         self._answer = dispatcher.answer
         self._asked: dict[bytes, bytes] = {}
         """The latest requests that were answered with a question, and what they come back with."""
 
     def receive(self, frame: Frame) -> None:
-        """Take one frame, and answer on the wire."""
+        """Handle one frame, and answer on the channel."""
         if type(frame) is ClientRequest:  # nearly all are
             frame_id: bytes = frame.id
         elif frame.id and frame.method:
             frame_id = frames.octets(frame.id)
         else:
-            self._unanswered(frame)
+            self._handle_notification(frame)
             return
         if frame_id in self._running:
             words = "a request with this id is still running"
@@ -80,8 +80,8 @@ class PipeClient:
             del self._asked[next(iter(self._asked))]
         self._asked[frame_id] = state
 
-    def _unanswered(self, frame: Frame) -> None:
-        """Take what is no request; answers answer nothing, for this era asks no questions so."""
+    def _handle_notification(self, frame: Frame) -> None:
+        """Handle a cancellation; anything else that needs no answer is ignored."""
         if frame.id or frame.method != "notifications/cancelled":
             return
         try:

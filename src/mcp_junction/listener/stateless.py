@@ -17,13 +17,13 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Channel
-from mcp_junction.calls.methods import ASKING, COMPLETE, OF_TASKS, READ
+from mcp_junction.calls.methods import READ, STATELESS_CALLS
 from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import BY_LIST, OfferKind
 from mcp_junction.errors import FrameError, StateError
-from mcp_junction.listener import header_check as agreement
+from mcp_junction.listener import header_check
 from mcp_junction.listener.answers import OwnAnswers
 from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.client_cache import ClientCache
@@ -46,7 +46,6 @@ from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Delivery, Outcome
 
-_ROUTED: Final = ASKING | OF_TASKS | {COMPLETE}
 _MAX_WATCHED: Final = 1000
 _join: Final = b"".join  # ``frames.octets``, for the channel of every call
 
@@ -56,7 +55,7 @@ Rest = Coroutine[Any, Any, None] | None
 
 
 class ReplyChannel(Channel, Protocol):
-    """The channel back to a stateless client, which ends with the answer."""
+    """Where one request is answered: messages before the answer, then the answer."""
 
     def end(self, frame: bytes) -> Rest:
         """The answer is a result, as nearly all are."""
@@ -132,10 +131,10 @@ class StatelessDispatcher:
             else:
                 sender = self.client_cache.read(principal, endpoint, meta)
             client, method = sender.client, frame.method
-            if client is None or method not in _ROUTED:
+            if client is None or method not in STATELESS_CALLS:
                 if headers is not None:
-                    agreement.check(headers, sender.version, method)
-                return self._own(client, frame_id, method, params, key, channel)
+                    header_check.check(headers, sender.version, method)
+                return self._answer_own(client, frame_id, method, params, key, channel)
             snapshot = self._backend.snapshot
             name = params.get("name")
             route_cache = snapshot.route_cache
@@ -164,10 +163,10 @@ class StatelessDispatcher:
         if self._backend.is_settled:
             handle = snapshot.handlers[method]
         else:
-            handle = partial(self._when_offered, headers, sender.version)
+            handle = partial(self._handle_when_offered, headers, sender.version)
         return self._run(key, frame_id, call, channel, handle)
 
-    def _own(
+    def _answer_own(
         self,
         client: StatelessClient | None,
         frame_id: bytes,
@@ -181,7 +180,7 @@ class StatelessDispatcher:
         elif method in BY_LIST:
             reply = self._list(client, frame_id, BY_LIST[method], params)
         elif method == "server/discover":
-            reply = self._when_settled(self._discovered, client, frame_id)
+            reply = self._when_settled(self._discover, client, frame_id)
         elif method == "subscriptions/listen":
             reply = self._listen(client, frame_id, params, key, channel)
         else:
@@ -192,7 +191,7 @@ class StatelessDispatcher:
 
     # -- what we answer ourselves
 
-    def _discovered(self, client: StatelessClient, frame_id: bytes) -> Reply:
+    def _discover(self, client: StatelessClient, frame_id: bytes) -> Reply:
         found: dict[str, Any] = {
             "supportedVersions": STATELESS_VERSIONS,
             "capabilities": self._backend.summary.capabilities(client.scope),
@@ -214,9 +213,9 @@ class StatelessDispatcher:
     def _when_settled(
         self, then: Callable[..., Reply], *given: Any
     ) -> Reply | Coroutine[Any, Any, Reply]:
-        return then(*given) if self._backend.is_settled else self._once_settled(then, *given)
+        return then(*given) if self._backend.is_settled else self._wait_and_answer(then, *given)
 
-    async def _once_settled(self, then: Callable[..., Reply], *given: Any) -> Reply:
+    async def _wait_and_answer(self, then: Callable[..., Reply], *given: Any) -> Reply:
         await self._backend.wait_until_settled()
         return then(*given)
 
@@ -265,7 +264,9 @@ class StatelessDispatcher:
         if rest is not None:
             await rest
 
-    async def _when_offered(self, headers: Headers | None, version: bytes, call: Call) -> Outcome:
+    async def _handle_when_offered(
+        self, headers: Headers | None, version: bytes, call: Call
+    ) -> Outcome:
         """Handle a call that was accepted before its server was up: it is found again."""
         await self._backend.wait_for_offer(call)
         call.snapshot, call.route = self._backend.snapshot, None
@@ -299,9 +300,9 @@ class StatelessDispatcher:
             return refusal(frame_id, INVALID_PARAMS, f"at most {_MAX_WATCHED} resources at once")
         listen = self.running[key] = Listen(client, frame_id, wanted, channel)
         ended = self.listens[listen] = asyncio.get_running_loop().create_future()
-        return self._listened(key, listen, wanted, ended)
+        return self._run_listen(key, listen, wanted, ended)
 
-    async def _listened(
+    async def _run_listen(
         self, key: Hashable, listen: Listen, wanted: Wanted, ended: asyncio.Future[None]
     ) -> Reply:
         try:
@@ -322,7 +323,7 @@ class StatelessDispatcher:
     def cancel(self, running: Call | Listen, reason: str) -> None:
         """The client wants it no more."""
         if isinstance(running, Listen):
-            self._unlisten(running)
+            self._end_listen(running)
         else:
             running.cancel(reason)
 
@@ -333,7 +334,7 @@ class StatelessDispatcher:
         except StateError:
             pass  # a server's own, and none of ours
 
-    def _unlisten(self, listen: Listen) -> None:
+    def _end_listen(self, listen: Listen) -> None:
         """Nobody hears any more, or we are to say no more."""
         ended = self.listens.get(listen)
         if ended is not None and not ended.done():
@@ -344,28 +345,28 @@ class StatelessDispatcher:
     def drain(self) -> None:
         """End every listen as the protocol has it; calls finish."""
         for listen in list(self.listens):
-            self._unlisten(listen)
+            self._end_listen(listen)
 
     def end(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:
         """End what runs for whoever is no longer let in."""
         for running in list(self.running.values()):
             if isinstance(running, Listen):
                 if not is_allowed(running.principal):
-                    self._unlisten(running)
+                    self._end_listen(running)
             elif not is_allowed(running.caller.principal):
                 running.drop(reason)
 
 
 def _compare(headers: Headers, version: bytes, cached: CachedRoute, params: dict[str, Raw]) -> None:
     """Raise FrameError when headers say something else than a routed request."""
-    if cached.plain_headers is not None and agreement.is_plain(
+    if cached.plain_headers is not None and header_check.is_plain(
         headers, version, *cached.plain_headers
     ):
         return
-    agreement.check(headers, version, cached.method)
-    agreement.check_name(headers, cached.method, cached.address.name)
+    header_check.check(headers, version, cached.method)
+    header_check.check_name(headers, cached.method, cached.address.name)
     if cached.headers:
-        agreement.check_arguments(headers, cached.headers, params)
+        header_check.check_arguments(headers, cached.headers, params)
 
 
 async def _later(

@@ -147,7 +147,7 @@ class StdioListener:
             if isinstance(line, bytes) and frames.is_batch(line):
                 self._batch(self.session, line, error)
             else:
-                self.send(self._dispatcher.refused(error))
+                self.send(self._dispatcher.refuse(error))
             return
         client = self._client if self._is_decided else self._client_of(frame)
         if client is not None:
@@ -186,7 +186,7 @@ class StdioListener:
 
             parts = split_batch(line)
         except FrameError as refused:
-            self.send(self._dispatcher.refused(refused))
+            self.send(self._dispatcher.refuse(refused))
         else:
             self._dispatcher.receive_batch(session, parts)
 

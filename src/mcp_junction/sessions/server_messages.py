@@ -83,8 +83,8 @@ class ServerMessages:
             if not is_told_by(upstream, subscriber):
                 continue
             if is_shared or name != uri:
-                told = {} if is_shared else params
-                subscriber.notify(frame.method, encode.dumps(told | {"uri": _quoted(name)}))
+                known = {} if is_shared else params
+                subscriber.notify(frame.method, encode.dumps(known | {"uri": _quoted(name)}))
             else:
                 subscriber.notify(frame.method, frame.params)
 

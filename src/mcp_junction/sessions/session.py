@@ -124,8 +124,8 @@ class Session:
         if made is None or made[0] is not self.client_info or made[1] != self.log_level:
             hello = self.hello()
             level = None if self.log_level is None else LOG_LEVELS[self.log_level]
-            said = envelope.sender_meta(hello.client, hello.capabilities, level)
-            self._envelope = made = self.client_info, self.log_level, Raw(encode.dumps(said))
+            meta = envelope.sender_meta(hello.client, hello.capabilities, level)
+            self._envelope = made = self.client_info, self.log_level, Raw(encode.dumps(meta))
         return made[2]
 
     # -- to the client

@@ -89,8 +89,8 @@ class StatelessClient:
 
     @property
     def envelope(self) -> Raw:
-        said = envelope.sender_meta(self._hello.client, self._hello.capabilities)
-        return Raw(msgspec.json.encode(said))
+        meta = envelope.sender_meta(self._hello.client, self._hello.capabilities)
+        return Raw(msgspec.json.encode(meta))
 
     async def ask(self, method: str, params: Raw, channel: Channel | None = None) -> Outcome:
         return outcomes.failed(INVALID_REQUEST, "a stateless client is asked by its own requests")
@@ -125,25 +125,25 @@ class Wanted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Listen(StatelessClient):
-    """A visitor that stays."""
+    """A stateless client with one open stream of what it wants to hear."""
 
-    __slots__ = ("_early", "_meta", "_wire", "announcements", "id")
+    __slots__ = ("_channel", "_early", "_meta", "announcements", "id")
 
     def __init__(
-        self, visitor: StatelessClient, frame_id: bytes, wanted: Wanted, wire: Channel
+        self, client: StatelessClient, frame_id: bytes, wanted: Wanted, channel: Channel
     ) -> None:
         super().__init__(
-            visitor.principal,
-            visitor.endpoint,
-            visitor.spelling,
+            client.principal,
+            client.endpoint,
+            client.spelling,
             {},
-            visitor.client_info,
-            visitor.usage,
-            visitor.scopes,
+            client.client_info,
+            client.usage,
+            client.scopes,
         )
         self.id = frame_id
         self.announcements = wanted.announcements()
-        self._wire = wire
+        self._channel = channel
         self._early: list[bytes] | None = []
         self._meta = {SUBSCRIPTION_KEY: Raw(frame_id)}
 
@@ -153,17 +153,17 @@ class Listen(StatelessClient):
         frame = encode.notification(
             "notifications/subscriptions/acknowledged", encode.dumps(params)
         )
-        self._wire.send(frame)
+        self._channel.send(frame)
         early, self._early = self._early or (), None
         for frame in early:
-            self._wire.send(frame)
+            self._channel.send(frame)
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
         members = frames.members(params)
         envelope.add_envelope(members, self._meta)
         frame = encode.notification(method, encode.dumps(members))
         if self._early is None:
-            self._wire.offer(frame)  # who does not read can do without
+            self._channel.offer(frame)  # who does not read can do without
         elif len(self._early) < _MAX_EARLY:
             self._early.append(frame)
 

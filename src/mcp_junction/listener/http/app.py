@@ -66,7 +66,7 @@ class HttpRefusal(NamedTuple):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A POST: who asks at which door, with what, and the way back."""
+    """A POST: who sent it to which endpoint, its headers, and where the response goes."""
 
     principal: Principal
     endpoint: Endpoint
@@ -81,7 +81,7 @@ class HttpListener:
 
     def __init__(
         self,
-        doors: HttpHost,
+        host: HttpHost,
         dispatcher: Dispatcher,
         registry: SessionRegistry,
         stateless: StatelessFront,
@@ -91,7 +91,7 @@ class HttpListener:
         rest: RestApp | None = None,
         deny: Callable[[Denial], None] | None = None,
     ) -> None:
-        self._doors = doors
+        self._host = host
         self._deny = deny
         self._rest = rest
         self._dispatcher = dispatcher
@@ -107,17 +107,17 @@ class HttpListener:
         self._draining = True
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """On the way of every call: what only looks is no coroutine, and hands on what is."""
+        """Plain function: checks, then returns the handler's awaitable."""
         given = scope["headers"]
         headers: dict[bytes, bytes] = given.by_name if type(given) is Fields else dict(given)
         if not self._guard.admits(headers.get(b"host", b""), headers.get(b"origin", b"")) or (
-            len(given) != len(headers) and _says_twice(given)
+            len(given) != len(headers) and _has_two_hosts(given)
         ):
             return self._keep_out(scope, send)
-        endpoint = self._doors.endpoint(scope["path"])
+        endpoint = self._host.endpoint(scope["path"])
         if endpoint is None:
             return self._elsewhere(scope, receive, send)
-        principal = self._doors.principal(headers, scope)
+        principal = self._host.principal(headers, scope)
         if principal is None:
             self._note_refused(scope, 401, "no good key")
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
@@ -156,10 +156,10 @@ class HttpListener:
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
         elif path == "/healthz":
             await _respond(send, 200, b'{"status":"ok"}\n')
-        elif path == "/readyz" and self._doors.is_ready:
+        elif path == "/readyz" and self._host.is_ready:
             await _respond(send, 200, b'{"status":"ready"}\n')
         elif path == "/readyz":
-            answer = {"status": "not ready", "down": self._doors.down}
+            answer = {"status": "not ready", "down": self._host.down}
             await _respond(send, 503, msgspec.json.encode(answer) + b"\n")
         else:
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
@@ -198,7 +198,7 @@ class HttpListener:
         except FrameError as error:
             if frames.is_batch(body) and b"mcp-session-id" in headers:
                 return self._batch(body, error, asked)
-            return _respond(send, 400, self._dispatcher.refused(error))
+            return _respond(send, 400, self._dispatcher.refuse(error))
         if self._draining and frame.method and frame.id:
             payload = encode.error_object(SERVER_UNAVAILABLE, "Junction is ending", _NOT_SENT)
             again = [(b"retry-after", b"1")]
@@ -227,7 +227,7 @@ class HttpListener:
     async def _open(self, frame: Frame, asked: _Asked) -> None:
         send, principal, endpoint = asked.send, asked.principal, asked.endpoint
         channel = SessionChannel()
-        session = self._doors.open_session(principal, endpoint, channel)
+        session = self._host.open_session(principal, endpoint, channel)
         answer = self._dispatcher.answer(session, frame, session)
         if isinstance(answer, Coroutine):
             answer = await answer
@@ -287,7 +287,7 @@ class HttpListener:
                 raise error
             parts = batch.split_batch(body)
         except FrameError as refused:
-            await _respond(send, 400, self._dispatcher.refused(refused))
+            await _respond(send, 400, self._dispatcher.refuse(refused))
             return
         if self._draining:
             parts = [_ending(part) for part in parts]
@@ -295,7 +295,7 @@ class HttpListener:
         accept = headers.get(b"accept")
         reply = HttpReply(send, self._tasks, accept, asked.exchange, usage, found)
         begun = self._dispatcher.begin_batch(found.session, parts, reply)
-        answers = await self._dispatcher.batch_ended(begun)
+        answers = await self._dispatcher.collect_batch(begun)
         if reply.stream is not None:
             await reply.finish(*answers)
         else:
@@ -356,7 +356,7 @@ def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
     return b"mcp-session-id" not in headers and envelope.stated_version(frame) is not None
 
 
-def _says_twice(given: list[tuple[bytes, bytes]]) -> bool:
+def _has_two_hosts(given: list[tuple[bytes, bytes]]) -> bool:
     """Whether there are two Hosts or Origins: then who knows which one others believe."""
     names = [name for name, _ in given]
     return names.count(b"host") > 1 or names.count(b"origin") > 1

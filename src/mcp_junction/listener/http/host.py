@@ -18,7 +18,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class HttpHost(Protocol):
-    """What the listener needs to know of the house: who may come in, and where to."""
+    """What the listener needs of the service: who may come in, and where to."""
 
     def principal(self, headers: dict[bytes, bytes], scope: Scope) -> Principal | None:
         """Who a request is from; None when it must be refused."""

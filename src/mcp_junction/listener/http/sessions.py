@@ -125,7 +125,7 @@ def _has_reader(channel: Channel) -> bool:
 
 
 def _nowhere(frame: bytes) -> None:
-    """What is said to a client that has gone."""
+    """Drop what is sent to a client that has gone."""
 
 
 class SessionRegistry:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.header_check import said_twice
+from mcp_junction.listener.header_check import repeated_header
 from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.replies import HttpReply, respond
 from mcp_junction.listener.http.streams import Send, accepts_stream
@@ -86,7 +86,7 @@ def _refused_early(
 ) -> Reply | None:
     """What is wrong with a request before it is even read."""
     if len(given) != len(headers):
-        twice = said_twice(given)
+        twice = repeated_header(given)
         if twice is not None:
             words = f"the {twice.decode()} header appears more than once"
             return refusal(bytes(frame.id), HEADER_MISMATCH, words)
