@@ -61,8 +61,8 @@ class ExactGrants:
 
 
 async def measure() -> dict[str, float]:
-    from mcp_junction.catalog.catalog import Catalog, Offering
-    from mcp_junction.catalog.discovery import Offer
+    from mcp_junction.catalog.catalog import Catalog, ServerLists
+    from mcp_junction.catalog.discovery import ListItem
     from mcp_junction.catalog.endpoints import EVERYTHING
     from mcp_junction.catalog.kinds import TOOLS as KIND
     from mcp_junction.catalog.scope import OPEN, Scope
@@ -79,8 +79,8 @@ async def measure() -> dict[str, float]:
         tools = [
             {"name": f"tool_{n}", "description": words, "inputSchema": schema} for n in range(TOOLS)
         ]
-        offers = tuple(Offer(one["name"], frames.members(encode.dumps(one))) for one in tools)
-        catalog = catalog.with_offering(Offering(FakeUpstream(key), offers), keys)
+        offers = tuple(ListItem(one["name"], frames.members(encode.dumps(one))) for one in tools)
+        catalog = catalog.with_offering(ServerLists(FakeUpstream(key), offers), keys)
     catalog.page(STRICT, KIND, OPEN, None)
     catalog = catalog.with_offering(catalog.offerings[keys[0]], keys)
     began = time.thread_time()

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from budgets import AtMost, Figure
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.finder import Finder, Offers
 from mcp_junction.tasks import TaskScope
@@ -76,14 +76,14 @@ def share(times: list[float], part: float) -> float:
     return times[min(len(times) - 1, int(len(times) * part))]
 
 
-def described(server: str, name: str, description: str, schema: Any) -> tuple[Pair, Offer]:
+def described(server: str, name: str, description: str, schema: Any) -> tuple[Pair, ListItem]:
     said = {"name": name, "description": description, "inputSchema": schema}
     members = {key: Raw(msgspec.json.encode(value)) for key, value in said.items()}
-    return Pair(server, name), Offer(name, members)
+    return Pair(server, name), ListItem(name, members)
 
 
-def by_server(tools: list[tuple[Pair, Offer]]) -> Offers:
-    found: dict[str, list[Offer]] = {}
+def by_server(tools: list[tuple[Pair, ListItem]]) -> Offers:
+    found: dict[str, list[ListItem]] = {}
     for pair, offer in tools:
         found.setdefault(pair.server, []).append(offer)
     return {server: tuple(offers) for server, offers in found.items()}

@@ -10,7 +10,7 @@ from tests.search.tools import tool
 
 from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog import own_tools as own
-from mcp_junction.catalog.catalog import Catalog, Offering
+from mcp_junction.catalog.catalog import Catalog, ServerLists
 from mcp_junction.catalog.endpoints import Endpoint, Pattern
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames
@@ -34,7 +34,7 @@ class OwnWorld(World):
         self.upstreams = {key: FakeUpstream(key) for key in servers}
         catalog = Catalog(exposure=exposure)
         for key, tools in servers.items():
-            offering = Offering(self.upstreams[key], tuple(tools))
+            offering = ServerLists(self.upstreams[key], tuple(tools))
             catalog = catalog.with_offering(offering, list(servers))
         self.put(catalog)
 
@@ -150,7 +150,7 @@ async def test_a_tool_is_described_as_a_list_would_describe_it():
     world = OwnWorld(files=FILES)
     told = await world.told("describe_tools", names=["files:read_file", "files.read_file"])
     plain = json.loads(Catalog().with_offering(
-        Offering(world.upstreams["files"], tuple(FILES)), ["files"]
+        ServerLists(world.upstreams["files"], tuple(FILES)), ["files"]
     ).view(STDIO).items.page())["tools"]  # fmt: skip
     assert told["tools"] == plain * 2
 

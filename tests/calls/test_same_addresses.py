@@ -8,8 +8,8 @@ from tests.calls.world import World, body
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.catalog.scope import OPEN
 from mcp_junction.protocol import names
@@ -24,11 +24,11 @@ async def test_one_of_two_resources_with_one_address_is_read_under_the_other():
         said = json.loads(flight.params)["uri"]
         return outcomes.result(json.dumps({"contents": [{"uri": said, "text": "x"}]}).encode())
 
-    offer, world = Offer("a://1", {"uri": Raw(b'"a://1"')}), World()
+    offer, world = ListItem("a://1", {"uri": Raw(b'"a://1"')}), World()
     catalog = Catalog()
     for key in ("one", "two"):
         catalog = catalog.with_offering(
-            Offering(FakeUpstream(key, script=reads), resources=(offer,)), ["one", "two"]
+            ServerLists(FakeUpstream(key, script=reads), resources=(offer,)), ["one", "two"]
         )
     snapshot = Snapshot(catalog, world.handlers)
     listed = json.loads(catalog.page(names.STDIO, RESOURCES, OPEN, None))

@@ -6,8 +6,8 @@ from tests.calls.world import World, raw
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.kinds import RESOURCES
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import names
@@ -26,8 +26,10 @@ class Readers:
     def __init__(self, answer: Outcome | None = None) -> None:
         self.server = FakeUpstream("one", script=lambda _: answer or outcomes.result(b"{}"))
         self.world = World()
-        offer = Offer(URI, {"uri": Raw(b'"a://1"')})
-        catalog = Catalog().with_offering(Offering(self.server, resources=(offer,)), ["one", "two"])
+        offer = ListItem(URI, {"uri": Raw(b'"a://1"')})
+        catalog = Catalog().with_offering(
+            ServerLists(self.server, resources=(offer,)), ["one", "two"]
+        )
         self.snapshot = Snapshot(catalog, self.world.handlers)
         self.one, self.two = (Session(LOCAL_OWNER, names.STDIO, bytes) for _ in range(2))
 

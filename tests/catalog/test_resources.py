@@ -5,8 +5,8 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.endpoints import one_server
 from mcp_junction.catalog.resources import ResourceView, parse_template
 from mcp_junction.catalog.scope import everything_at
@@ -18,24 +18,24 @@ from mcp_junction.upstream.hello import Greeting
 
 def offering(
     key: str, resources: tuple[str, ...] = (), templates: tuple[str, ...] = ()
-) -> Offering:
+) -> ServerLists:
     upstream = FakeUpstream(key)
     upstream.greeting = Greeting("2025-06-18", {"resources": {}})
-    return Offering(
+    return ServerLists(
         upstream,
-        resources=tuple(Offer(uri, {"uri": Raw(encode.dumps(uri))}) for uri in resources),
-        templates=tuple(Offer(t, {"uriTemplate": Raw(encode.dumps(t))}) for t in templates),
+        resources=tuple(ListItem(uri, {"uri": Raw(encode.dumps(uri))}) for uri in resources),
+        templates=tuple(ListItem(t, {"uriTemplate": Raw(encode.dumps(t))}) for t in templates),
     )
 
 
-def catalog(*offerings: Offering) -> Catalog:
+def catalog(*offerings: ServerLists) -> Catalog:
     made = Catalog()
     for each in offerings:
         made = made.with_offering(each, [o.upstream.key for o in offerings])
     return made
 
 
-def view(*offerings: Offering) -> ResourceView:
+def view(*offerings: ServerLists) -> ResourceView:
     return catalog(*offerings).resources()
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.endpoints import EVERYTHING, one_server
 from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from mcp_junction.catalog.name_history import MOST_UNUSED
@@ -40,19 +40,19 @@ class Policy:
         return self.current
 
 
-def item(kind, name: str) -> Offer:
-    return Offer(name, {kind.key: Raw(json.dumps(name).encode())})
+def item(kind, name: str) -> ListItem:
+    return ListItem(name, {kind.key: Raw(json.dumps(name).encode())})
 
 
-def offering(key: str, **named: list[str]) -> Offering:
+def offering(key: str, **named: list[str]) -> ServerLists:
     kinds = {"tools": TOOLS, "prompts": PROMPTS, "resources": RESOURCES, "templates": TEMPLATES}
     lists = {
         name: tuple(item(kinds[name], each) for each in names) for name, names in named.items()
     }
-    return Offering(FakeUpstream(key), **lists)
+    return ServerLists(FakeUpstream(key), **lists)
 
 
-def catalog(*offerings: Offering, **how) -> Catalog:
+def catalog(*offerings: ServerLists, **how) -> Catalog:
     found, order = Catalog(**how), [each.upstream.key for each in offerings]
     for each in offerings:
         found = found.with_offering(each, order)

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.kinds import PROMPTS, TOOLS
 from mcp_junction.catalog.scope import OPEN
 from mcp_junction.config.settings import ALL, SEARCH
@@ -13,13 +13,13 @@ from mcp_junction.protocol.names import PLATFORM, STRICT
 from mcp_junction.testing.link import FakeUpstream
 
 
-def offering(count: int) -> Offering:
+def offering(count: int) -> ServerLists:
     described = [
         {"name": f"tool-{n}", "description": "é" * 50, "inputSchema": {"type": "object"}, "ö": n}
         for n in range(count)
     ]
-    offers = [Offer(one["name"], frames.members(encode.dumps(one))) for one in described]
-    return Offering(FakeUpstream("box"), tuple(offers))
+    offers = [ListItem(one["name"], frames.members(encode.dumps(one))) for one in described]
+    return ServerLists(FakeUpstream("box"), tuple(offers))
 
 
 def catalog(exposure: str, count: int, page_size: int = 1_000) -> Catalog:

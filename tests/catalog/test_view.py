@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling
 from mcp_junction.testing.link import FakeUpstream, catalog_of
@@ -42,8 +42,8 @@ async def test_the_order_is_that_of_the_file_whoever_comes_first():
 async def test_a_tool_is_listed_byte_for_byte_but_for_its_name():
     text = b'{"x":1.0,"name":"read","inputSchema":{"b":1e5,"a": [-0]},"\xc3\xa9":"\\u00e9\\/"}'
     upstream = FakeUpstream("files")
-    offer = Offer("read", frames.members(text))
-    catalog = Catalog().with_offering(Offering(upstream, (offer,)), ["files"])
+    offer = ListItem("read", frames.members(text))
+    catalog = Catalog().with_offering(ServerLists(upstream, (offer,)), ["files"])
     expected = text.replace(b'"read"', b'"files:read"')
     assert catalog.view(STDIO).items.page() == b'{"tools":[%b]}' % expected
 

@@ -9,8 +9,8 @@ from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
 from mcp_junction.calls import route_cache as route_cache
 from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, Pattern
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import encode, names, param_headers, requests
@@ -63,7 +63,7 @@ async def test_a_tool_that_has_left_is_not_called_from_memory():
     backend = FakeBackend(one)
     client = StatelessClient(backend)
     assert "result" in await call(client, "one:echo")
-    left = Offering(one, tuple(o for o in one.offering().tools if o.name == "other"))
+    left = ServerLists(one, tuple(o for o in one.offering().tools if o.name == "other"))
     showing(backend, backend.snapshot.catalog.with_offering(left, ["one"]))
     answer = await call(client, "one:echo")
     assert answer["error"]["code"] == INVALID_PARAMS
@@ -96,10 +96,10 @@ async def test_a_name_that_nobody_has_is_not_remembered_and_is_found_once_it_is_
 
 async def test_a_prompt_is_not_taken_for_the_tool_of_its_name():
     tool, other = stateless("a", ("b:c",)), stateless("a:b", ())
-    prompt = Offer("c", {"name": Raw(b'"c"')})
+    prompt = ListItem("c", {"name": Raw(b'"c"')})
     backend = FakeBackend(tool)
     with_both = backend.snapshot.catalog.with_offering(
-        Offering(other, prompts=(prompt,)), ["a", "a:b"]
+        ServerLists(other, prompts=(prompt,)), ["a", "a:b"]
     )
     showing(backend, with_both)
     client = StatelessClient(backend)
@@ -251,12 +251,12 @@ class Marked:
         schema = {"type": "object", "properties": {"region": {"type": "string"}}}
         schema["properties"]["region"]["x-mcp-header"] = "Region"
         raw = Raw(encode.dumps(schema))
-        offer = Offer(
+        offer = ListItem(
             "echo", {"name": Raw(b'"echo"'), "inputSchema": raw}, param_headers.find_marked(raw)
         )
         self.server = stateless("one")
         self.backend = FakeBackend(settled=settled)
-        self.catalog = Catalog().with_offering(Offering(self.server, (offer,)), ["one"])
+        self.catalog = Catalog().with_offering(ServerLists(self.server, (offer,)), ["one"])
         self.dispatcher = StatelessClient(self.backend).dispatcher
         self.way = Recorder()
 

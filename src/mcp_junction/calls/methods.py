@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS, OfferKind
+from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS, ListKind
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import INVALID_PARAMS
@@ -16,7 +16,7 @@ from mcp_junction.protocol.versions import INVALID_PARAMS
 class Address(msgspec.Struct, frozen=True, gc=False):
     """What a request is for: a kind of thing and its name or address."""
 
-    kind: OfferKind
+    kind: ListKind
     name: str
     is_template: bool = False
     server: str | None = None
@@ -25,10 +25,10 @@ class Address(msgspec.Struct, frozen=True, gc=False):
     """Whether a server's own name for a tool will do, if one server alone has it."""
 
 
-TASKS: Final = OfferKind("tasks", "", "", "taskId", "", "")
+TASKS: Final = ListKind("tasks", "", "", "taskId", "", "")
 """Work that a stateless server goes on with after its answer. Nothing lists it."""
 
-OWN: Final = OfferKind("own tools", "", "", "name", "", "")
+OWN: Final = ListKind("own tools", "", "", "name", "", "")
 """What Junction itself offers to call, where it does."""
 
 _KEYS: Final = {

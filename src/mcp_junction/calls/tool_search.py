@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
 from mcp_junction.catalog.scope import OPEN, Scope
@@ -73,6 +73,6 @@ class ToolSearch:
 
         return finder.search(query, limit, admits, is_visible)
 
-    def _offers(self) -> dict[str, tuple[Offer, ...]]:
+    def _offers(self) -> dict[str, tuple[ListItem, ...]]:
         known = {**self._catalog.departed, **self._catalog.offerings}
         return {key: held.tools for key, held in known.items()} | {OWN_SERVER: self._own}

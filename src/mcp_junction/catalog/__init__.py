@@ -1,6 +1,6 @@
-"""Who offers what, and what one client sees of it.
+"""Who offers what, and what one caller sees of it, as ready-made bytes.
 
-Nouns: *Offer* (a tool as its server described it), *Route* (where a name leads), *Catalog* (all
-offers, immutable, one generation at a time), *View* (the catalog under one spelling: names to
-routes, and lists as ready bytes). Discovery fills it; nothing here talks to clients.
+Nouns: *ListItem* (a tool as its server described it), *Route* (where a name leads), *Catalog* (all
+lists of one moment), *Scope* (what one caller may see), *Roll* (all pairs by number), *View* (what
+one Scope shows under one spelling).
 """

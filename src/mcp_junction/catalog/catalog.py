@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.kinds import ALL as EVERY_KIND
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, OfferKind
+from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, ListKind
 from mcp_junction.catalog.name_history import URIS, NameHistories
 from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
@@ -31,17 +31,17 @@ from mcp_junction.protocol.versions import DEFAULT_PAGE_SIZE
 from mcp_junction.upstream.server import Upstream
 
 
-class Offering(msgspec.Struct, frozen=True):
-    """What one connected server offers."""
+class ServerLists(msgspec.Struct, frozen=True):
+    """The four lists of one server, as they were read last."""
 
     upstream: Upstream
-    tools: tuple[Offer, ...] = ()
-    prompts: tuple[Offer, ...] = ()
-    resources: tuple[Offer, ...] = ()
-    templates: tuple[Offer, ...] = ()
+    tools: tuple[ListItem, ...] = ()
+    prompts: tuple[ListItem, ...] = ()
+    resources: tuple[ListItem, ...] = ()
+    templates: tuple[ListItem, ...] = ()
 
-    def of(self, kind: OfferKind) -> tuple[Offer, ...]:
-        found: tuple[Offer, ...] = getattr(self, kind.name)
+    def of(self, kind: ListKind) -> tuple[ListItem, ...]:
+        found: tuple[ListItem, ...] = getattr(self, kind.name)
         return found
 
 
@@ -53,26 +53,26 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     """
 
     generation: int = 0
-    offerings: Mapping[str, Offering] = {}
+    offerings: Mapping[str, ServerLists] = {}
     canonical: Spelling = names.STDIO
     timeout: float = 0.0
     page_size: int = DEFAULT_PAGE_SIZE
     exposure: str = ALL
     """What is listed where an endpoint does not say: all tools, or those to search them with."""
     order: tuple[str, ...] = ()
-    departed: Mapping[str, Offering] = {}
+    departed: Mapping[str, ServerLists] = {}
     """What servers offered that are not there now. Their names stay theirs."""
     histories: NameHistories = msgspec.field(default_factory=NameHistories)
     tokens: ListedTokens = msgspec.field(default_factory=ListedTokens)
     pages: PageCache = msgspec.field(default_factory=PageCache)
-    _lists: dict[tuple[str, OfferKind], NumberedList] = {}
+    _lists: dict[tuple[str, ListKind], NumberedList] = {}
     _views: dict[tuple[object, ...], View | ResourceView] = {}
-    _masks: dict[tuple[OfferKind, bytes], bytes] = {}
+    _masks: dict[tuple[ListKind, bytes], bytes] = {}
     _noted: set[tuple[object, ...]] = set()
 
     # -- the next generation
 
-    def with_offering(self, offering: Offering, order: Sequence[str]) -> Catalog:
+    def with_offering(self, offering: ServerLists, order: Sequence[str]) -> Catalog:
         """This catalog with one server's offers new or replaced."""
         key = offering.upstream.key
         merged = {**self.offerings, key: offering}
@@ -87,7 +87,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         departed = self.departed if left is None else {**self.departed, key: left}
         return self._next(present, departed, self.order, key)
 
-    def with_absent(self, offering: Offering, order: Sequence[str]) -> Catalog:
+    def with_absent(self, offering: ServerLists, order: Sequence[str]) -> Catalog:
         """This catalog with what a server offers when it is there, and it is not."""
         key = offering.upstream.key
         present = {k: v for k, v in self.offerings.items() if k != key}
@@ -113,7 +113,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     def renamed(self, old: str, new: str, order: Sequence[str]) -> Catalog:
         """This catalog with another key for a server."""
 
-        def under(offerings: Mapping[str, Offering]) -> dict[str, Offering]:
+        def under(offerings: Mapping[str, ServerLists]) -> dict[str, ServerLists]:
             return {(new if key == old else key): kept for key, kept in offerings.items()}
 
         histories = self.histories.renamed(old, new)
@@ -121,8 +121,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     def _next(
         self,
-        present: Mapping[str, Offering],
-        departed: Mapping[str, Offering],
+        present: Mapping[str, ServerLists],
+        departed: Mapping[str, ServerLists],
         order: Sequence[str],
         changed: str | None,
         histories: NameHistories | None = None,
@@ -164,7 +164,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             self, histories=histories, _lists={}, _views={}, _masks={}, _noted=set()
         )
 
-    def prepare(self, offering: Offering) -> Iterator[None]:
+    def prepare(self, offering: ServerLists) -> Iterator[None]:
         """Read what a server will offer, a step at a time, so that views of it are quickly made."""
         for kind in (TOOLS, PROMPTS):
             pairs = (Pair(offering.upstream.key, offer.name) for offer in offering.of(kind))
@@ -179,7 +179,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     # -- what is shown
 
-    def show(self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope = OPEN) -> View:
+    def show(self, spelling: Spelling, kind: ListKind = TOOLS, scope: Scope = OPEN) -> View:
         """A view whose names the caller is about to be told: from now on they stay as they are."""
         view = self.view(spelling, kind, scope)
         self._note(_place(spelling, kind, view.scope), view)
@@ -192,7 +192,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         return view
 
     def note_used(
-        self, name: str, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope = OPEN
+        self, name: str, spelling: Spelling, kind: ListKind = TOOLS, scope: Scope = OPEN
     ) -> bool:
         """Remember that somebody uses a name, which stays whose it is. Whether it is anybody's."""
         view = self.view(spelling, kind, scope)
@@ -212,7 +212,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             self._noted.add(place)
             view.note()
 
-    def page(self, spelling: Spelling, kind: OfferKind, scope: Scope, cursor: str | None) -> bytes:
+    def page(self, spelling: Spelling, kind: ListKind, scope: Scope, cursor: str | None) -> bytes:
         """Return one page of a list, and count its tokens as listed. Raises CursorError."""
         if kind is RESOURCES:
             return self.show_resources(scope).items.page(cursor)
@@ -227,7 +227,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     # -- views
 
-    def view(self, spelling: Spelling, kind: OfferKind = TOOLS, scope: Scope = OPEN) -> View:
+    def view(self, spelling: Spelling, kind: ListKind = TOOLS, scope: Scope = OPEN) -> View:
         """Tools or prompts under ``spelling``, as one Scope has them."""
         place = spelling, kind, scope.endpoint, scope.agent
         found = self._views.get(place)
@@ -270,7 +270,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         assert isinstance(found, ResourceView)
         return found
 
-    def offering(self, key: str) -> Offering | None:
+    def offering(self, key: str) -> ServerLists | None:
         """What a server offers, or did before it left."""
         return self.offerings.get(key) or self.departed.get(key)
 
@@ -287,7 +287,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             for offer in offering.of(kind)
         )
 
-    def _visible(self, scope: Scope, kind: OfferKind) -> Visible:
+    def _visible(self, scope: Scope, kind: ListKind) -> Visible:
         roll = self.histories.roll(kind, self.canonical)
         admitting = {key: scope.of(kind, key) for key in self._all()}
         lists = {key: self._list(key, kind) for key, admits in admitting.items() if admits}
@@ -306,7 +306,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         shared = self._masks.setdefault((kind, mark), bytes(mask))
         return Visible(scope, kind, roll, shared, mark, lists)
 
-    def _list(self, key: str, kind: OfferKind) -> NumberedList:
+    def _list(self, key: str, kind: ListKind) -> NumberedList:
         found = self._lists.get((key, kind))
         if found is None:
             offering = self._all()[key]
@@ -315,21 +315,21 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             found = self._lists[key, kind] = NumberedList(offering.upstream, pairs, roll)
         return found
 
-    def _own(self, visible: Visible) -> tuple[Offer, ...]:
+    def _own(self, visible: Visible) -> tuple[ListItem, ...]:
         """Junction's own tools, where they are listed instead of the servers'."""
         exposure = visible.scope.endpoint.exposure or self.exposure
         if visible.kind is not TOOLS or exposure != SEARCH:
             return ()
         return own_offers(visible.count_by_server())
 
-    def _all(self) -> dict[str, Offering]:
+    def _all(self) -> dict[str, ServerLists]:
         """Every offering, also of servers that left, in the order in which names are given."""
         both = {**self.offerings, **self.departed}
         places = dict.fromkeys((*self.order, *both))
         return {key: both[key] for key in places if key in both}
 
 
-def _place(spelling: Spelling, kind: OfferKind, scope: Scope) -> tuple[object, ...]:
+def _place(spelling: Spelling, kind: ListKind, scope: Scope) -> tuple[object, ...]:
     """Where the view of a list is kept: one for each agent, whatever its grants are now."""
     return spelling, kind, scope.endpoint, scope.agent
 

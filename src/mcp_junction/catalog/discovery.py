@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import TOOLS, OfferKind
+from mcp_junction.catalog.kinds import TOOLS, ListKind
 from mcp_junction.errors import FrameError, Phase, ServerError, circular_error
 from mcp_junction.protocol import cycles, encode, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
@@ -50,7 +50,7 @@ _MAX_PAGES: Final = 10_000
 _list = msgspec.json.Decoder(list[Raw])
 
 
-class Offer(msgspec.Struct, frozen=True):
+class ListItem(msgspec.Struct, frozen=True):
     """One tool, prompt, resource or template, as its server described it; members still raw."""
 
     name: str
@@ -62,16 +62,16 @@ class Offer(msgspec.Struct, frozen=True):
 class Listing(NamedTuple):
     """One list of a server, as far as it was read."""
 
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[ListItem, ...] = ()
     shortfall: str = ""
     """Why it was not read to its end; empty when it was."""
 
 
-async def discover(upstream: Upstream, kind: OfferKind, timeout: float) -> Listing:
+async def discover(upstream: Upstream, kind: ListKind, timeout: float) -> Listing:
     """Read everything of one kind that a server offers, page by page. Raises ServerError."""
     if not upstream.offers(kind.capability):
         return Listing()
-    offers: dict[str, Offer] = {}
+    offers: dict[str, ListItem] = {}
     shortfall = await _read_pages(upstream, kind, timeout, offers)
     if not shortfall:
         return Listing(tuple(offers.values()))
@@ -81,7 +81,7 @@ async def discover(upstream: Upstream, kind: OfferKind, timeout: float) -> Listi
 
 
 async def _read_pages(
-    upstream: Upstream, kind: OfferKind, timeout: float, offers: dict[str, Offer]
+    upstream: Upstream, kind: ListKind, timeout: float, offers: dict[str, ListItem]
 ) -> str:
     """Fill ``offers`` page by page; return why that ended before the list did, if it did."""
     seen: set[bytes] = set()
@@ -114,13 +114,13 @@ async def _read_pages(
     return f"has over {_MAX_PAGES} pages"
 
 
-async def discover_tools(upstream: Upstream, timeout: float) -> tuple[Offer, ...]:
+async def discover_tools(upstream: Upstream, timeout: float) -> tuple[ListItem, ...]:
     """Read every tool of a server. Raises ServerError."""
     return (await discover(upstream, TOOLS, timeout)).offers
 
 
 async def _read_page(
-    upstream: Upstream, kind: OfferKind, payload: Raw | bytes, offers: dict[str, Offer]
+    upstream: Upstream, kind: ListKind, payload: Raw | bytes, offers: dict[str, ListItem]
 ) -> Raw | None:
     """Add a page's items to ``offers``, in slices; the cursor of the next one, if there is one."""
     try:
@@ -148,7 +148,7 @@ async def _read_page(
         else:
             # A copy of its own, so that an item does not keep its whole page in memory.
             kept = {key: raw.copy() for key, raw in members.items()}
-            offers[name] = Offer(name, kept, headers)
+            offers[name] = ListItem(name, kept, headers)
     cursor = page.get("nextCursor")
     return cursor.copy() if cursor is not None and frames.text(cursor) else None
 
@@ -180,7 +180,7 @@ def _headers(
     return None
 
 
-def _failed(upstream: Upstream, kind: OfferKind, message: str) -> ServerError:
+def _failed(upstream: Upstream, kind: ListKind, message: str) -> ServerError:
     words = f"{kind.list_method} failed: {message}"
     link = upstream.current
     refused = link is not None and link.refuses_credentials

@@ -1,4 +1,4 @@
-"""OfferKind: the four things servers offer, and what tells one item of each from another."""
+"""ListKind: the four kinds of lists that servers have, and what tells their items apart."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 
 
-class OfferKind(msgspec.Struct, frozen=True, eq=False):
-    """One kind of offer."""
+class ListKind(msgspec.Struct, frozen=True, eq=False):
+    """One kind of list: what reads it, where its items are, and what announces a change."""
 
     name: str
     list_method: str
@@ -23,13 +23,13 @@ class OfferKind(msgspec.Struct, frozen=True, eq=False):
         return self.key == "name"
 
 
-TOOLS: Final = OfferKind(
+TOOLS: Final = ListKind(
     "tools", "tools/list", "tools", "name", "tools", "notifications/tools/list_changed"
 )
-PROMPTS: Final = OfferKind(
+PROMPTS: Final = ListKind(
     "prompts", "prompts/list", "prompts", "name", "prompts", "notifications/prompts/list_changed"
 )
-RESOURCES: Final = OfferKind(
+RESOURCES: Final = ListKind(
     "resources",
     "resources/list",
     "resources",
@@ -37,7 +37,7 @@ RESOURCES: Final = OfferKind(
     "resources",
     "notifications/resources/list_changed",
 )
-TEMPLATES: Final = OfferKind(
+TEMPLATES: Final = ListKind(
     "templates",
     "resources/templates/list",
     "resourceTemplates",

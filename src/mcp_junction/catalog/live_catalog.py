@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Listing, Offer, discover, remark
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import Listing, ListItem, discover, remark
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import ALL, TOOLS, OfferKind
+from mcp_junction.catalog.kinds import ALL, TOOLS, ListKind
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.selection import ToolSelection
 from mcp_junction.errors import CircularError, ServerError
@@ -33,10 +33,10 @@ log = logging.getLogger("mcp_junction.catalog")
 class ListChange(NamedTuple):
     """A list of one server that changed, or may have: the server says so, and nothing differs."""
 
-    kind: OfferKind
+    kind: ListKind
     server: str
-    before: tuple[Offer, ...]
-    after: tuple[Offer, ...]
+    before: tuple[ListItem, ...]
+    after: tuple[ListItem, ...]
 
     def is_visible(self, scope: Scope) -> bool:
         """Whether it changed what a Scope admits."""
@@ -54,11 +54,11 @@ Changed = Callable[[Sequence[ListChange]], None]
 class Review(Protocol):
     """Decides what of a server's lists may be shown."""
 
-    async def review(self, offering: Offering) -> Offering:
+    async def review(self, offering: ServerLists) -> ServerLists:
         """Look at new lists before anybody sees them; what may be shown of them."""
         ...
 
-    def shown(self, server: Upstream) -> Offering | None:
+    def shown(self, server: Upstream) -> ServerLists | None:
         """What may be shown now of the lists that were last looked at."""
         ...
 
@@ -114,7 +114,7 @@ class LiveCatalog:
         if upstream.primary is not None:
             return  # an extra link: it offers what its server does
         read = {kind.name: await self._read(upstream, kind) for kind in ALL}
-        offering = Offering(upstream, **{name: listing.offers for name, listing in read.items()})
+        offering = ServerLists(upstream, **{name: listing.offers for name, listing in read.items()})
         shortfalls = [listing.shortfall for listing in read.values() if listing.shortfall]
         upstream.condition.shortfall = "; ".join(shortfalls)
         upstream.apply_condition()
@@ -154,7 +154,7 @@ class LiveCatalog:
             before = self.catalog.offerings[upstream.key]
             self._swap(self.catalog.without(upstream.key), _compare(upstream.key, before, None))
 
-    def expect(self, offering: Offering, *, listed: bool) -> None:
+    def expect(self, offering: ServerLists, *, listed: bool) -> None:
         """What a server that has not answered yet is known to offer."""
         if listed:
             self._put(offering)
@@ -206,7 +206,7 @@ class LiveCatalog:
         """Done when the catalog is no longer the one it is now."""
         return self._swapped
 
-    async def _read(self, upstream: Upstream, kind: OfferKind) -> Listing:
+    async def _read(self, upstream: Upstream, kind: ListKind) -> Listing:
         try:
             listing = await discover(upstream, kind, self._timeout)
         except ServerError as error:
@@ -236,10 +236,10 @@ class LiveCatalog:
         finally:
             del self._again[upstream], self._reading[upstream]
 
-    async def _reviewed(self, offering: Offering) -> Offering:
+    async def _reviewed(self, offering: ServerLists) -> ServerLists:
         return offering if self._review is None else await self._review.review(offering)
 
-    def _put(self, offering: Offering) -> None:
+    def _put(self, offering: ServerLists) -> None:
         key = offering.upstream.key
         known = self.catalog.offerings.get(key)
         changes = _compare(key, known, offering)
@@ -277,24 +277,24 @@ def _is_down(server: Upstream) -> bool:
 
 
 def _selected(
-    upstream: Upstream, offers: tuple[Offer, ...], selection: ToolSelection
-) -> tuple[Offer, ...]:
+    upstream: Upstream, offers: tuple[ListItem, ...], selection: ToolSelection
+) -> tuple[ListItem, ...]:
     """What the operator lets through, under the names the operator gives."""
-    chosen: dict[str, Offer] = {}
+    chosen: dict[str, ListItem] = {}
     for offer in offers:
         name = selection.name_for(offer.name)
         if name in chosen:
             words = "server %r: two tools would be called %r; %r is left out"
             remark(upstream, words, upstream.key, name, offer.name)
         elif name is not None:
-            chosen[name] = Offer(name, offer.members, offer.headers)
+            chosen[name] = ListItem(name, offer.members, offer.headers)
     return tuple(chosen.values())
 
 
-def _compare(key: str, before: Offering | None, after: Offering | None) -> list[ListChange]:
+def _compare(key: str, before: ServerLists | None, after: ServerLists | None) -> list[ListChange]:
     """The lists of a server that differ; None offers nothing."""
 
-    def of(offering: Offering | None, kind: OfferKind) -> tuple[Offer, ...]:
+    def of(offering: ServerLists | None, kind: ListKind) -> tuple[ListItem, ...]:
         return offering.of(kind) if offering is not None else ()
 
     changes = (ListChange(kind, key, of(before, kind), of(after, kind)) for kind in ALL)

@@ -15,7 +15,7 @@ from itertools import compress
 from typing import Final, NamedTuple
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
-from mcp_junction.catalog.kinds import OfferKind
+from mcp_junction.catalog.kinds import ListKind
 from mcp_junction.catalog.roll import PlainNames, Roll, unite
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair, Spelling
@@ -179,7 +179,7 @@ class ListKey(NamedTuple):
     agent: str
     address: str
     spelling: Spelling
-    kind: OfferKind
+    kind: ListKind
 
 
 class NameHistories:
@@ -192,17 +192,17 @@ class NameHistories:
     def __init__(self) -> None:
         self.is_settled = False
         """Whether names count as shown from the moment that there is a view of them."""
-        self._rolls: dict[OfferKind, Roll] = {}
+        self._rolls: dict[ListKind, Roll] = {}
         self._lists: dict[ListKey, NameHistory] = {}
 
-    def roll(self, kind: OfferKind, canonical: Spelling) -> Roll:
+    def roll(self, kind: ListKind, canonical: Spelling) -> Roll:
         """The numbers of one kind."""
         found = self._rolls.get(kind)
         if found is None:
             found = self._rolls[kind] = Roll(canonical)
         return found
 
-    def of(self, scope: Scope, spelling: Spelling, kind: OfferKind) -> NameHistory:
+    def of(self, scope: Scope, spelling: Spelling, kind: ListKind) -> NameHistory:
         """The history of one list of a kind that has a roll."""
         key = ListKey(scope.agent, scope.endpoint.name, spelling, kind)
         found = self._lists.get(key)
@@ -235,7 +235,7 @@ class NameHistories:
         """The histories when there are these named sets: what is no longer part of one has no names
         there. The same object if nothing is freed."""
         by_address = {endpoint.name: endpoint for endpoint in sets}
-        freed: dict[tuple[str, OfferKind], bytes] = {}
+        freed: dict[tuple[str, ListKind], bytes] = {}
         lists = dict(self._lists)
         for key, history in self._lists.items():
             place = key.address, key.kind
@@ -269,12 +269,12 @@ class NameHistories:
                 lists[key] = history.renamed(moves[key.kind])
         return self._with(lists)
 
-    def is_sparse(self, kind: OfferKind, used: int) -> bool:
+    def is_sparse(self, kind: ListKind, used: int) -> bool:
         """Whether most numbers of a kind are used by nobody; ``used`` is how many are."""
         roll = self._rolls.get(kind)
         return roll is not None and len(roll.pairs) > 2 * used + MOST_UNUSED
 
-    def renumbered(self, kind: OfferKind, used: Iterable[int]) -> NameHistories:
+    def renumbered(self, kind: ListKind, used: Iterable[int]) -> NameHistories:
         """The histories with another roll of a kind: of the pairs that are used, or were shown."""
         roll, taken = self._rolls[kind], list(used)
         kept = bytearray(len(roll.pairs))
@@ -291,7 +291,7 @@ class NameHistories:
         return found
 
 
-def _is_left_out(now: Endpoint | None, address: str, kind: OfferKind, pair: Pair) -> bool:
+def _is_left_out(now: Endpoint | None, address: str, kind: ListKind, pair: Pair) -> bool:
     """Whether a pair is not to be seen at an address that is one server's, or ``now`` a set's."""
     if one_server(pair.server).name == address:
         return False

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.protocol import encode
 
 FIND: Final = "find_tools"
@@ -28,7 +28,7 @@ _READING: Final = {"readOnlyHint": True, "openWorldHint": False}
 _CHANGING: Final = {"readOnlyHint": False, "openWorldHint": True}
 
 
-def own_offers(servers: Mapping[str, int]) -> tuple[Offer, ...]:
+def own_offers(servers: Mapping[str, int]) -> tuple[ListItem, ...]:
     """The three tools. ``servers`` are those that can be called now, with how many tools each.
 
     They are named in the description: of a search that does not say what it has, nobody asks
@@ -104,7 +104,7 @@ _REQUIRED: Final = {FIND: ["query"], DESCRIBE: ["names"], CALL: ["name"]}
 
 def _offer(
     name: str, title: str, description: str, takes: dict[str, Any], hints: dict[str, bool]
-) -> Offer:
+) -> ListItem:
     schema = {
         "type": "object",
         "properties": takes,
@@ -118,4 +118,4 @@ def _offer(
         "inputSchema": schema,
         "annotations": hints,
     }
-    return Offer(name, {key: Raw(encode.dumps(value)) for key, value in said.items()})
+    return ListItem(name, {key: Raw(encode.dumps(value)) for key, value in said.items()})

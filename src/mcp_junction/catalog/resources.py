@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, OfferKind
+from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, ListKind
 from mcp_junction.catalog.name_history import URIS, NameHistories, NameHistory
 from mcp_junction.catalog.roll import Roll
 from mcp_junction.catalog.routes import Route, timeout_for
@@ -25,7 +25,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.upstream.server import Upstream
 
 if TYPE_CHECKING:
-    from mcp_junction.catalog.catalog import Offering
+    from mcp_junction.catalog.catalog import ServerLists
 
 
 _OBJECT = "ui"
@@ -199,7 +199,7 @@ class ResourceView:
     def __init__(
         self,
         scope: Scope,
-        known: Sequence[Offering],
+        known: Sequence[ServerLists],
         present: Container[str],
         names: NameHistories,
         *,
@@ -231,7 +231,7 @@ class ResourceView:
             for offer in self._admitted(offering, TEMPLATES):
                 self._add_template(upstream, offer, is_present)
 
-    def _admitted(self, offering: Offering, kind: OfferKind) -> Iterator[Offer]:
+    def _admitted(self, offering: ServerLists, kind: ListKind) -> Iterator[ListItem]:
         admits = self.scope.of(kind, offering.upstream.key)
         return (offer for offer in offering.of(kind) if admits is not None and admits(offer.name))
 
@@ -245,7 +245,7 @@ class ResourceView:
         """The list of templates, for clients to see."""
         return self._list(TEMPLATES, self._shown_templates)
 
-    def _list(self, kind: OfferKind, addresses: _Addresses) -> MergedList:
+    def _list(self, kind: ListKind, addresses: _Addresses) -> MergedList:
         listed = addresses.items
         texts, items = list(listed), list(listed.values())
 
@@ -306,7 +306,9 @@ class ResourceView:
         found = {owner.key: owner for owner in owners}
         return next(iter(found.values())) if len(found) == 1 else None
 
-    def _add(self, upstream: Upstream, offer: Offer, is_present: bool, covering: Covering) -> None:
+    def _add(
+        self, upstream: Upstream, offer: ListItem, is_present: bool, covering: Covering
+    ) -> None:
         self._note_scheme(offer.name, upstream)
         pair = Pair(upstream.key, offer.name)
         uri = self._resources.assign(pair, covering)
@@ -318,7 +320,7 @@ class ResourceView:
         if is_present:
             self._resources.items[uri] = encode.dumps(members)
 
-    def _add_template(self, upstream: Upstream, offer: Offer, is_present: bool) -> None:
+    def _add_template(self, upstream: Upstream, offer: ListItem, is_present: bool) -> None:
         self._note_scheme(offer.name, upstream)
         text = self._shown_templates.assign(Pair(upstream.key, offer.name))
         added = len(text) - len(offer.name)

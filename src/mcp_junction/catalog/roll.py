@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Meanings, Numbers, Pair, Spelling, looks_hashed
 from mcp_junction.upstream.server import Upstream
@@ -107,7 +107,7 @@ class NumberedList:
 
     __slots__ = ("_encoded", "items", "upstream")
 
-    def __init__(self, upstream: Upstream, pairs: Mapping[Pair, Offer], roll: Roll) -> None:
+    def __init__(self, upstream: Upstream, pairs: Mapping[Pair, ListItem], roll: Roll) -> None:
         self.upstream = upstream
         self.items = {roll.add(pair): offer for pair, offer in pairs.items()}
         self._encoded: dict[Spelling, dict[int, bytes]] = {}
@@ -122,7 +122,7 @@ class NumberedList:
         return found
 
 
-def encode_as(name: str, offer: Offer) -> bytes:
+def encode_as(name: str, offer: ListItem) -> bytes:
     """An item of a list, under this name."""
     return encode.dumps({**offer.members, "name": name})
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.catalog.kinds import ALL, OfferKind
+from mcp_junction.catalog.kinds import ALL, ListKind
 from mcp_junction.policy.access import AccessPolicy, Admits, Grants
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
@@ -29,7 +29,7 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
     saw_everything: bool = False
     """Whether the agent could see everything before, and may know those names."""
 
-    def of(self, kind: OfferKind, server: str) -> Admits | None:
+    def of(self, kind: ListKind, server: str) -> Admits | None:
         """What is visible of a server: says so of each name; None if nothing can be.
 
         Endpoints select tools and prompts by name, and everything else by server.
@@ -42,7 +42,7 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
             return granted
         return lambda name: granted(name) and endpoint.admits(Pair(server, name))
 
-    def admits(self, kind: OfferKind, pair: Pair) -> bool:
+    def admits(self, kind: ListKind, pair: Pair) -> bool:
         """Whether a pair is visible."""
         admits = self.of(kind, pair.server)
         return admits is not None and admits(pair.name)

@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.kinds import OfferKind
+from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.kinds import ListKind
 from mcp_junction.catalog.name_history import URIS, NameHistory
 from mcp_junction.catalog.resources import ResourceView, referred
 from mcp_junction.catalog.roll import (
@@ -44,7 +44,7 @@ class Visible(msgspec.Struct, frozen=True, eq=False):
     """What one Scope admits of one kind in one catalog."""
 
     scope: Scope
-    kind: OfferKind
+    kind: ListKind
     roll: Roll
     mask: bytes
     """For each number: absent, present, or departed with its server."""
@@ -82,7 +82,7 @@ class View:
         history: NameHistory,
         resources: ResourceView,
         *,
-        own: Sequence[Offer] = (),
+        own: Sequence[ListItem] = (),
         timeout: float,
         page_size: int,
         pages: PageCache,

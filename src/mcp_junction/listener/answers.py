@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import OfferKind
+from mcp_junction.catalog.kinds import ListKind
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend
@@ -43,7 +43,7 @@ class OwnAnswers:
             raise FrameError(INVALID_PARAMS, str(error)) from None
 
     def page(
-        self, client: ListingClient, kind: OfferKind, cursor: str | None, meta: Raw | None
+        self, client: ListingClient, kind: ListKind, cursor: str | None, meta: Raw | None
     ) -> tuple[bytes, bytes]:
         """A page of a list, and what another Junction is told with it, as a member of ``_meta``.
 

@@ -21,7 +21,7 @@ from mcp_junction.calls.methods import READ, STATELESS_CALLS
 from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import BY_LIST, OfferKind
+from mcp_junction.catalog.kinds import BY_LIST, ListKind
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.listener import header_check
 from mcp_junction.listener.answers import OwnAnswers
@@ -201,7 +201,7 @@ class StatelessDispatcher:
         return Reply(encode.compact_result_with(frame_id, payload, self._tail(ours)))
 
     def _list(
-        self, client: StatelessClient, frame_id: bytes, kind: OfferKind, params: dict[str, Raw]
+        self, client: StatelessClient, frame_id: bytes, kind: ListKind, params: dict[str, Raw]
     ) -> Reply | Coroutine[Any, Any, Reply]:
         try:
             cursor = self._answers.cursor(params)
@@ -223,7 +223,7 @@ class StatelessDispatcher:
         self,
         client: StatelessClient,
         frame_id: bytes,
-        kind: OfferKind,
+        kind: ListKind,
         cursor: str | None,
         meta: Raw | None,
     ) -> Reply:

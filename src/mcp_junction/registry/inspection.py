@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.catalog import pins, suspicion
-from mcp_junction.catalog.catalog import Offering
+from mcp_junction.catalog.catalog import ServerLists
 from mcp_junction.catalog.kinds import TOOLS
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.catalog.suspicion import ExaminedTool, Flag
@@ -57,7 +57,7 @@ class Inspection:
         self._examining: asyncio.Task[None] | None = None
         self._again = False
 
-    async def review(self, offering: Offering) -> Offering:
+    async def review(self, offering: ServerLists) -> ServerLists:
         """What may be shown of what a server offers."""
         member = self._context.members.find(offering.upstream.definition.id)
         if member is None:
@@ -88,7 +88,7 @@ class Inspection:
             else:
                 known.hash, known.quarantined = digest, quarantined
 
-    def _with(self, member: Member, offering: Offering) -> list[Offering]:
+    def _with(self, member: Member, offering: ServerLists) -> list[ServerLists]:
         """What all servers offer, in their order, with these lists of one of them."""
         every = [offering if m is member else m.offering for m in self._context.members]
         return [known for known in every if known is not None]
@@ -157,7 +157,7 @@ class Inspection:
         self._on_flagged(member, flagged, quarantined)
 
 
-def without_kept_back(member: Member, offering: Offering) -> Offering:
+def without_kept_back(member: Member, offering: ServerLists) -> ServerLists:
     """An offering without what is kept back."""
     decisions = member.decisions
     tools = tuple(
@@ -189,7 +189,7 @@ def _text(definition: bytes) -> bytes:
 
 
 def _find_flags(
-    offerings: list[Offering],
+    offerings: list[ServerLists],
     iterate: Callable[[Iterable[ExaminedTool]], Iterable[ExaminedTool]] = iter,
 ) -> dict[str, Flags]:
     """What is to be looked at, by the server's id and the tool."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mcp_junction.catalog.catalog import Offering
+from mcp_junction.catalog.catalog import ServerLists
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import Facts
@@ -92,7 +92,7 @@ class Member:
         self.tool_count = record.tool_count
         self._checked: tuple[float | None, float | None] = (None, record.last_health_check)
         self.decisions: dict[str, Decision] = {}
-        self.offering: Offering | None = None
+        self.offering: ServerLists | None = None
         """All it offers, also what nobody is shown."""
 
     def use(self, upstream: Upstream) -> None:

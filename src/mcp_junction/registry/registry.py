@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from mcp_junction.app import Junction
-from mcp_junction.catalog.catalog import Offering
+from mcp_junction.catalog.catalog import ServerLists
 from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
 from mcp_junction.config.servers import ServerDefinition
@@ -158,7 +158,7 @@ class Registry:
         member.decisions = decisions
         self._members.add(member)
         if lists:
-            member.offering = Offering(upstream, **lists)
+            member.offering = ServerLists(upstream, **lists)
             member.tool_count = len(member.offering.tools)
             shown = without_kept_back(member, member.offering)
             self._junction.live_catalog.expect(shown, listed=False)

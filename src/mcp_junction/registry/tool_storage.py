@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog import pins
-from mcp_junction.catalog.catalog import Offering
-from mcp_junction.catalog.discovery import Offer
-from mcp_junction.catalog.kinds import ALL, TOOLS, OfferKind
+from mcp_junction.catalog.catalog import ServerLists
+from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.kinds import ALL, TOOLS, ListKind
 from mcp_junction.errors import NotFound, StoreError, StoreUnavailable
 from mcp_junction.policy.pinning import STRICT
 from mcp_junction.protocol import encode, param_headers
@@ -33,21 +33,21 @@ Prepared = dict[str, list[ToolDefinitionRow]]
 """Every list of a server, as it is stored; by the name of the kind."""
 
 
-def prepare(offering: Offering) -> Prepared:
+def prepare(offering: ServerLists) -> Prepared:
     """All lists as they are stored. For another thread than the loop's."""
     return {kind.name: [_definition(kind, o) for o in offering.of(kind)] for kind in ALL}
 
 
-def _definition(kind: OfferKind, offer: Offer) -> ToolDefinitionRow:
+def _definition(kind: ListKind, offer: ListItem) -> ToolDefinitionRow:
     digest = pins.define(offer.members).hash if kind is TOOLS else ""
     return ToolDefinitionRow(offer.name, encode.dumps(offer.members), digest)
 
 
 def stored_offers(
     tools: Iterable[ToolRecord], offers: Iterable[OfferRecord]
-) -> dict[str, tuple[Offer, ...]]:
+) -> dict[str, tuple[ListItem, ...]]:
     """What a server offered when it was last seen, gone tools left out."""
-    found: dict[str, list[Offer]] = {kind.name: [] for kind in ALL}
+    found: dict[str, list[ListItem]] = {kind.name: [] for kind in ALL}
     for tool in tools:
         if tool.gone_at is None:
             found[TOOLS.name].append(_offer(tool.name, tool.definition))
@@ -56,11 +56,13 @@ def stored_offers(
     return {name: tuple(those) for name, those in found.items()}
 
 
-def _offer(name: str, definition: bytes) -> Offer:
+def _offer(name: str, definition: bytes) -> ListItem:
     members = {key: raw.copy() for key, raw in _members.decode(definition).items()}
     schema = members.get("inputSchema")
     is_marked = schema is not None and param_headers.MARK_BYTES in definition
-    return Offer(name, members, param_headers.find_marked(schema) if is_marked and schema else ())
+    return ListItem(
+        name, members, param_headers.find_marked(schema) if is_marked and schema else ()
+    )
 
 
 Lists = tuple[dict[str, list[ToolRecord]], dict[str, list[OfferRecord]]]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from mcp_junction.catalog.catalog import Offering
+from mcp_junction.catalog.catalog import ServerLists
 from mcp_junction.errors import DefinitionChanged, NotFound, Phase, ServerError
 from mcp_junction.policy.pinning import STRICT, is_quarantined
 from mcp_junction.policy.principal import Principal
@@ -45,7 +45,7 @@ class RegistryTools:
 
     # -- for the catalog
 
-    async def review(self, offering: Offering) -> Offering:
+    async def review(self, offering: ServerLists) -> ServerLists:
         """Look at what a server offers now; what of it may be shown."""
         if not self._context.is_open:
             return offering
@@ -53,7 +53,7 @@ class RegistryTools:
         self.synced_at = time.time()
         return found
 
-    def shown(self, server: Upstream) -> Offering | None:
+    def shown(self, server: Upstream) -> ServerLists | None:
         """What may be shown of what a server offered when it was last read."""
         member = self._members.find(server.definition.id)
         if member is None or member.offering is None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Raw
 
-from mcp_junction.catalog.catalog import Catalog, Offering
-from mcp_junction.catalog.discovery import Offer
+from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode
@@ -223,9 +223,9 @@ class FakeUpstream(Upstream):
         self.error = ServerError(self.key, Phase.RUNTIME, why)
         self.state = ServerState.ERROR
 
-    def offering(self) -> Offering:
-        return Offering(
-            self, tuple(Offer(name, {"name": Raw(encode.dumps(name))}) for name in self.tools)
+    def offering(self) -> ServerLists:
+        return ServerLists(
+            self, tuple(ListItem(name, {"name": Raw(encode.dumps(name))}) for name in self.tools)
         )
 
 
