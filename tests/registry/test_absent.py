@@ -8,7 +8,7 @@ from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool, until
 
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
-from mcp_junction.store.records import STANDING
+from mcp_junction.store.records import STATUS_FIELDS
 from mcp_junction.upstream.outcome import OutcomeKind
 
 
@@ -19,7 +19,7 @@ def strict(server) -> dict:
 async def rows_of(name: str, store) -> tuple:
     """What a start could change of a server: how it stands changes all the time."""
     found = await store.servers.get(name)
-    standing = dict.fromkeys(STANDING, "")
+    standing = dict.fromkeys(STATUS_FIELDS, "")
     return msgspec.structs.replace(found, **standing), await store.tools.all()
 
 

@@ -63,7 +63,7 @@ class ApiContext:
         self.streams.end(lambda _: False)
 
     def expel(self, is_allowed: Callable[[Principal], bool]) -> None:
-        """End what those have open who may not any more."""
+        """Close what revoked principals have open."""
         self.calling.end(is_allowed, "the key was revoked")
         self.streams.end(is_allowed)
 

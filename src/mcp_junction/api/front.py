@@ -44,7 +44,7 @@ class KeyCheck(Protocol):
 
 
 class RestFront:
-    """What stands before the routes."""
+    """Authenticates requests and hands them to the routes."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RestFront:
         self._make = make
         self._metrics = metrics
         self.app: App | None = None
-        """What stands behind it, once that is loaded."""
+        """The Litestar app, once it is loaded."""
         self._is_broken = False
         self._draining = False
 
@@ -80,14 +80,14 @@ class RestFront:
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         principal: Principal | None = None
         try:
-            scope[PRINCIPAL] = principal = self._admitted(scope)
+            scope[PRINCIPAL] = principal = self._admit(scope)
             if (exchange := scope.get("exchange")) is not None:
                 exchange.principal = principal
             if scope["path"] == METRICS:
                 check(principal, _METRICS_NEED)
                 await self._show_metrics(scope["method"], send)
                 return
-            app = self._loaded()
+            app = self._get_app()
         except RequestError as error:
             if error.code in DENIAL_CODES:
                 self._deny(describe_denial(scope, error.detail, principal))
@@ -97,12 +97,12 @@ class RestFront:
         await app(scope, receive, send)
 
     async def refuse(self, send: Send, code: str, detail: str) -> None:
-        """Answer a request that does not come so far as to be looked at."""
+        """Refuse a request that was not read."""
         await respond(send, to_answer(RequestError(code, detail)))
 
-    def _admitted(self, scope: Scope) -> Principal | None:
+    def _admit(self, scope: Scope) -> Principal | None:
         """Whom a request is from; None for anyone, who is let in where anyone is."""
-        principal = self._identified(scope["headers"])
+        principal = self._identify(scope["headers"])
         if principal is None and scope["path"].rstrip("/") not in PUBLIC:
             raise RequestError("UNAUTHENTICATED", _NEEDED)
         if self._draining and scope["path"] != METRICS:
@@ -118,7 +118,7 @@ class RestFront:
             _check_type(scope["headers"])
         return principal
 
-    def _identified(self, headers: list[tuple[bytes, bytes]]) -> Principal | None:
+    def _identify(self, headers: list[tuple[bytes, bytes]]) -> Principal | None:
         """Whose key a request shows; None when it shows none."""
         given = [value for name, value in headers if name == b"authorization"]
         principal = self._keys.principal(given[0]) if len(given) == 1 else None
@@ -136,7 +136,7 @@ class RestFront:
             raise RequestError("METHOD_NOT_ALLOWED", words, headers=allowed)
         await _send(send, 200, self._metrics(), [(b"content-type", CONTENT_TYPE)])
 
-    def _loaded(self) -> App:
+    def _get_app(self) -> App:
         if self._is_broken:
             raise RequestError("INTERNAL_ERROR", "an internal error of Junction")
         if self.app is None:

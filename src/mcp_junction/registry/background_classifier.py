@@ -122,7 +122,7 @@ class BackgroundClassifier:
             present = [one for one in page if one.tool.server_id in roster]
             failed |= bool(present) and await self._classify(present)
             await breaks.rest()
-        await self._follow()
+        await self._update_vectors()
         counts = await store.tools.count()
         self.classified = sum(one.classified for id_, one in counts.items() if id_ in roster)
         return failed
@@ -146,7 +146,7 @@ class BackgroundClassifier:
         failed = False
         rows = zip(page, found, new, strict=True)
         for server_id, each in groupby(rows, lambda row: row[0].tool.server_id):
-            failed |= await self._put(server_id, list(each))
+            failed |= await self._store(server_id, list(each))
         return failed
 
     async def _subjects(
@@ -163,7 +163,7 @@ class BackgroundClassifier:
         ]
         return subjects, [made.get(n) for n in range(len(page))]
 
-    async def _put(
+    async def _store(
         self, server_id: str, rows: list[tuple[PendingTool, SkillVerdict | None, bytes | None]]
     ) -> bool:
         given = [
@@ -177,13 +177,15 @@ class BackgroundClassifier:
         member = self._context.members.find(server_id)
         if member is not None and written:
             names = {one.tool.id: one.tool.name for one, _, _ in rows}
-            told = [_told(names[one.tool_id], one) for one in given if one.tool_id in written]
-            self._context.publish("tool.classified", member.record, tools=told)
+            described = [
+                _describe(names[one.tool_id], one) for one in given if one.tool_id in written
+            ]
+            self._context.publish("tool.classified", member.record, tools=described)
         return len(given) < len(rows)
 
     # -- skills
 
-    async def _follow(self) -> None:
+    async def _update_vectors(self) -> None:
         """Make the vectors of the skills concerned anew."""
         skills = self._context.store.skills
         behind = await skills.behind()
@@ -205,6 +207,6 @@ class BackgroundClassifier:
         return (await self.model.embed([skill.description]))[0]
 
 
-def _told(name: str, given: Classified) -> dict[str, Any]:
+def _describe(name: str, given: Classified) -> dict[str, Any]:
     ids = list(given.confidences)
     return {"name": name, "skill_ids": ids, "primary_skill_id": given.primary}

@@ -1,8 +1,8 @@
-"""FileWatch: takes over a config file when it changes, or when it is told to.
+"""FileWatch: applies a config file when it changes, or when it is told to.
 
-The file is looked at, not listened to: editors replace files in many ways, and a name, a time and a
-size say enough. It is read once it has stopped changing. What cannot be used changes nothing, and
-is said in the log and on the bus.
+The file is polled: editors replace files in many ways, and a name, a time and a size say enough. It
+is read once it has stopped changing. A file that cannot be used changes nothing, and is reported in
+the log and on the bus.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("mcp_junction.registry")
 
 EVERY: Final = 1.0
 
-Sign = tuple[int, int, int] | None
+Fingerprint = tuple[int, int, int] | None
 
 
 class FileWatch:
@@ -47,26 +47,26 @@ class FileWatch:
         self._read = read
         self._looks = looks
         self._every = every
-        self._told = asyncio.Event()
+        self._requested = asyncio.Event()
         self._is_away = False
         """Whether it was the store that did not let us take it over."""
 
     def now(self) -> None:
         """Read it again, changed or not."""
-        self._told.set()
+        self._requested.set()
 
     async def run(self) -> None:
-        seen = self._sign()
+        seen = self._fingerprint()
         while True:
-            told = await self._wait()
-            sign = self._sign()
-            if not told and (sign == seen or not self._looks):
+            is_requested = await self._wait()
+            fingerprint = self._fingerprint()
+            if not is_requested and (fingerprint == seen or not self._looks):
                 continue
-            if not told and sign != await self._later():
+            if not is_requested and fingerprint != await self._fingerprint_later():
                 continue  # it is still being written
-            seen = sign
+            seen = fingerprint
             if not await self._reload():
-                self._told.set()
+                self._requested.set()
                 await asyncio.sleep(self._every)
 
     async def _reload(self) -> bool:
@@ -78,7 +78,7 @@ class FileWatch:
         except StoreUnavailable as error:
             self._is_away = True
             if not was_away:
-                self._rejected(f"{error}; it is tried again")
+                self._report_rejection(f"{error}; it is tried again")
             return False
         except ConfigError as error:
             log.error("%s\nnothing was changed", error)
@@ -87,32 +87,32 @@ class FileWatch:
             ]
             self._bus.publish("config.rejected", {"problems": problems})
         except JunctionError as error:
-            self._rejected(str(error))
+            self._report_rejection(str(error))
         except Exception:  # whatever it was: the next file may be a better one
             log.exception("the config file met a fault of Junction's own")
-            self._rejected("an internal error of Junction")
+            self._report_rejection("an internal error of Junction")
         else:
             _report(done)
         return True
 
-    def _rejected(self, why: str) -> None:
+    def _report_rejection(self, why: str) -> None:
         log.error("the config file was not taken over: %s", why)
         self._bus.publish("config.rejected", {"problems": [{"message": why}]})
 
     async def _wait(self) -> bool:
         """Until it is time to look; whether we were told to."""
         try:
-            await asyncio.wait_for(self._told.wait(), self._every)
+            await asyncio.wait_for(self._requested.wait(), self._every)
         except TimeoutError:
             return False
-        self._told.clear()
+        self._requested.clear()
         return True
 
-    async def _later(self) -> Sign:
+    async def _fingerprint_later(self) -> Fingerprint:
         await asyncio.sleep(min(self._every, 0.1))
-        return self._sign()
+        return self._fingerprint()
 
-    def _sign(self) -> Sign:
+    def _fingerprint(self) -> Fingerprint:
         try:
             found = os.stat(self._path)
         except OSError:

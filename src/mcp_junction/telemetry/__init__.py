@@ -1,5 +1,5 @@
-"""What happened, told once: frozen event records, and sinks that are plain functions.
+"""What is told to people and programs outside: the bus of numbered events, and metrics as text.
 
-And how things stand, as text for a monitor. Nouns: *ServerChanged*, *Sink*;
-*Family*. Not logging of free text, and no sink here does I/O on the path of a call.
+Nouns: *Bus*, *OutcomeName*, *Family*. Events inside the process are ``calls/events.py`` and
+``upstream/events.py``. Not logging of free text, and nothing here does I/O on the path of a call.
 """
