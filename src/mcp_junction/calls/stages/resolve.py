@@ -67,7 +67,8 @@ def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable
         return _return(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, server=server))
     view, name = _shown(call), call.address.name
     spelled = view.name_of(Pair(server, name))
-    route = view.find(name if spelled is None else spelled)
+    known = name if spelled is None else spelled
+    route = view.find(known) or view.find_departed(known)  # it may be back in time
     if route is not None and route.pair.server == server:
         call.route = route
         return following(call)
