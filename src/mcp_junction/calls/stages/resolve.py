@@ -91,7 +91,8 @@ def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
         facts = {"candidates": candidates, "total": len(pairs)}
         return _return(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
     if pairs:
-        call.route = view.find(view.name_of(pairs[0]) or name)
+        known = view.name_of(pairs[0]) or name
+        call.route = view.find(known) or view.find_departed(known)
     return following(call) if call.route is not None else _refuse_unknown(call)
 
 
