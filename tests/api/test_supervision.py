@@ -28,7 +28,7 @@ def break_keys(served: Served, patch) -> None:
 
 
 def break_audit(served: Served, patch) -> None:
-    patch.setattr(served.audit, "_next", broken_at_once)
+    patch.setattr(served.audit, "_next_batch", broken_at_once)
     served.audit.record(served.audit.entry("call", "bot", "tools/call"))
 
 

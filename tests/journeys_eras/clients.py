@@ -48,6 +48,8 @@ class Person:
         self.prompted: list[str] = []
         self.logs: list[tuple[str, Any]] = []
         self.news: asyncio.Queue[str] = asyncio.Queue()
+        self.stream_ids: list[str] = []
+        """Notifications that name a stream of ``subscriptions/listen``."""
 
     async def elicitation(self, context: Any, params: Any) -> types.ElicitResult:
         self.asked.append(params.message)
@@ -65,6 +67,10 @@ class Person:
         self.logs.append((params.level, params.data))
 
     async def message(self, message: Any) -> None:
+        if isinstance(message, types.Notification):
+            wire = message.model_dump_json(by_alias=True)
+            if "subscriptionId" in wire:
+                self.stream_ids.append(wire)
         if isinstance(message, types.ResourceUpdatedNotification):
             self.news.put_nowait(str(message.params.uri))
         elif type(message) in CHANGES:
@@ -131,6 +137,7 @@ async def watching(
     with of_the_old_era():
         for uri in uris:
             await client.unsubscribe_resource(uri)
+    assert person.stream_ids == [], "the gateway's own stream to a server is not the client's"
 
 
 # Lists, to their last page

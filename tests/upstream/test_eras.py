@@ -17,6 +17,7 @@ from mcp_junction.app import Junction
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.settings import Settings
+from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.param_headers import name_line
 from mcp_junction.protocol.versions import Era
 from mcp_junction.testing.link import DeafInbox
@@ -195,7 +196,13 @@ async def test_changes_are_heard_and_wishes_acknowledged(fixture_behind, transpo
         called = {"name": "test_trigger_tool_change", "arguments": {}}
         await call(upstream, called)
         async with asyncio.timeout(BOUND):
-            assert await heard.announced.get() == "notifications/tools/list_changed"
+            assert await heard.announced.get() == ServerChanged(
+                upstream,
+                ServerChange.LISTS,
+                upstream.state,
+                method="notifications/tools/list_changed",
+            ), "that it changed is all that is passed on, without any params"
+        assert heard.frames == [], "the notification itself, which names our stream, is not"
 
 
 async def call(upstream: Upstream, params: dict[str, Any]) -> Any:
@@ -214,8 +221,12 @@ class Heard(DeafInbox):
     """Keeps what is heard."""
 
     def __init__(self) -> None:
-        self.announced: asyncio.Queue[str] = asyncio.Queue()
+        self.announced: asyncio.Queue[ServerChanged] = asyncio.Queue()
+        self.frames: list[Frame] = []
+
+    def receive(self, upstream: Upstream, frame: Frame) -> None:
+        self.frames.append(frame)
 
     def note(self, event: ServerChanged) -> None:
         if event.change is ServerChange.LISTS:
-            self.announced.put_nowait(event.method)
+            self.announced.put_nowait(event)

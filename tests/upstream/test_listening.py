@@ -28,6 +28,7 @@ class Listener(DeafInbox):
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self.announced: list[ServerChanged] = []
         self.renewals = 0
 
     def receive(self, upstream: Any, frame: Frame) -> None:
@@ -37,7 +38,7 @@ class Listener(DeafInbox):
         if event.change is ServerChange.RENEWED:
             self.renewals += 1
         elif event.change is ServerChange.LISTS:
-            self.frames.append(Frame("2.0", method=event.method))
+            self.announced.append(event)
 
 
 class Server:
@@ -134,8 +135,13 @@ async def test_what_is_heard_is_passed_on_without_the_number_of_our_stream():
         (stream,) = server.streams
         server.say("notifications/tools/list_changed", stream)
         server.say(UPDATED, stream, uri="a:1")
-        changed, updated = server.ear.frames
-        assert changed.method == "notifications/tools/list_changed"
+        (changed,), (updated,) = server.ear.announced, server.ear.frames
+        assert changed == ServerChanged(
+            server.upstream,
+            ServerChange.LISTS,
+            server.upstream.state,
+            method="notifications/tools/list_changed",
+        ), "that it changed is all that is passed on, without any params"
         assert (updated.method, bytes(updated.params)) == (UPDATED, b'{"uri":"a:1"}')
 
 
