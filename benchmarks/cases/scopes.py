@@ -61,10 +61,10 @@ class ExactGrants:
 
 
 async def measure() -> dict[str, float]:
-    from mcp_junction.catalog.catalog import Catalog, ServerLists
-    from mcp_junction.catalog.discovery import ListItem
+    from mcp_junction.catalog.catalog import Catalog
     from mcp_junction.catalog.endpoints import EVERYTHING
-    from mcp_junction.catalog.kinds import TOOLS as KIND
+    from mcp_junction.catalog.items import TOOLS as KIND
+    from mcp_junction.catalog.items import ListItem, ServerLists
     from mcp_junction.catalog.scope import OPEN, Scope
     from mcp_junction.protocol import encode, frames
     from mcp_junction.protocol.names import STRICT

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from budgets import AtMost, Figure
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.finder import Finder, Offers
 from mcp_junction.tasks import TaskScope

@@ -11,11 +11,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler, Snapshot
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallSink
 from mcp_junction.calls.pipeline import ExtraStage, PipelineParts, build_handlers
-from mcp_junction.calls.snapshot import Handler, Snapshot
 from mcp_junction.calls.stages.own import OwnTools
 from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.calls.tool_search import ToolSearch

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw
 
 from mcp_junction.calls.methods import COMPLETE, HANDSHAKE_CALLS, Address, address, with_name
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import INVALID_PARAMS

@@ -8,10 +8,11 @@ from msgspec import Raw
 from tests.calls.world import World, body, seen
 from tests.search.tools import tool
 
-from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.call import Snapshot
 from mcp_junction.catalog import own_tools as own
-from mcp_junction.catalog.catalog import Catalog, ServerLists
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import Endpoint, Pattern
+from mcp_junction.catalog.items import ServerLists
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.names import STDIO, STRICT, Spelling

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from tests.calls.world import BOUND, World, body
 
+from mcp_junction.calls.call import Snapshot
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.pipeline import ExtraStage, build_handlers, compose, stages_of
-from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.calls.stages.record import RecordCall
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import (

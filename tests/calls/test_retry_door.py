@@ -9,10 +9,9 @@ from msgspec import Raw
 from tests.calls.world import BOUND, World, body
 
 from mcp_junction.audit.chain import Entry
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.pipeline import ExtraStage
-from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.policy.principal import LOCAL_OWNER

@@ -5,12 +5,10 @@ import json
 from msgspec import Raw
 from tests.calls.world import World, body
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.methods import address
-from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
-from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.items import RESOURCES, ListItem, ServerLists
 from mcp_junction.catalog.scope import OPEN
 from mcp_junction.protocol import names
 from mcp_junction.testing.link import FakeUpstream

@@ -3,12 +3,10 @@
 from msgspec import Raw
 from tests.calls.world import World, raw
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.methods import Address
-from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
-from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.items import RESOURCES, ListItem, ServerLists
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import RESOURCE_NOT_FOUND

@@ -6,9 +6,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, tool_call
+from mcp_junction.calls.call import Call, Snapshot, tool_call
 from mcp_junction.calls.pipeline import ExtraStage, build_handlers
-from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.listener.stateless import ResultWriter
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names

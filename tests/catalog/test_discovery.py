@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mcp_junction.catalog.discovery import MOST, discover, discover_tools
-from mcp_junction.catalog.kinds import ALL, TOOLS
+from mcp_junction.catalog.items import ALL, TOOLS
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import CircularError, Phase, ServerError
 from mcp_junction.protocol import encode

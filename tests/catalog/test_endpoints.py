@@ -6,7 +6,7 @@ import pytest
 
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, named_set, one_server
-from mcp_junction.catalog.kinds import PROMPTS
+from mcp_junction.catalog.items import PROMPTS
 from mcp_junction.catalog.own_tools import OWN_NAMES
 from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol.names import STDIO, Pair, Spelling

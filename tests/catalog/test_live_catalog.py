@@ -8,9 +8,9 @@ import pytest
 
 from mcp_junction.catalog import live_catalog
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.kinds import ALL, PROMPTS, RESOURCES, TOOLS
+from mcp_junction.catalog.items import ALL, PROMPTS, RESOURCES, TOOLS
 from mcp_junction.catalog.live_catalog import LiveCatalog
-from mcp_junction.config.selection import ToolSelection
+from mcp_junction.config.client_keys import ToolSelection
 from mcp_junction.errors import ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import STDIO

@@ -6,7 +6,7 @@ import pytest
 
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_set, one_server
-from mcp_junction.catalog.kinds import PROMPTS, TOOLS
+from mcp_junction.catalog.items import PROMPTS, TOOLS
 from mcp_junction.catalog.name_history import MOST_PAST
 from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling, assign

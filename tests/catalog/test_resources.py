@@ -5,9 +5,9 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import one_server
+from mcp_junction.catalog.items import ListItem, ServerLists
 from mcp_junction.catalog.resources import ResourceView, parse_template
 from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol import encode

@@ -5,10 +5,9 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, one_server
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TEMPLATES, TOOLS, ListItem, ServerLists
 from mcp_junction.catalog.name_history import MOST_UNUSED
 from mcp_junction.catalog.scope import OPEN, Scope, Scopes, everything_at
 from mcp_junction.policy.principal import Principal, Role

@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
-from mcp_junction.catalog.kinds import PROMPTS, TOOLS
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.items import PROMPTS, TOOLS, ListItem, ServerLists
 from mcp_junction.catalog.scope import OPEN
 from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import encode, frames

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.items import ListItem, ServerLists
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.names import PLATFORM, STDIO, STRICT, Pair, Spelling
 from mcp_junction.testing.link import FakeUpstream, catalog_of

@@ -10,8 +10,7 @@ from tests.calls.world import World, body, seen
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import address
 from mcp_junction.catalog.endpoints import EVERYTHING
-from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import TOOLS, Route
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.protocol.versions import (

@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.pipeline import build_handlers
-from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.scope import OPEN_SCOPES, Scope
 from mcp_junction.config.settings import Quota, Settings

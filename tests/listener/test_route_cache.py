@@ -8,10 +8,10 @@ from msgspec import Raw
 from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
 from mcp_junction.calls import route_cache as route_cache
-from mcp_junction.calls.snapshot import Snapshot
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.calls.call import Snapshot
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, Pattern
+from mcp_junction.catalog.items import ListItem, ServerLists
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import encode, names, param_headers, requests
 from mcp_junction.protocol.frames import Frame
@@ -113,9 +113,9 @@ async def test_a_call_is_looked_up_once_for_as_long_as_its_snapshot_lasts(monkey
     looked_up = []
     find = route_cache.RouteCache.find
 
-    def counted(self, caller, method, params, catalog):
+    def counted(self, catalog, spelling, scope, method, params):
         looked_up.append(params["name"])
-        return find(self, caller, method, params, catalog)
+        return find(self, catalog, spelling, scope, method, params)
 
     monkeypatch.setattr(route_cache.RouteCache, "find", counted)
     one = stateless("one")
@@ -158,7 +158,7 @@ async def test_a_call_is_begun_with_its_route_only_where_that_is_known_for_sure(
     ]
 
 
-async def test_a_habit_leads_nowhere_from_an_endpoint_that_does_not_have_the_tool():
+async def test_a_cached_route_is_not_used_at_an_endpoint_without_the_tool():
     one, two = stateless("one"), stateless("two")
     backend = FakeBackend(one, two)
     dispatcher = StatelessClient(backend).dispatcher
@@ -188,7 +188,7 @@ async def test_how_much_is_remembered_is_bounded_for_all_clients_together(monkey
     assert not any(len(name) > 256 for *_, name in backend.snapshot.route_cache)
 
 
-async def test_who_says_very_much_of_itself_is_not_held_by_its_habits():
+async def test_a_client_with_a_long_description_is_not_kept_by_the_cache():
     backend = FakeBackend(stateless("one"))
     client = StatelessClient(backend)
     for number in range(3):
@@ -311,7 +311,7 @@ async def test_arguments_are_compared_too_while_their_server_is_away():
 
 
 @pytest.mark.parametrize("era", Era)
-async def test_a_call_of_habit_that_is_cancelled_in_the_same_breath_is_not_sent(era):
+async def test_a_call_with_a_cached_route_that_is_cancelled_at_once_is_not_sent(era):
     one = FakeUpstream("one", script=silence, era=era)
     one.refused_eras = set(Era) - {era}
     client = StatelessClient(FakeBackend(one))

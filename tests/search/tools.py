@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.items import ListItem
 
 
 def tool(name: str, description: Any = "", *params: str, **members: Any) -> ListItem:

@@ -6,8 +6,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.calls.call import tool_call
-from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.call import Snapshot, tool_call
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import encode, frames, names

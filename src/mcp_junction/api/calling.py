@@ -17,7 +17,7 @@ from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.methods import Address
-from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.errors import JunctionError, NotFound, RequestError
 from mcp_junction.policy.principal import Principal

@@ -19,7 +19,7 @@ from mcp_junction.api.models import (
 )
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import EVERYTHING
-from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
 from mcp_junction.catalog.suspicion import NAMING_OTHERS
 from mcp_junction.errors import NotFound

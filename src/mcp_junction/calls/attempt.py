@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import NAMED, with_name
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope
 from mcp_junction.upstream import outcome as outcomes

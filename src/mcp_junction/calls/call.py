@@ -1,19 +1,19 @@
-"""Call: one routed request of any kind, from its acceptance to its one answer."""
+"""Call: one routed request of any kind, and the Snapshot that it is answered from."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.methods import Address
-from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.route_cache import RouteCache
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import TOOLS
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import TOOLS, Route
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
@@ -24,6 +24,29 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.server import Upstream
+
+Handler = Callable[["Call"], Awaitable[Outcome]]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """One generation of everything the data plane reads."""
+
+    catalog: Catalog
+    handlers: Mapping[str, Handler]
+    """The path of a call, by its method."""
+    servers: Mapping[str, Upstream] = {}
+    """All servers that are wanted, connected or not. A live mapping, unlike the rest."""
+    route_cache: RouteCache = msgspec.field(default_factory=RouteCache)
+    """The routes that were found here before."""
+
+    def handle(self, call: Call) -> Awaitable[Outcome]:
+        """Take a call down its path; the outcome comes back up."""
+        return self.handlers[call.method](call)
+
+    @property
+    def generation(self) -> int:
+        return self.catalog.generation
 
 
 class Channel(Protocol):

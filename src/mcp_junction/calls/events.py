@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import DENIED

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TOOLS, ListKind
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, ListKind
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import INVALID_PARAMS

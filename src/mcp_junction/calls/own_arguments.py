@@ -9,7 +9,7 @@ from msgspec import Meta, Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import Address
-from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.own_tools import (
     CALL,
     LONGEST_QUERY,

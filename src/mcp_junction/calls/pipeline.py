@@ -12,11 +12,10 @@ from types import FunctionType
 from typing import NamedTuple, Protocol
 
 from mcp_junction.calls.attempt import LinkChoice
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CALL_TOOL, CallSink
 from mcp_junction.calls.methods import ALL_METHODS, OF_TASKS, SUBSCRIBING
-from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.stages.authorize import authorize
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import RecordCall

@@ -7,21 +7,18 @@ stage that may refuse a call runs each time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.methods import NAMED, Address, address
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import Route
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.param_headers import ParamHeader, encode_plain
-
-if TYPE_CHECKING:
-    from mcp_junction.calls.call import Caller
 
 MAX_CACHED: Final = 4096
 MAX_BYTES: Final = 256
@@ -46,7 +43,12 @@ class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
     and where, the method, and the name as it is written. Nobody is held by them."""
 
     def find(
-        self, caller: Caller, method: str, params: dict[str, Raw], catalog: Catalog
+        self,
+        catalog: Catalog,
+        spelling: Spelling,
+        scope: Scope,
+        method: str,
+        params: dict[str, Raw],
     ) -> CachedRoute:
         """Find what a request is for, and remember it. Raises FrameError as ``address`` does."""
         target = address(method, params)
@@ -54,7 +56,7 @@ class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
         plain = None if name is None else (method.encode(), name)
         if method not in NAMED:
             return CachedRoute(method, target, plain)
-        view = catalog.view(caller.spelling, target.kind, caller.scope)
+        view = catalog.view(spelling, target.kind, scope)
         route = view.find(target.name)
         if route is None:
             former = view.find_departed(target.name)  # its server may be back in time
@@ -65,5 +67,5 @@ class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
         if len(written) <= MAX_BYTES:
             if len(self) >= MAX_CACHED:  # they are only remembered, not needed
                 self.clear()
-            self[caller.spelling, caller.scope, method, written] = cached
+            self[spelling, scope, method, written] = cached
         return cached

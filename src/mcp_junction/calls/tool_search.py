@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.discovery import ListItem
-from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.items import TOOLS, ListItem
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.protocol.names import Pair

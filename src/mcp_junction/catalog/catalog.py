@@ -9,40 +9,59 @@ pages and the count of what was listed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from mcp_junction.catalog.discovery import ListItem
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import ALL as EVERY_KIND
-from mcp_junction.catalog.kinds import PROMPTS, RESOURCES, TEMPLATES, TOOLS, ListKind
+from mcp_junction.catalog.items import ALL as EVERY_KIND
+from mcp_junction.catalog.items import (
+    PROMPTS,
+    RESOURCES,
+    TEMPLATES,
+    TOOLS,
+    ListItem,
+    ListKind,
+    ServerLists,
+)
 from mcp_junction.catalog.name_history import URIS, NameHistories
 from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
 from mcp_junction.catalog.scope import OPEN, Scope, admit_all
-from mcp_junction.catalog.tokens import ListedTokens
 from mcp_junction.catalog.view import View, Visible
 from mcp_junction.config.settings import ALL, SEARCH
 from mcp_junction.protocol import names
 from mcp_junction.protocol.merged_list import PageCache
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.protocol.versions import DEFAULT_PAGE_SIZE
-from mcp_junction.upstream.server import Upstream
+
+TOKEN_BYTES: Final = 4
+"""Bytes of UTF-8 that count as one token."""
 
 
-class ServerLists(msgspec.Struct, frozen=True):
-    """The four lists of one server, as they were read last."""
+class ListedTokens:
+    """Counts the tokens of tool lists sent since the start, and those that search saved."""
 
-    upstream: Upstream
-    tools: tuple[ListItem, ...] = ()
-    prompts: tuple[ListItem, ...] = ()
-    resources: tuple[ListItem, ...] = ()
-    templates: tuple[ListItem, ...] = ()
+    __slots__ = ("_listed", "_whole")
 
-    def of(self, kind: ListKind) -> tuple[ListItem, ...]:
-        found: tuple[ListItem, ...] = getattr(self, kind.name)
-        return found
+    def __init__(self) -> None:
+        self._listed = 0
+        self._whole = 0
+
+    def add(self, listed: int, whole: int) -> None:
+        """Count a list: its bytes, and those that all definitions would have had."""
+        self._listed += listed
+        self._whole += whole
+
+    @property
+    def listed(self) -> int:
+        return self._listed // TOKEN_BYTES
+
+    @property
+    def saved(self) -> int:
+        """Tokens saved by search; negative when the three search tools take more than all tools."""
+        return (self._whole - self._listed) // TOKEN_BYTES
 
 
 class Catalog(msgspec.Struct, frozen=True, eq=False):

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import TOOLS, ListKind
+from mcp_junction.catalog.items import TOOLS, ListItem, ListKind
 from mcp_junction.errors import FrameError, Phase, ServerError, circular_error
 from mcp_junction.protocol import cycles, encode, frames, param_headers
 from mcp_junction.protocol.param_headers import MARK_BYTES, ParamHeader
@@ -48,15 +48,6 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SECONDS: Final = 60.0
 _MAX_PAGES: Final = 10_000
 _list = msgspec.json.Decoder(list[Raw])
-
-
-class ListItem(msgspec.Struct, frozen=True):
-    """One tool, prompt, resource or template, as its server described it; members still raw."""
-
-    name: str
-    members: dict[str, Raw]
-    headers: tuple[ParamHeader, ...] = ()
-    """The arguments that a call repeats as headers, to a stateless server over HTTP."""
 
 
 class Listing(NamedTuple):

@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import Listing, ListItem, discover, remark
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.discovery import Listing, discover, remark
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import ALL, TOOLS, ListKind
+from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.catalog.scope import Scope
-from mcp_junction.config.selection import ToolSelection
+from mcp_junction.config.client_keys import ToolSelection
 from mcp_junction.errors import CircularError, ServerError
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.slices import Slices

@@ -15,7 +15,7 @@ from itertools import compress
 from typing import Final, NamedTuple
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
-from mcp_junction.catalog.kinds import ListKind
+from mcp_junction.catalog.items import ListKind
 from mcp_junction.catalog.roll import PlainNames, Roll, unite
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair, Spelling

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol import encode
 
 FIND: Final = "find_tools"

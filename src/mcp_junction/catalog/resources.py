@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.discovery import ListItem
-from mcp_junction.catalog.kinds import RESOURCES, TEMPLATES, ListKind
+from mcp_junction.catalog.items import RESOURCES, TEMPLATES, ListItem, ListKind, Route, timeout_for
 from mcp_junction.catalog.name_history import URIS, NameHistories, NameHistory
 from mcp_junction.catalog.roll import Roll
-from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.merged_list import MergedList, PageCache
@@ -25,7 +23,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.upstream.server import Upstream
 
 if TYPE_CHECKING:
-    from mcp_junction.catalog.catalog import ServerLists
+    from mcp_junction.catalog.items import ServerLists
 
 
 _OBJECT = "ui"

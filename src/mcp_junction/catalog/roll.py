@@ -16,7 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Meanings, Numbers, Pair, Spelling, looks_hashed
 from mcp_junction.upstream.server import Upstream

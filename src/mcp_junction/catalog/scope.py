@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.catalog.kinds import ALL, ListKind
+from mcp_junction.catalog.items import ALL, ListKind
 from mcp_junction.policy.access import AccessPolicy, Admits, Grants
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair

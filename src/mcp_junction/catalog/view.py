@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.catalog.discovery import ListItem
-from mcp_junction.catalog.kinds import ListKind
+from mcp_junction.catalog.items import ListItem, ListKind, Route, timeout_for
 from mcp_junction.catalog.name_history import URIS, NameHistory
 from mcp_junction.catalog.resources import ResourceView, referred
 from mcp_junction.catalog.roll import (
@@ -29,7 +28,6 @@ from mcp_junction.catalog.roll import (
     known,
     words,
 )
-from mcp_junction.catalog.routes import Route, timeout_for
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.merged_list import MergedList, PageCache

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mcp_junction.config import client_keys
+from mcp_junction.config.client_keys import ToolSelection, read_selection
 from mcp_junction.config.document import child_path
-from mcp_junction.config.selection import ToolSelection, read_selection
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits, Settings, is_writable, limits_of
 from mcp_junction.config.variables import describe_missing, expand, read_dotenv
 from mcp_junction.errors import Problem, ProblemCode

@@ -13,7 +13,7 @@ from mcp_junction.calls.attempt import Adapter, Chosen
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import SUBSCRIBING
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import Route
 from mcp_junction.eras.from_handshake import HandshakeToStatelessAdapter, wait_for_link
 from mcp_junction.eras.from_stateless import StatelessToHandshakeAdapter
 from mcp_junction.eras.resume import Resume

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.events import CallEnded, CallSink
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import Route
 from mcp_junction.eras.tickets import Continuation, Seal, Ticket, TicketOwner
 from mcp_junction.errors import StateError
 from mcp_junction.policy.principal import Principal

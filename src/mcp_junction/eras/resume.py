@@ -15,11 +15,10 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.attempt import Attempt
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import with_name
-from mcp_junction.calls.snapshot import Handler
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import Route
 from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner
 from mcp_junction.errors import FrameError, StateError

@@ -10,9 +10,8 @@ from collections.abc import Awaitable
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.snapshot import Handler
-from mcp_junction.catalog.routes import Route, timeout_for
+from mcp_junction.calls.call import Call, Handler
+from mcp_junction.catalog.items import Route, timeout_for
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.errors import StateError
 from mcp_junction.protocol import encode

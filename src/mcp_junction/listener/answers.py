@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
-from mcp_junction.catalog.kinds import ListKind
+from mcp_junction.catalog.items import ListKind
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.errors import CursorError, FrameError
 from mcp_junction.listener.backend import Backend

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.scope import Scopes
 from mcp_junction.config.settings import Settings

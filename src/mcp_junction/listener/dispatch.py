@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Channel
 from mcp_junction.calls.methods import HANDSHAKE_CALLS, address
-from mcp_junction.catalog.kinds import BY_LIST, ListKind
+from mcp_junction.catalog.items import BY_LIST, ListKind
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.answers import OwnAnswers
 from mcp_junction.listener.backend import Backend

@@ -16,12 +16,11 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Channel
+from mcp_junction.calls.call import Call, Channel, Handler
 from mcp_junction.calls.methods import READ, STATELESS_CALLS
 from mcp_junction.calls.route_cache import CachedRoute
-from mcp_junction.calls.snapshot import Handler
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import BY_LIST, ListKind
+from mcp_junction.catalog.items import BY_LIST, ListKind
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.listener import header_check
 from mcp_junction.listener.answers import OwnAnswers
@@ -137,12 +136,10 @@ class StatelessDispatcher:
                 return self._answer_own(client, frame_id, method, params, key, channel)
             snapshot = self._backend.snapshot
             name = params.get("name")
-            route_cache = snapshot.route_cache
-            cached = name and route_cache.get(
-                (client.spelling, client.scope, method, _join((name,)))
-            )
+            spelling, scope, route_cache = client.spelling, client.scope, snapshot.route_cache
+            cached = name and route_cache.get((spelling, scope, method, _join((name,))))
             if not cached:
-                cached = route_cache.find(client, method, params, snapshot.catalog)
+                cached = route_cache.find(snapshot.catalog, spelling, scope, method, params)
             if headers is not None:
                 _compare(headers, sender.version, cached, params)
         except FrameError as error:
@@ -272,9 +269,9 @@ class StatelessDispatcher:
         call.snapshot, call.route = self._backend.snapshot, None
         try:
             if headers is not None:
-                catalog = call.snapshot.catalog
-                cached = call.snapshot.route_cache.find(
-                    call.caller, call.method, call.params, catalog
+                caller, snapshot = call.caller, call.snapshot
+                cached = snapshot.route_cache.find(
+                    snapshot.catalog, caller.spelling, caller.scope, call.method, call.params
                 )
                 _compare(headers, version, cached, call.params)
         except FrameError as error:

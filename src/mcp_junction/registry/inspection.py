@@ -16,8 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.catalog import pins, suspicion
-from mcp_junction.catalog.catalog import ServerLists
-from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.items import TOOLS, ServerLists
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.catalog.suspicion import ExaminedTool, Flag
 from mcp_junction.errors import StoreUnavailable

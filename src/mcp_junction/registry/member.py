@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mcp_junction.catalog.catalog import ServerLists
+from mcp_junction.catalog.items import ServerLists
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import Facts

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from mcp_junction.app import Junction
-from mcp_junction.catalog.tokens import ListedTokens
+from mcp_junction.catalog.catalog import ListedTokens
 from mcp_junction.health.verdict import WINDOW, Facts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from mcp_junction.app import Junction
-from mcp_junction.catalog.catalog import ServerLists
+from mcp_junction.catalog.items import ServerLists
 from mcp_junction.config.load import Config
 from mcp_junction.config.registration import Registration
 from mcp_junction.config.servers import ServerDefinition

@@ -12,9 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog import pins
-from mcp_junction.catalog.catalog import ServerLists
-from mcp_junction.catalog.discovery import ListItem
-from mcp_junction.catalog.kinds import ALL, TOOLS, ListKind
+from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.errors import NotFound, StoreError, StoreUnavailable
 from mcp_junction.policy.pinning import STRICT
 from mcp_junction.protocol import encode, param_headers

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from mcp_junction.catalog.catalog import ServerLists
+from mcp_junction.catalog.items import ServerLists
 from mcp_junction.errors import DefinitionChanged, NotFound, Phase, ServerError
 from mcp_junction.policy.pinning import STRICT, is_quarantined
 from mcp_junction.policy.principal import Principal

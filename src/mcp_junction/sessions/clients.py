@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Raw
 
-from mcp_junction.calls.snapshot import Snapshot
+from mcp_junction.calls.call import Snapshot
 from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_LEVELS

@@ -13,11 +13,10 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Channel
+from mcp_junction.calls.call import Call, Channel, Snapshot
 from mcp_junction.calls.methods import Address
-from mcp_junction.calls.snapshot import Snapshot
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.kinds import RESOURCES
+from mcp_junction.catalog.items import RESOURCES
 from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Raw
 
-from mcp_junction.catalog.catalog import Catalog, ServerLists
-from mcp_junction.catalog.discovery import ListItem
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.items import ListItem, ServerLists
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.protocol import encode

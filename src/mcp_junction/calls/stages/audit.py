@@ -15,9 +15,8 @@ from msgspec import Raw
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denial
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CALL_TOOL, CallEnded
-from mcp_junction.calls.snapshot import Handler
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import octets

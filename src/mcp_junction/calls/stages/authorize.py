@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import OWN
-from mcp_junction.calls.snapshot import Handler
 from mcp_junction.policy.principal import CALLING_ROLES, Right, explain_refusal
 from mcp_junction.protocol.versions import DENIED
 from mcp_junction.upstream import outcome as outcomes

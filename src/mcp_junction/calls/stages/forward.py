@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from mcp_junction.calls.attempt import Adapter, Attempt, LinkChoice
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.catalog.routes import Route
+from mcp_junction.catalog.items import Route
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome

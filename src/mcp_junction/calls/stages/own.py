@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import OWN
 from mcp_junction.calls.own_arguments import (
     CallArguments,
@@ -21,9 +21,8 @@ from mcp_junction.calls.own_arguments import (
     WrongArguments,
     read_arguments,
 )
-from mcp_junction.calls.snapshot import Handler
 from mcp_junction.calls.tool_search import ToolSearch
-from mcp_junction.catalog.kinds import TOOLS
+from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.own_tools import DESCRIBE, FIND
 from mcp_junction.catalog.view import View
 from mcp_junction.protocol import encode

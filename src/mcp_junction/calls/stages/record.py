@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallEnded, CallSink, log_call
 from mcp_junction.calls.events import log as call_log
 from mcp_junction.calls.methods import OWN
-from mcp_junction.calls.snapshot import Handler
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes

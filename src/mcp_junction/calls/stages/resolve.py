@@ -6,11 +6,10 @@ from collections.abc import Awaitable
 
 from msgspec.structs import replace
 
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import OWN, READ, Address
 from mcp_junction.calls.own_arguments import unwrap_call_tool
-from mcp_junction.calls.snapshot import Handler
-from mcp_junction.catalog.kinds import RESOURCES, TOOLS
+from mcp_junction.catalog.items import RESOURCES, TOOLS
 from mcp_junction.catalog.resources import read_as
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.snapshot import Handler
+from mcp_junction.calls.call import Call, Handler
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
