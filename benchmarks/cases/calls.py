@@ -8,7 +8,7 @@ from targets import Lab, Target, server
 UP = {"up": server("upstream.py", "--stdio")}
 
 
-@case("stdio-call", budget={"CPU per call, 32 in flight": Ratio(3, stretch=2)})
+@case("stdio-call", budget={"CPU per call, 32 in flight": Ratio(1.9, stretch=1.6)})
 async def stdio_call(lab: Lab) -> list[Figure]:
     """300-byte echo calls, stdio front, stdio upstream."""
     pair = await lab.open_pair(UP)

@@ -22,13 +22,13 @@ async def small_calls(lab: Lab, servers: Servers, clients: int, what: str) -> li
     return [await cpu_per_call(lab, pair, load, what, "µs")]
 
 
-@case("http-call-32", budget={"CPU per call, 32 clients": Ratio(3, stretch=2)}, front="http")
+@case("http-call-32", budget={"CPU per call, 32 clients": Ratio(2.3, stretch=2)}, front="http")
 async def http_call_32(lab: Lab) -> list[Figure]:
     """300-byte echo calls of 32 clients with a key, HTTP front, stdio upstream."""
     return await small_calls(lab, UP, 32, "CPU per call, 32 clients")
 
 
-@case("http-call-128", budget={"CPU per call, 128 clients": Ratio(3, stretch=2)}, front="http")
+@case("http-call-128", budget={"CPU per call, 128 clients": Ratio(2.5, stretch=2.2)}, front="http")
 async def http_call_128(lab: Lab) -> list[Figure]:
     """The same of 128 clients."""
     return await small_calls(lab, UP, 128, "CPU per call, 128 clients")

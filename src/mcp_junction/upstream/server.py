@@ -149,9 +149,9 @@ class Upstream:
     @property
     def is_isolated(self) -> bool:
         """Whether each session needs a link of its own; a stateless server has nothing to share."""
-        known = self.link or self.greeting
-        is_stateless = known is not None and known.era is Era.STATELESS
-        return self.definition.isolation == "per-session" and not is_stateless
+        if self.definition.isolation != "per-session":  # asked with every call
+            return False
+        return (known := self.link or self.greeting) is None or known.era is not Era.STATELESS
 
     def for_session(self, session: object, hello: Callable[[], Hello]) -> Upstream:
         """The server as one session sees it: itself, or an extra link of the session's own."""
