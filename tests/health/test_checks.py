@@ -3,7 +3,12 @@
 import pytest
 from tests.http.origin import Origin, Visit
 
-from mcp_junction.health.checks import by_ping, by_url, of_call, of_status
+from mcp_junction.health.checks import (
+    classify_call,
+    classify_status,
+    make_ping_probe,
+    make_url_probe,
+)
 from mcp_junction.health.verdict import CallKind, ProbeKind
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND
 from mcp_junction.testing.link import FakeUpstream
@@ -31,9 +36,9 @@ async def test_a_health_url_is_judged_by_its_status(status, kind):
         visit.answer(status, b"", location="http://169.254.169.254/")
 
     async with Origin(answer) as origin:
-        found = await by_url(f"{origin.url}/health", Dialer())()
+        found = await make_url_probe(f"{origin.url}/health", Dialer())()
     assert found.kind is kind
-    assert found == of_status(status)
+    assert found == classify_status(status)
     assert [visit.method for visit in origin.visits] == ["GET"]
 
 
@@ -46,14 +51,14 @@ async def test_a_health_url_is_judged_by_its_status(status, kind):
     ],
 )
 async def test_a_health_url_that_cannot_be_asked_is_no_answer(url, words):
-    found = await by_url(url, Dialer())()
+    found = await make_url_probe(url, Dialer())()
     assert found.kind is ProbeKind.UNREACHABLE
     assert words in found.detail
 
 
 async def pinged(answer: outcomes.Outcome | None, **how: float) -> ProbeKind:
     upstream = FakeUpstream("s", script=lambda flight: answer)
-    found = await by_ping(upstream, **how)()
+    found = await make_ping_probe(upstream, **how)()
     assert [flight.method for flight in upstream.wire.flights] == ["ping"]
     return found.kind
 
@@ -72,7 +77,7 @@ async def test_no_answer_to_ping_is_told_apart_from_no_link():
     assert await pinged(damaged) is ProbeKind.SERVER_ERROR
     upstream = FakeUpstream("s")
     upstream.go_down()
-    assert (await by_ping(upstream)()).kind is ProbeKind.UNREACHABLE
+    assert (await make_ping_probe(upstream)()).kind is ProbeKind.UNREACHABLE
 
 
 @pytest.mark.parametrize(
@@ -91,4 +96,4 @@ async def test_no_answer_to_ping_is_told_apart_from_no_link():
     ],
 )
 def test_the_end_of_a_call_counts_as_the_breaker_counts(outcome, kind):
-    assert of_call(outcome) is kind
+    assert classify_call(outcome) is kind

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mcp_junction.health.probes import Pace, Probes
-from mcp_junction.health.verdict import CallKind, Facts, HealthVerdict, Probed, ProbeKind
+from mcp_junction.health.probes import Probes, ProbeSchedule
+from mcp_junction.health.verdict import CallKind, HealthFacts, HealthVerdict, ProbeKind, ProbeResult
 from mcp_junction.testing.fakes import FakeClock
 
 
@@ -17,18 +17,18 @@ class Ward:
 
     def __init__(self, chance: float = 0.5) -> None:
         self.clock = FakeClock()
-        self.told: list[tuple[str, HealthVerdict, Facts]] = []
-        self.probes = Probes(self.clock, self._tell, Pace(30.0, 5.0), lambda: chance)
+        self.told: list[tuple[str, HealthVerdict, HealthFacts]] = []
+        self.probes = Probes(self.clock, self._tell, ProbeSchedule(30.0, 5.0), lambda: chance)
         self.times: dict[str, list[float]] = {}
 
     def _tell(self, *news: Any) -> None:
         self.told.append(news)
 
     def watch(self, key: str, kind: ProbeKind = ProbeKind.GOOD, takes: float = 0.0) -> None:
-        async def probe() -> Probed:
+        async def probe() -> ProbeResult:
             self.times.setdefault(key, []).append(self.clock.now())
             await self.clock.sleep(takes)
-            return Probed(kind, detail="as told")
+            return ProbeResult(kind, detail="as told")
 
         self.probes.watch(key, probe)
 
@@ -146,12 +146,12 @@ async def test_calls_are_heard(ward):
 
 async def test_what_others_found_is_heard(ward):
     for _ in range(2):
-        ward.probes.observe_probe("a", Probed(ProbeKind.UNREACHABLE))
+        ward.probes.observe_probe("a", ProbeResult(ProbeKind.UNREACHABLE))
     assert ward.verdicts == [("a", "degraded")]
 
 
 async def test_a_fault_of_our_own_is_not_the_servers(ward, caplog):
-    async def faulty() -> Probed:
+    async def faulty() -> ProbeResult:
         raise KeyError("ours")
 
     ward.probes.watch("a", faulty)
@@ -176,12 +176,12 @@ async def test_it_can_be_switched_off(ward):
 async def test_a_thousand_servers_are_checked_side_by_side():
     clock, times = FakeClock(), []
     chances = iter([n / 1000 for n in range(1000)])
-    probes = Probes(clock, lambda *_: None, Pace(30.0, 5.0), lambda: next(chances, 0.5))
+    probes = Probes(clock, lambda *_: None, ProbeSchedule(30.0, 5.0), lambda: next(chances, 0.5))
 
-    async def probe() -> Probed:
+    async def probe() -> ProbeResult:
         times.append(clock.now())
         await asyncio.sleep(0)
-        return Probed(ProbeKind.GOOD)
+        return ProbeResult(ProbeKind.GOOD)
 
     for n in range(1000):
         probes.watch(f"s{n}", probe)

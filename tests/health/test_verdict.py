@@ -2,7 +2,13 @@
 
 import pytest
 
-from mcp_junction.health.verdict import CallKind, HealthRecord, HealthVerdict, Probed, ProbeKind
+from mcp_junction.health.verdict import (
+    CallKind,
+    HealthRecord,
+    HealthVerdict,
+    ProbeKind,
+    ProbeResult,
+)
 
 GOOD, FAILED, NEUTRAL = CallKind
 HEALTHY, DEGRADED, DEAD = HealthVerdict
@@ -12,17 +18,17 @@ WARNINGS = [ProbeKind.CLIENT_ERROR, ProbeKind.UNAUTHENTICATED]
 
 def connected() -> HealthRecord:
     record = HealthRecord()
-    record.connected()
+    record.note_connected()
     return record
 
 
 def probes(record: HealthRecord, *kinds: ProbeKind) -> list[HealthVerdict]:
-    return [record.probe(0.0, Probed(kind, 0.1, f"said {kind}")) for kind in kinds]
+    return [record.add_probe(0.0, ProbeResult(kind, 0.1, f"said {kind}")) for kind in kinds]
 
 
 def calls(record: HealthRecord, *kinds: CallKind) -> HealthVerdict:
     for kind in kinds:
-        record.call(kind)
+        record.add_call(kind)
     return record.verdict
 
 
@@ -63,7 +69,7 @@ def test_what_has_failed_is_healthy_only_after_a_new_connection():
     probes(record, bad, bad, bad)
     assert probes(record, OK, OK, OK)[-1] is DEAD
     assert calls(record, *[GOOD] * 30) is DEAD
-    record.connected()
+    record.note_connected()
     assert record.verdict is HEALTHY
     assert record.failed_checks == 0
     assert record.facts().detail == ""
@@ -122,10 +128,10 @@ def test_the_four_facts_are_apart():
     facts = record.facts()
     assert facts.enabled is True
     assert (facts.reachable, facts.authenticated, facts.healthy) == (None, None, None)
-    record.disconnected(reachable=True, authenticated=False)
+    record.note_disconnected(reachable=True, authenticated=False)
     facts = record.facts()
     assert (facts.reachable, facts.authenticated, facts.healthy) == (True, False, None)
-    record.connected()
+    record.note_connected()
     facts = record.facts()
     assert (facts.reachable, facts.authenticated, facts.healthy) == (True, True, True)
     probes(record, ProbeKind.SERVER_ERROR, ProbeKind.SERVER_ERROR)
@@ -143,7 +149,7 @@ def test_the_four_facts_are_apart():
 def test_the_time_of_an_answer_is_kept_and_that_of_none_is_not():
     record = connected()
     assert record.facts().response_time_ms is None
-    record.probe(12.0, Probed(OK, 0.25))
-    record.probe(42.0, Probed(ProbeKind.TIMEOUT, 5.0))
+    record.add_probe(12.0, ProbeResult(OK, 0.25))
+    record.add_probe(42.0, ProbeResult(ProbeKind.TIMEOUT, 5.0))
     facts = record.facts()
     assert (facts.response_time_ms, facts.last_check) == (250.0, 42.0)

@@ -7,8 +7,17 @@ from collections import Counter
 import pytest
 from tests.http.test_doors import PING, opened, post
 
-KINDS = ("Exchange", "HttpSession", "Session", "Standing", "EventStream", "Reply", "Flow")
-KINDS += ("Call", "Visit")
+from mcp_junction.calls.call import Call
+from mcp_junction.listener.http.exchange import AsgiExchange
+from mcp_junction.listener.http.host import SessionChannel
+from mcp_junction.listener.http.replies import HttpReply
+from mcp_junction.listener.http.sessions import HttpSession
+from mcp_junction.listener.http.streams import EventStream
+from mcp_junction.sessions.session import Session
+from mcp_junction.sessions.stateless import StatelessClient
+
+KINDS = (AsgiExchange, HttpSession, Session, SessionChannel, EventStream, HttpReply)
+KINDS += (Call, StatelessClient)
 VERSION = "2026-07-28"
 CALL = {
     "jsonrpc": "2.0",
@@ -26,7 +35,7 @@ SAID = {"mcp_protocol_version": VERSION, "mcp_method": "tools/call", "mcp_name":
 
 
 def alive() -> Counter[str]:
-    return Counter(type(o).__name__ for o in gc.get_objects() if type(o).__name__ in KINDS)
+    return Counter(type(o).__name__ for o in gc.get_objects() if isinstance(o, KINDS))
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""Health: facts about servers, from checks and from traffic, and what follows from them.
+"""Health: probes servers, counts how their calls end, and decides whether they are healthy.
 
-``verdict.py`` is the rules (pure), ``checks.py`` the ways to check a server, ``probes.py`` the
-schedule and the one place that is told. What to do about a verdict is its listener's business.
+``verdict.py`` has the rules (pure), ``checks.py`` makes probes and classifies their results, and
+``probes.py`` runs them on a schedule and reports changed verdicts to its listener, which acts.
 """

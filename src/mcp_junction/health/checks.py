@@ -1,6 +1,6 @@
-"""The ways to probe a server: by its health URL, or by MCP ``ping``.
+"""Makes probes, by a server's health URL or by MCP ``ping``; and classifies results and calls.
 
-They do not raise for what a server does. When to probe, and how long to wait, is in ``probes.py``.
+A probe does not raise for what a server does. ``probes.py`` says when one is run, and how long.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from mcp_junction.errors import RefusedError
-from mcp_junction.health.verdict import FAILED, GOOD, NEUTRAL, CallKind, Probed, ProbeKind
+from mcp_junction.health.verdict import FAILED, GOOD, NEUTRAL, CallKind, ProbeKind, ProbeResult
 from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE
 from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, Outcome
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from mcp_junction.upstream.http.dialer import Dialer
 
 PING_TIMEOUT: Final = 4.9
-"""A little less than a probe may take, so that the server is told that we do not wait."""
+"""Less than a probe may take, so that there is time to send the server a cancellation."""
 
-Probe = Callable[[], Awaitable[Probed]]
+Probe = Callable[[], Awaitable[ProbeResult]]
 
 
-class Asks(Protocol):
-    """What can be asked something: an Upstream."""
+class PingTarget(Protocol):
+    """What a ping is sent to: an Upstream."""
 
     @property
     def is_stateless(self) -> bool: ...
@@ -42,67 +42,68 @@ class _StatusError(msgspec.Struct, frozen=True):
     data: _StatusData = _StatusData()
 
 
-def by_url(url: str, dialer: Dialer) -> Probe:
-    """A check by GET, under the rules for outgoing connections."""
+def make_url_probe(url: str, dialer: Dialer) -> Probe:
+    """Make a probe that sends GET to a URL, under the rules for outgoing connections."""
 
-    async def check() -> Probed:
+    async def check() -> ProbeResult:
         # Imported where it is used: most servers have no health URL.
         from mcp_junction.upstream.http.dialer import fetch_status
 
         try:
-            return of_status(await fetch_status(url, dialer))
+            return classify_status(await fetch_status(url, dialer))
         except (OSError, RefusedError) as error:
             words = getattr(error, "strerror", None) or str(error)
-            return Probed(ProbeKind.UNREACHABLE, detail=f"its health check: {words}")
+            return ProbeResult(ProbeKind.UNREACHABLE, detail=f"its health check: {words}")
         except ValueError as error:
-            return Probed(ProbeKind.UNREACHABLE, detail=f"its health_check_url: {error}")
+            return ProbeResult(ProbeKind.UNREACHABLE, detail=f"its health_check_url: {error}")
 
     return check
 
 
-def by_ping(server: Asks, timeout: float = PING_TIMEOUT) -> Probe:
-    """A check by MCP ``ping`` on the server's own link; a stateless one has no ping to ask for."""
+def make_ping_probe(server: PingTarget, timeout: float = PING_TIMEOUT) -> Probe:
+    """Make a probe that sends MCP ``ping`` on a server's link; a stateless server has no ping, and
+    gets ``server/discover``."""
 
-    async def check() -> Probed:
+    async def check() -> ProbeResult:
         method = "server/discover" if server.is_stateless else "ping"
-        return of_outcome(await server.request(method, b"{}", timeout))
+        return classify_ping(await server.request(method, b"{}", timeout))
 
     return check
 
 
-def of_status(status: int) -> Probed:
-    """What the status of a health URL says."""
+def classify_status(status: int) -> ProbeResult:
+    """Turn the status that a health URL answered into a result."""
     detail = f"its health check answered HTTP {status}"
     if 200 <= status < 300:
-        return Probed(ProbeKind.GOOD)
+        return ProbeResult(ProbeKind.GOOD)
     if status in (401, 403):
-        return Probed(ProbeKind.UNAUTHENTICATED, detail=detail)
+        return ProbeResult(ProbeKind.UNAUTHENTICATED, detail=detail)
     if status < 500:  # redirects are not followed
-        return Probed(ProbeKind.CLIENT_ERROR, detail=detail)
-    return Probed(ProbeKind.SERVER_ERROR, detail=detail)
+        return ProbeResult(ProbeKind.CLIENT_ERROR, detail=detail)
+    return ProbeResult(ProbeKind.SERVER_ERROR, detail=detail)
 
 
-def of_outcome(outcome: Outcome) -> Probed:
-    """What the answer to a ping says. Any answer of the server's own shows that it is there."""
+def classify_ping(outcome: Outcome) -> ProbeResult:
+    """Turn the outcome of a ping into a result. Any answer, even an error, shows a live server."""
     if outcome.kind is RESULT:
-        return Probed(ProbeKind.GOOD)
+        return ProbeResult(ProbeKind.GOOD)
     if outcome.delivery is None:
-        return Probed(ProbeKind.GOOD)  # it does not know ping, and said so
+        return ProbeResult(ProbeKind.GOOD)  # it answered that it does not know ping
     code = _error(outcome).code
     if code == CALL_TIMEOUT:
-        return Probed(ProbeKind.TIMEOUT, detail="it did not answer ping in time")
+        return ProbeResult(ProbeKind.TIMEOUT, detail="it did not answer ping in time")
     if code in (SERVER_UNAVAILABLE, LINK_LOST):
-        return Probed(ProbeKind.UNREACHABLE, detail="it could not be pinged: its link is lost")
-    return Probed(ProbeKind.SERVER_ERROR, detail="its answer to ping makes no sense")
+        return ProbeResult(ProbeKind.UNREACHABLE, detail="it could not be pinged: its link is lost")
+    return ProbeResult(ProbeKind.SERVER_ERROR, detail="its answer to ping makes no sense")
 
 
-def of_call(outcome: Outcome) -> CallKind:
-    """What the end of a call says of its server, by R-BREAKER's count.
+def classify_call(outcome: Outcome) -> CallKind:
+    """Decide whether a call counts for or against its server's health, as R-BREAKER says.
 
-    A deadline that the client itself set short is for the caller to leave out.
+    The caller leaves out calls that ended by a short deadline of the client's own.
     """
     if outcome.kind is RESULT or (outcome.kind is ERROR and outcome.delivery is None):
-        return GOOD  # it has answered, if only with an error of the tool's own
+        return GOOD  # the server answered, if only with an error of the tool
     if outcome.kind is CANCELLED:
         return NEUTRAL
     error = _error(outcome)

@@ -1,19 +1,11 @@
-"""Probes: probes servers on a schedule, hears of their calls, and says when a verdict changes.
+"""Probes: probes servers on a schedule, counts their calls, and reports changed verdicts.
 
-One task a watched server, all owned here: each sleeps, checks, and sleeps again, so that checks run
-side by side and a slow one holds up none. The first comes after a random part of the interval, the
-rest with a little jitter: a thousand servers are not checked at one moment.
+Each watched server has its own task, which sleeps, probes, and sleeps again, so that a slow probe
+delays no other. The first probe comes after a random part of the interval, the rest with a little
+jitter: a thousand servers are not probed at one moment.
 
-Its user, the lifecycle of servers, calls:
-
-    watch(key, probe)             the server is connected: check it from now on
-    unwatch(key, …)               its link is gone
-    forget(key)                   it was removed
-    observe_call(key, kind)       a call to it has ended
-    observe_probe(key, found)     something else has checked it
-
-and is told ``on_verdict(key, verdict, facts)`` on every change. After FAILED the server is not
-watched any more until it is connected again: reconnecting it is its owner's work.
+``on_verdict(key, verdict, facts)`` is called on every change. After FAILED a server is not probed
+until ``watch`` is called for a new connection, which is its owner's to make.
 """
 
 from __future__ import annotations
@@ -30,11 +22,11 @@ import msgspec
 from mcp_junction.health.checks import Probe
 from mcp_junction.health.verdict import (
     CallKind,
-    Facts,
+    HealthFacts,
     HealthRecord,
     HealthVerdict,
-    Probed,
     ProbeKind,
+    ProbeResult,
 )
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import Supervision, TaskScope
@@ -42,30 +34,30 @@ from mcp_junction.tasks import Supervision, TaskScope
 log = logging.getLogger("mcp_junction.health")
 
 JITTER: Final = 0.1
-OnVerdict = Callable[[str, HealthVerdict, Facts], None]
+OnVerdict = Callable[[str, HealthVerdict, HealthFacts], None]
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """How often servers are checked, and how long a check may take; in seconds."""
+class ProbeSchedule(msgspec.Struct, frozen=True):
+    """How often servers are probed, and how long a probe may take; in seconds."""
 
     interval: float = 30.0
     timeout: float = 5.0
 
 
 class Probes:
-    """The health of every server."""
+    """Keeps the health of every server, and the tasks that probe them."""
 
     def __init__(
         self,
         clock: Clock,
         on_verdict: OnVerdict,
-        pace: Pace | None = None,
+        schedule: ProbeSchedule | None = None,
         chance: Callable[[], float] = random.random,
         supervision: Supervision | None = None,
     ) -> None:
         self._clock = clock
         self._on_verdict = on_verdict
-        self._pace = pace or Pace()
+        self._schedule = schedule or ProbeSchedule()
         self._chance = chance
         self._records: dict[str, HealthRecord] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -75,61 +67,61 @@ class Probes:
         self._watches.clear()
         await self._tasks.close()
 
-    # -- what it is told
+    # -- input
 
     def watch(self, key: str, probe: Probe) -> None:
-        """The server is connected: begin anew with it."""
-        self._stop(key)
+        """Reset a server that has connected, and probe it from now on."""
+        self._cancel(key)
         record = self.record(key)
         before = record.verdict
-        record.connected()
+        record.note_connected()
         watch = partial(self._watch, key, probe)
         self._watches[key] = self._tasks.supervise("health checks", watch, is_vital=False)
-        self._tell(key, before)
+        self._report_if_changed(key, before)
 
     def unwatch(self, key: str, *, reachable: bool = False, refused: bool = False) -> None:
-        """Its link is gone; ``refused`` when it did not accept our credentials."""
-        self._stop(key)
-        self.record(key).disconnected(
+        """Stop probing a server without a link; ``refused``: it did not accept our credentials."""
+        self._cancel(key)
+        self.record(key).note_disconnected(
             reachable=reachable or refused, authenticated=False if refused else None
         )
 
     def forget(self, key: str) -> None:
-        """There is no such server any more."""
-        self._stop(key)
+        """Drop what is known of a server that was removed."""
+        self._cancel(key)
         self._records.pop(key, None)
 
     def enable(self, key: str, enabled: bool) -> None:
-        """The operator has switched it on or off."""
+        """Note that the operator has switched a server on or off."""
         self.record(key).enabled = enabled
 
     def observe_call(self, key: str, kind: CallKind) -> None:
-        """A call has ended."""
+        """Count a call that has ended."""
         record = self.record(key)
         before = record.verdict
-        if record.call(kind) is not before:
-            self._tell(key, before)
+        if record.add_call(kind) is not before:
+            self._report_if_changed(key, before)
 
-    def observe_probe(self, key: str, found: Probed) -> None:
-        """A check has ended."""
+    def observe_probe(self, key: str, result: ProbeResult) -> None:
+        """Count a probe that has ended."""
         record = self.record(key)
         before = record.verdict
-        record.probe(self._clock.now(), found)
-        if found.kind is not ProbeKind.GOOD:
+        record.add_probe(self._clock.now(), result)
+        if result.kind is not ProbeKind.GOOD:
             words = "server %r: a health check went wrong (%s, %d in a row): %s"
-            log.warning(words, key, found.kind, record.failed_checks, found.detail)
-        self._tell(key, before)
+            log.warning(words, key, result.kind, record.failed_checks, result.detail)
+        self._report_if_changed(key, before)
 
-    # -- what it knows
+    # -- output
 
     def record(self, key: str) -> HealthRecord:
-        """What was seen of a server. Keep it where ``observe_call`` is called often."""
+        """Return the health record of a server; a new one for one not seen before."""
         record = self._records.get(key)
         if record is None:
             record = self._records[key] = HealthRecord()
         return record
 
-    def facts(self, key: str) -> Facts:
+    def facts(self, key: str) -> HealthFacts:
         return self.record(key).facts()
 
     @property
@@ -139,49 +131,47 @@ class Probes:
     # -- the schedule
 
     async def _watch(self, key: str, probe: Probe) -> None:
-        pace = self._pace
-        await self._clock.sleep(self._chance() * pace.interval)
+        await self._clock.sleep(self._chance() * self._schedule.interval)
         while True:
-            found = await self._try(probe)
-            self.observe_probe(key, found)
+            self.observe_probe(key, await self._run_probe(probe))
             if self._watches.get(key) is not asyncio.current_task():
-                return  # who was told has ended this watch
+                return  # on_verdict has ended or replaced this watch
             if self.record(key).verdict is HealthVerdict.FAILED:
                 del self._watches[key]
                 return
             swing = 1 + JITTER * (2 * self._chance() - 1)
-            await self._clock.sleep(pace.interval * swing)
+            await self._clock.sleep(self._schedule.interval * swing)
 
-    async def _try(self, probe: Probe) -> Probed:
-        """One check, given up in time by our own clock."""
+    async def _run_probe(self, probe: Probe) -> ProbeResult:
+        """Run one probe, and give up when it takes too long by our clock."""
         began = self._clock.now()
-        attempt = self._tasks.spawn(_safely(probe))
-        limit = self._tasks.spawn(self._clock.sleep(self._pace.timeout))
+        attempt = self._tasks.spawn(_catch_faults(probe))
+        limit = self._tasks.spawn(self._clock.sleep(self._schedule.timeout))
         try:
             await asyncio.wait({attempt, limit}, return_when=asyncio.FIRST_COMPLETED)
             if attempt.done():
-                found: Probed = attempt.result()
-                return msgspec.structs.replace(found, seconds=self._clock.now() - began)
+                result: ProbeResult = attempt.result()
+                return msgspec.structs.replace(result, seconds=self._clock.now() - began)
         finally:
             attempt.cancel()
             limit.cancel()
-        words = f"no answer to a health check within {self._pace.timeout:g} s"
-        return Probed(ProbeKind.TIMEOUT, self._pace.timeout, words)
+        words = f"no answer to a health check within {self._schedule.timeout:g} s"
+        return ProbeResult(ProbeKind.TIMEOUT, self._schedule.timeout, words)
 
-    def _stop(self, key: str) -> None:
+    def _cancel(self, key: str) -> None:
         task = self._watches.pop(key, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
-    def _tell(self, key: str, before: HealthVerdict) -> None:
+    def _report_if_changed(self, key: str, before: HealthVerdict) -> None:
         record = self.record(key)
         if record.verdict is not before:
             self._on_verdict(key, record.verdict, record.facts())
 
 
-async def _safely(probe: Probe) -> Probed:
+async def _catch_faults(probe: Probe) -> ProbeResult:
     try:
         return await probe()
-    except Exception as error:
+    except Exception as error:  # whatever it is, the schedule goes on
         log.exception("a health check failed by a fault of Junction's own", exc_info=error)
-        return Probed(ProbeKind.CLIENT_ERROR, detail="an internal error of Junction")
+        return ProbeResult(ProbeKind.CLIENT_ERROR, detail="an internal error of Junction")

@@ -1,9 +1,9 @@
-"""The rules of a server's health: what was seen goes in, a verdict comes out.
+"""HealthRecord: the rules that turn probes and calls of a server into a verdict.
 
     checks    1 failure in a row is logged, 2 make DEGRADED, 3 make FAILED (ERROR, and reconnect);
               an answer of 4xx is a warning and counts for nothing
     traffic   more than 20 % of the last 50 calls failed, and there were at least 10: DEGRADED
-    back      2 good checks in a row, or 20 good calls in a row: HEALTHY, and the slate is clean
+    recovery  2 good checks in a row, or 20 good calls in a row: HEALTHY, and all counts reset
 
 Which failures of calls count is R-BREAKER's: connection failures, timeouts and 5xx do; a tool's own
 errors, wrong parameters, 4xx, cancellations and a client's own short deadline do not.
@@ -23,14 +23,14 @@ import msgspec
 DEGRADED_AFTER: Final = 2
 FAILED_AFTER: Final = 3
 WINDOW: Final = 50
-FEWEST: Final = 10
-WORST_RATE: Final = 0.2
+MIN_CALLS: Final = 10
+MAX_ERROR_RATE: Final = 0.2
 GOOD_CHECKS: Final = 2
 GOOD_CALLS: Final = 20
 
 
 class HealthVerdict(StrEnum):
-    """Of a connected server. FAILED asks for a new connection."""
+    """Whether a connected server is healthy. FAILED asks for a new connection."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
@@ -39,7 +39,7 @@ class HealthVerdict(StrEnum):
 
 class ProbeKind(StrEnum):
     GOOD = "good"
-    CLIENT_ERROR = "client_error"  # 3xx and 4xx: it is there, and does not like the question
+    CLIENT_ERROR = "client_error"  # 3xx and 4xx: it answered, but refused the request
     UNAUTHENTICATED = "unauthenticated"  # 401 and 403
     SERVER_ERROR = "server_error"
     TIMEOUT = "timeout"
@@ -61,8 +61,8 @@ NEUTRAL: Final = CallKind.NEUTRAL
 DEGRADED: Final = HealthVerdict.DEGRADED
 
 
-class Probed(msgspec.Struct, frozen=True):
-    """What one active check found, and how long it took."""
+class ProbeResult(msgspec.Struct, frozen=True):
+    """What one probe found, and how long it took."""
 
     kind: ProbeKind
     seconds: float = 0.0
@@ -82,8 +82,8 @@ _ANSWERS: Final = (
 )
 
 
-class Facts(msgspec.Struct, frozen=True):
-    """What is known of a server's health; None is not known yet."""
+class HealthFacts(msgspec.Struct, frozen=True):
+    """The health of a server at one moment; None stands for not known yet."""
 
     enabled: bool
     reachable: bool | None
@@ -99,54 +99,54 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class HealthRecord:
-    """What was seen of one server, and what follows."""
+    """Counts probes and calls of one server, and keeps the verdict that follows."""
 
     def __init__(self) -> None:
         self.enabled = True
         self.verdict = HealthVerdict.HEALTHY
         self._reachable: bool | None = None
         self._authenticated: bool | None = None
-        self._known = False
+        self._has_evidence = False
         self._failed_checks = 0
         self._good_checks = 0
         self._good_calls = 0
         self._calls: deque[bool] = deque(maxlen=WINDOW)
         self._failed_calls = 0
         self._seconds: float | None = None
-        self._checked: float | None = None
+        self._last_check: float | None = None
         self._detail = ""
 
-    # -- what is seen
+    # -- input
 
-    def connected(self) -> None:
-        """It has greeted us: a new life, and what was counted was of the old one."""
-        self._reachable = self._authenticated = self._known = True
-        self._forgive()
+    def note_connected(self) -> None:
+        """Start anew: the counts were those of the connection before."""
+        self._reachable = self._authenticated = self._has_evidence = True
+        self._reset()
 
-    def disconnected(self, *, reachable: bool, authenticated: bool | None = None) -> None:
-        """Its link is gone, or could not be made; why is told as far as it is known."""
+    def note_disconnected(self, *, reachable: bool, authenticated: bool | None = None) -> None:
+        """Note that the link is gone, or could not be made; and why, as far as that is known."""
         self._reachable = reachable
         if authenticated is not None:
             self._authenticated = authenticated
 
-    def probe(self, now: float, found: Probed) -> HealthVerdict:
-        """An active check has ended."""
-        self._checked = now
-        self._reachable = found.kind in _ANSWERS
+    def add_probe(self, now: float, result: ProbeResult) -> HealthVerdict:
+        """Count a probe, and return the verdict."""
+        self._last_check = now
+        self._reachable = result.kind in _ANSWERS
         if self._reachable:
-            self._seconds = found.seconds
-        if found.kind is ProbeKind.UNAUTHENTICATED:
+            self._seconds = result.seconds
+        if result.kind is ProbeKind.UNAUTHENTICATED:
             self._authenticated = False
-        if found.kind is ProbeKind.GOOD:
-            self._good_check()
-        elif found.has_failed:
-            self._failed_check(found)
+        if result.kind is ProbeKind.GOOD:
+            self._count_good_check()
+        elif result.has_failed:
+            self._count_failed_check(result)
         else:
-            self._detail = found.detail  # a warning: it changes no count
+            self._detail = result.detail  # a warning: it changes no count
         return self.verdict
 
-    def call(self, kind: CallKind) -> HealthVerdict:
-        """A call has ended. On the way of every call: it must cost next to nothing."""
+    def add_call(self, kind: CallKind) -> HealthVerdict:
+        """Count a call, and return the verdict. Every call comes here: keep it cheap."""
         if kind is NEUTRAL:
             return self.verdict
         calls = self._calls
@@ -157,7 +157,7 @@ class HealthRecord:
         if good:
             self._good_calls += 1
             if self._good_calls >= GOOD_CALLS and self.verdict is DEGRADED:
-                self._forgive()
+                self._reset()
         else:
             self._good_calls = 0
             self._failed_calls += 1
@@ -166,11 +166,11 @@ class HealthRecord:
                 self._detail = f"{self._failed_calls} of its last {len(calls)} calls failed"
         return self.verdict
 
-    # -- what follows
+    # -- output
 
     @property
     def error_rate(self) -> float:
-        """The part of the last calls that failed."""
+        """The fraction of the last calls that failed."""
         return self._failed_calls / len(self._calls) if self._calls else 0.0
 
     @property
@@ -178,43 +178,43 @@ class HealthRecord:
         """How many checks in a row have failed."""
         return self._failed_checks
 
-    def facts(self) -> Facts:
-        return Facts(
+    def facts(self) -> HealthFacts:
+        return HealthFacts(
             enabled=self.enabled,
             reachable=self._reachable,
             authenticated=self._authenticated,
-            healthy=self.verdict is HealthVerdict.HEALTHY if self._known else None,
+            healthy=self.verdict is HealthVerdict.HEALTHY if self._has_evidence else None,
             verdict=self.verdict,
             response_time_ms=None if self._seconds is None else self._seconds * 1000,
             error_rate=self.error_rate,
-            last_check=self._checked,
+            last_check=self._last_check,
             detail=self._detail,
         )
 
     @property
     def _fails_too_often(self) -> bool:
-        return len(self._calls) >= FEWEST and self.error_rate > WORST_RATE
+        return len(self._calls) >= MIN_CALLS and self.error_rate > MAX_ERROR_RATE
 
-    def _good_check(self) -> None:
-        self._known = True
+    def _count_good_check(self) -> None:
+        self._has_evidence = True
         self._failed_checks = 0
         self._good_checks += 1
         if self.verdict is HealthVerdict.HEALTHY:
             self._detail = ""
         elif self.verdict is HealthVerdict.DEGRADED and self._good_checks >= GOOD_CHECKS:
-            self._forgive()
+            self._reset()
 
-    def _failed_check(self, found: Probed) -> None:
-        self._known = True
+    def _count_failed_check(self, result: ProbeResult) -> None:
+        self._has_evidence = True
         self._good_checks = 0
         self._failed_checks += 1
-        self._detail = found.detail or found.kind.value
+        self._detail = result.detail or result.kind.value
         if self._failed_checks >= FAILED_AFTER:
             self.verdict = HealthVerdict.FAILED
         elif self._failed_checks >= DEGRADED_AFTER and self.verdict is HealthVerdict.HEALTHY:
             self.verdict = HealthVerdict.DEGRADED
 
-    def _forgive(self) -> None:
+    def _reset(self) -> None:
         self.verdict = HealthVerdict.HEALTHY
         self._failed_checks = self._good_checks = self._good_calls = self._failed_calls = 0
         self._calls.clear()

@@ -8,9 +8,15 @@ from typing import Final
 import msgspec
 
 from mcp_junction.calls.events import CallEnded
-from mcp_junction.health.checks import PING_TIMEOUT, Probe, by_ping, by_url, of_call
-from mcp_junction.health.probes import Pace, Probes
-from mcp_junction.health.verdict import Facts, HealthVerdict, Probed, ProbeKind
+from mcp_junction.health.checks import (
+    PING_TIMEOUT,
+    Probe,
+    classify_call,
+    make_ping_probe,
+    make_url_probe,
+)
+from mcp_junction.health.probes import Probes, ProbeSchedule
+from mcp_junction.health.verdict import HealthFacts, HealthVerdict, ProbeKind, ProbeResult
 from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.member import Member
@@ -18,43 +24,44 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import Supervision
 
 BUSY: Final = 300.0
-"""A server that answers nothing while it works for somebody is given so many seconds: many do one
-thing at a time, and to end it would end the call."""
+"""Seconds that a server with calls under way may leave pings unanswered: many do one thing at a
+time, and a new connection would end the call."""
 
 
 class HealthWatch:
-    """The health of every member."""
+    """Watches the health of every member."""
 
     def __init__(
         self,
         clock: Clock,
-        pace: Pace,
+        schedule: ProbeSchedule,
         member_of: Callable[[str], Member | None],
         supervision: Supervision | None = None,
     ) -> None:
         self._clock = clock
         self._member_of = member_of
-        self._probes = Probes(clock, self._apply_verdict, pace, supervision=supervision)
+        self._probes = Probes(clock, self._apply_verdict, schedule, supervision=supervision)
         self._silent_since: dict[str, float] = {}
-        self._patience = min(PING_TIMEOUT, 0.9 * pace.timeout)
+        self._patience = min(PING_TIMEOUT, 0.9 * schedule.timeout)
 
     async def close(self) -> None:
         await self._probes.close()
 
-    def facts(self, member: Member) -> Facts:
+    def facts(self, member: Member) -> HealthFacts:
         self._probes.enable(member.id, member.record.enabled)
         return self._probes.facts(member.id)
 
-    def connected(self, member: Member) -> None:
-        """It has a link: check it from now on."""
+    def watch(self, member: Member) -> None:
+        """Probe a member that has a link, from now on."""
         self._silent_since.pop(member.id, None)
-        self._probes.watch(member.id, self._probe(member))
+        self._probes.watch(member.id, self._make_probe(member))
 
     def unwatch(self, member: Member, *, reachable: bool = False, refused: bool = False) -> None:
-        """It has none any more, or could not be connected to."""
+        """Stop probing a member without a link."""
         self._probes.unwatch(member.id, reachable=reachable, refused=refused)
 
     def forget(self, member: Member) -> None:
+        """Drop what is known of a member that was removed."""
         self._probes.forget(member.id)
         self._silent_since.pop(member.id, None)
 
@@ -64,9 +71,9 @@ class HealthWatch:
             upstream = ended.route.upstream
             server = upstream.definition.id
             if server and not upstream.is_shut:  # what is being disconnected is refused by us
-                self._probes.observe_call(server, of_call(ended.outcome))
+                self._probes.observe_call(server, classify_call(ended.outcome))
 
-    def _probe(self, member: Member) -> Probe:
+    def _make_probe(self, member: Member) -> Probe:
         record = member.record
         if record.health_check_url is not None:
             # Imported where it is used: most servers have no health URL.
@@ -74,26 +81,26 @@ class HealthWatch:
 
             KNOWN.learn_url(record.health_check_url)
             allowed = Permissions(record.allow_private, record.allow_http)
-            return by_url(record.health_check_url, Dialer(allowed))
-        ping = by_ping(member.upstream, self._patience)
+            return make_url_probe(record.health_check_url, Dialer(allowed))
+        ping = make_ping_probe(member.upstream, self._patience)
 
-        async def check_allowed() -> Probed:
+        async def probe() -> ProbeResult:
             return self._excuse_silence(member, await ping())
 
-        return check_allowed
+        return probe
 
-    def _excuse_silence(self, member: Member, found: Probed) -> Probed:
-        """Silence counts for less while it works."""
+    def _excuse_silence(self, member: Member, result: ProbeResult) -> ProbeResult:
+        """Turn a timeout into a warning while the server has calls to answer."""
         now = self._clock.now()
-        if found.kind is not ProbeKind.TIMEOUT or not member.upstream.calls:
+        if result.kind is not ProbeKind.TIMEOUT or not member.upstream.calls:
             self._silent_since.pop(member.id, None)
-            return found
+            return result
         if now - self._silent_since.setdefault(member.id, now) > BUSY:
-            return found
+            return result
         words = "it did not answer ping in time; it has calls to answer"
-        return msgspec.structs.replace(found, kind=ProbeKind.CLIENT_ERROR, detail=words)
+        return msgspec.structs.replace(result, kind=ProbeKind.CLIENT_ERROR, detail=words)
 
-    def _apply_verdict(self, key: str, verdict: HealthVerdict, facts: Facts) -> None:
+    def _apply_verdict(self, key: str, verdict: HealthVerdict, facts: HealthFacts) -> None:
         member = self._member_of(key)
         if member is None:
             return

@@ -15,7 +15,7 @@ import msgspec
 from mcp_junction.catalog.items import ServerLists
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import NotFound
-from mcp_junction.health.verdict import Facts
+from mcp_junction.health.verdict import HealthFacts
 from mcp_junction.policy.pinning import PinnedState
 from mcp_junction.store.records import ServerRecord, ToolRecord
 from mcp_junction.upstream.server import Upstream
@@ -135,13 +135,13 @@ class Member:
             return self.status.value, error.message
         return self.status.value, upstream.condition.shortfall or "connected"
 
-    def _remarks(self, facts: Facts) -> str:
+    def _remarks(self, facts: HealthFacts) -> str:
         """Return what is wrong with it while it is connected."""
         if not self.is_serving:
             return facts.detail
         return "; ".join(filter(None, (facts.detail, self.upstream.condition.shortfall)))
 
-    def current_record(self, facts: Facts, now: float) -> ServerRecord:
+    def current_record(self, facts: HealthFacts, now: float) -> ServerRecord:
         """Its record, with how it stands now. ``now`` is by the clock the facts are by."""
         error = self.upstream.error
         words = error.message if error is not None else self._remarks(facts)

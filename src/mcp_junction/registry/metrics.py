@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_junction.app import Junction
 from mcp_junction.catalog.catalog import ListedTokens
-from mcp_junction.health.verdict import WINDOW, Facts
+from mcp_junction.health.verdict import WINDOW, HealthFacts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
 from mcp_junction.telemetry.exposition import Family, MetricKind, exposition
@@ -30,7 +30,7 @@ _CHECK: Final = f"{_PREFIX}health_check_"
 
 
 def metrics_of(
-    context: RegistryContext, junction: Junction, facts_of: Callable[[Member], Facts]
+    context: RegistryContext, junction: Junction, facts_of: Callable[[Member], HealthFacts]
 ) -> bytes:
     """All there is to export, at this moment."""
     families = [*_servers(context), _sessions(junction), *_health(context, facts_of)]
@@ -57,7 +57,7 @@ def _sessions(junction: Junction) -> Family:
     return Family(f"{_PREFIX}sessions", "Sessions of clients that are open.", {"": count})
 
 
-def _health(context: RegistryContext, facts_of: Callable[[Member], Facts]) -> list[Family]:
+def _health(context: RegistryContext, facts_of: Callable[[Member], HealthFacts]) -> list[Family]:
     seconds: dict[str, float] = {}
     failed: dict[str, float] = {}
     healthy: dict[str, float] = {}

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.errors import NotFound, StoreUnavailable
-from mcp_junction.health.probes import Pace
-from mcp_junction.health.verdict import Facts
+from mcp_junction.health.probes import ProbeSchedule
+from mcp_junction.health.verdict import HealthFacts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.health_watch import HealthWatch
 from mcp_junction.registry.member import Member
@@ -106,8 +106,12 @@ class ServerLifecycle:
     def __init__(self, context: RegistryContext) -> None:
         self._context = context
         settings = context.settings
-        pace = Pace(settings.health_interval_ms / 1000, settings.health_timeout_ms / 1000)
-        self._watch = HealthWatch(context.clock, pace, context.members.find, context.supervision)
+        schedule = ProbeSchedule(
+            settings.health_interval_ms / 1000, settings.health_timeout_ms / 1000
+        )
+        self._watch = HealthWatch(
+            context.clock, schedule, context.members.find, context.supervision
+        )
         self._history = HistoryWriter(context.store, context.tasks)
         self._stored_status: dict[str, dict[str, Any]] = {}
 
@@ -126,13 +130,13 @@ class ServerLifecycle:
         """A member's record with its status now."""
         return member.current_record(self._watch.facts(member), self._context.clock.now())
 
-    def facts(self, member: Member) -> Facts:
+    def facts(self, member: Member) -> HealthFacts:
         return self._watch.facts(member)
 
     def restart_checks(self, member: Member) -> None:
         """Check it in the way that its record says now."""
         if member.is_serving:
-            self._watch.connected(member)
+            self._watch.watch(member)
 
     async def flush(self) -> None:
         """Wait until everything that happened is in the store."""
@@ -188,7 +192,7 @@ class ServerLifecycle:
 
     def _note_connection(self, member: Member, before: ServerState) -> None:
         member.connected_at = time.time()
-        self._watch.connected(member)
+        self._watch.watch(member)
         details: dict[str, Any] = {"seconds": _round(member.upstream.start_seconds)}
         event = HistoryEvent.CONNECTED
         if before is ServerState.ERROR and member.down_since is not None:

@@ -17,7 +17,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.http.connection import HttpExchange
 from mcp_junction.upstream.http.refusals import UNAUTHENTICATED, is_other_era, is_unknown_session
-from mcp_junction.upstream.http.session import HttpSession
+from mcp_junction.upstream.http.session import RemoteSession
 from mcp_junction.upstream.outcome import Delivery
 
 log = logging.getLogger("mcp_junction.upstream")
@@ -33,7 +33,7 @@ class EventExchange(HttpExchange):
 
     __slots__ = ("_events", "_last_id", "_link", "_retry", "_session")
 
-    def __init__(self, link: HttpSession, payload: bytes) -> None:
+    def __init__(self, link: RemoteSession, payload: bytes) -> None:
         super().__init__(payload)
         self._link = link
         self._session = link.session_header
@@ -62,7 +62,7 @@ class PostedCall(EventExchange):
     )  # fmt: skip
 
     def __init__(
-        self, link: HttpSession, flight: Flight, frame: bytes, *, is_resent: bool = False
+        self, link: RemoteSession, flight: Flight, frame: bytes, *, is_resent: bool = False
     ) -> None:
         super().__init__(link, link.build_post(frame, link.call_headers(flight)))
         self.flight = flight
@@ -238,7 +238,7 @@ class OwnRequest(HttpExchange):
 
     __slots__ = ("_link", "status")
 
-    def __init__(self, link: HttpSession, payload: bytes) -> None:
+    def __init__(self, link: RemoteSession, payload: bytes) -> None:
         super().__init__(payload)
         self._link = link
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -264,7 +264,7 @@ class StandingStream(EventExchange):
 
     __slots__ = ("_was_open", "_was_written")
 
-    def __init__(self, link: HttpSession, last_id: bytes | None) -> None:
+    def __init__(self, link: RemoteSession, last_id: bytes | None) -> None:
         super().__init__(link, link.build_get(last_id))
         self._last_id = last_id
         self._was_open = self._was_written = False

@@ -17,13 +17,13 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.connection import HttpExchange
 from mcp_junction.upstream.http.exchanges import OwnRequest, PostedCall, StandingStream
-from mcp_junction.upstream.http.session import HttpSession
+from mcp_junction.upstream.http.session import RemoteSession
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
 _INITIALIZED_WAIT = 5.0
 
 
-class HttpLink(HttpSession):
+class HttpLink(RemoteSession):
     """One session with one remote server."""
 
     _initialize_params = b""

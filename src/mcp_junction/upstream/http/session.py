@@ -1,4 +1,4 @@
-"""HttpSession: the session of an HttpLink as its exchanges use it: requests, state, and the pool.
+"""RemoteSession: the session of an HttpLink as its exchanges use it: requests, state, and the pool.
 
 It builds requests, keeps the session id, the protocol version and the pool, and passes on what
 arrives. How a lost session is opened again is decided by the HttpLink.
@@ -29,7 +29,7 @@ _KEPT_METHODS = 64
 _DESCRIBED_BYTES = 4096
 
 
-class HttpSession(MultiplexedLink):
+class RemoteSession(MultiplexedLink):
     """A session with one remote server, without the decisions that HttpLink makes."""
 
     def __init__(
