@@ -1,9 +1,8 @@
-"""StatelessDispatcher: what each method of a stateless-era client leads to.
+"""StatelessDispatcher: handles each method of a stateless client.
 
-Every request says everything about its sender; what it says is checked here, and against the HTTP
-headers that repeat it where there are any. Lists are answered inline, a routed request becomes a
-Call, ``subscriptions/listen`` stays. The answer goes on the
-ReplyChannel it is given, whatever kind that is.
+Every request describes its sender; that is checked here, and compared with the HTTP headers that
+repeat it where there are any. Lists are answered inline, a routed request becomes a Call,
+``subscriptions/listen`` stays open. The answer goes to the request's ReplyChannel.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from mcp_junction.errors import FrameError, StateError
 from mcp_junction.listener import header_check
 from mcp_junction.listener.answers import OwnAnswers
 from mcp_junction.listener.backend import Backend
-from mcp_junction.listener.client_cache import ClientCache
+from mcp_junction.listener.client_cache import ClientCache, SenderInfo
 from mcp_junction.listener.header_check import Headers
 from mcp_junction.listener.replies import HTTP_STATUS, Reply, refusal, refuse_version
 from mcp_junction.policy.principal import Principal
@@ -50,18 +49,18 @@ _join: Final = b"".join  # ``frames.octets``, for the channel of every call
 
 
 Rest = Coroutine[Any, Any, None] | None
-"""What is left to be done for an answer, if anything."""
+"""The coroutine that finishes an answer; None where it is complete."""
 
 
 class ReplyChannel(Channel, Protocol):
     """Where one request is answered: messages before the answer, then the answer."""
 
     def end(self, frame: bytes) -> Rest:
-        """The answer is a result, as nearly all are."""
+        """Answer with a result, as nearly all are."""
         ...
 
     def end_with(self, frame_id: bytes, reply: Reply | None) -> Rest:
-        """It is anything else; None where nobody waits for one."""
+        """Answer with anything else; None where nobody waits for an answer."""
         ...
 
 
@@ -74,7 +73,7 @@ class ResultWriter:
         self._read_envelope = ResultEnvelope(server, b'"ttlMs":0,"cacheScope":"private",')
 
     def result(self, method: str, frame_id: bytes, outcome: Outcome) -> bytes:
-        """A result as a frame; one of a stateless server is written as it is."""
+        """Write a result as a frame; one of a stateless server stays as it is."""
         if outcome.is_enveloped:
             return encode.result(frame_id, outcome.payload)
         text = _join((outcome.payload,))
@@ -85,14 +84,14 @@ class ResultWriter:
 
 
 class StatelessDispatcher:
-    """Takes requests that stand for themselves."""
+    """Answers the requests of stateless clients."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._answers = OwnAnswers(backend)
         self.client_cache = ClientCache(backend)
         self.running: dict[Hashable, Call | Listen] = {}
-        """What the client can end before it is over, by the keys that fronts gave it."""
+        """The calls and listens that are not over, by the keys of their listeners."""
         self.listens: dict[Listen, asyncio.Future[None]] = {}
         info = {"name": backend.settings.name, "version": backend.settings.version}
         self._server_info = encode.dumps(info)
@@ -100,7 +99,7 @@ class StatelessDispatcher:
 
     @property
     def calls(self) -> int:
-        """How many calls are under channel."""
+        """How many calls are running."""
         return len(self.running) - len(self.listens)
 
     def usage_of(self, principal: Principal) -> QuotaUsage:
@@ -118,9 +117,9 @@ class StatelessDispatcher:
         channel: ReplyChannel,
         headers: Headers | None = None,
     ) -> Rest:
-        """Answer a request; what is left to do is returned. Whatever is wrong is answered, too.
+        """Answer a request, or what is wrong with it; return what is left to do.
 
-        While it runs it is found by its key. ``headers`` are those that repeat it, if any.
+        ``key`` finds it while it runs. ``headers`` repeat its members, where there are any.
         """
         try:
             params = frame.known if type(frame) is ClientRequest else frame.members()
@@ -131,9 +130,7 @@ class StatelessDispatcher:
                 sender = self.client_cache.read(principal, endpoint, meta)
             client, method = sender.client, frame.method
             if client is None or method not in STATELESS_CALLS:
-                if headers is not None:
-                    header_check.check(headers, sender.version, method)
-                return self._answer_own(client, frame_id, method, params, key, channel)
+                return self._answer_own(sender, frame_id, method, params, key, channel, headers)
             snapshot = self._backend.snapshot
             name = params.get("name")
             spelling, scope, route_cache = client.spelling, client.scope, snapshot.route_cache
@@ -145,17 +142,10 @@ class StatelessDispatcher:
         except FrameError as error:
             words = f"{frame.method[:100]}: {error}"
             return channel.end_with(frame_id, refusal(frame_id, error.code, words))
+        address, route = cached.address, cached.route
+        token, level, is_plain = sender.progress_token, sender.level, sender.has_plain_meta
         call = self.running[key] = Call(
-            client,
-            snapshot,
-            method,
-            cached.address,
-            params,
-            channel,
-            sender.progress_token,
-            cached.route,
-            sender.level,
-            sender.has_plain_meta,
+            client, snapshot, method, address, params, channel, token, route, level, is_plain
         )
         if self._backend.is_settled:
             handle = snapshot.handlers[method]
@@ -165,13 +155,18 @@ class StatelessDispatcher:
 
     def _answer_own(
         self,
-        client: StatelessClient | None,
+        sender: SenderInfo,
         frame_id: bytes,
         method: str,
         params: dict[str, Raw],
         key: Hashable,
         channel: ReplyChannel,
+        headers: Headers | None,
     ) -> Rest:
+        """Answer a request that goes to no server."""
+        if headers is not None:
+            header_check.check(headers, sender.version, method)
+        client = sender.client
         if client is None:
             reply: Reply | Coroutine[Any, Any, Reply] = refuse_version(frame_id, params["_meta"])
         elif method in BY_LIST:
@@ -184,7 +179,7 @@ class StatelessDispatcher:
             reply = refusal(frame_id, METHOD_NOT_FOUND, f"no method {method[:100]!r}")
         if isinstance(reply, Reply):
             return channel.end_with(frame_id, reply)
-        return _later(frame_id, reply, channel)
+        return _send_later(frame_id, reply, channel)
 
     # -- what we answer ourselves
 
@@ -231,7 +226,7 @@ class StatelessDispatcher:
         return Reply(encode.compact_result_with(frame_id, page, self._tail(reachable)))
 
     def _tail(self, ours: bytes) -> bytes:
-        """What ends every result of ours: its type, how long it keeps and for whom, who says it.
+        """Make the end of a result of ours: its type, its caching and our server info.
 
         ``ours`` is a further member of its ``_meta``, for other Junctions.
         """
@@ -264,7 +259,7 @@ class StatelessDispatcher:
     async def _handle_when_offered(
         self, headers: Headers | None, version: bytes, call: Call
     ) -> Outcome:
-        """Handle a call that was accepted before its server was up: it is found again."""
+        """Handle a call that came before its server was up; its route is looked up again."""
         await self._backend.wait_for_offer(call)
         call.snapshot, call.route = self._backend.snapshot, None
         try:
@@ -325,14 +320,14 @@ class StatelessDispatcher:
             running.cancel(reason)
 
     def withdraw(self, state: bytes, reason: str) -> None:
-        """The client will not come back with what it was asked."""
+        """End a parked call whose client will not come back with answers."""
         try:
             self._backend.parked_calls.withdraw(frames.text(state) or "", reason)
         except StateError:
-            pass  # a server's own, and none of ours
+            pass  # the state is a server's own, not a ticket of ours
 
     def _end_listen(self, listen: Listen) -> None:
-        """Nobody hears any more, or we are to say no more."""
+        """End an open ``subscriptions/listen``."""
         ended = self.listens.get(listen)
         if ended is not None and not ended.done():
             ended.set_result(None)
@@ -340,12 +335,12 @@ class StatelessDispatcher:
     # -- the end
 
     def drain(self) -> None:
-        """End every listen as the protocol has it; calls finish."""
+        """End every listen with its result; let calls finish."""
         for listen in list(self.listens):
             self._end_listen(listen)
 
     def end(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:
-        """End what runs for whoever is no longer let in."""
+        """End what runs for principals that are no longer allowed."""
         for running in list(self.running.values()):
             if isinstance(running, Listen):
                 if not is_allowed(running.principal):
@@ -355,7 +350,7 @@ class StatelessDispatcher:
 
 
 def _compare(headers: Headers, version: bytes, cached: CachedRoute, params: dict[str, Raw]) -> None:
-    """Raise FrameError when headers say something else than a routed request."""
+    """Compare headers with the routed request that they repeat. Raises FrameError."""
     if cached.plain_headers is not None and header_check.is_plain(
         headers, version, *cached.plain_headers
     ):
@@ -366,7 +361,7 @@ def _compare(headers: Headers, version: bytes, cached: CachedRoute, params: dict
         header_check.check_arguments(headers, cached.headers, params)
 
 
-async def _later(
+async def _send_later(
     frame_id: bytes, coming: Coroutine[Any, Any, Reply], channel: ReplyChannel
 ) -> None:
     rest = channel.end_with(frame_id, await coming)
@@ -375,7 +370,7 @@ async def _later(
 
 
 def _reply(frame_id: bytes, outcome: Outcome) -> Reply | None:
-    """The answer to a call that did not end with its result."""
+    """Make the answer to a call that did not end with a result."""
     if outcome.kind is CANCELLED:
         return None
     if outcome.kind is SUSPENDED:

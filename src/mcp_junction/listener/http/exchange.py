@@ -9,10 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from mcp_junction.listener.http.protocol import HttpProtocol
     from mcp_junction.policy.principal import Principal
 
 log = logging.getLogger("mcp_junction.http")
@@ -22,18 +21,40 @@ _BODILESS = (204, 304)
 _LARGE = 64 * 1024
 
 
+class ClientConnection(Protocol):
+    """The connection that an exchange writes its response to."""
+
+    max_body: int
+
+    @property
+    def is_own_peer(self) -> bool: ...
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client has yet to take what was written."""
+        ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def write_parts(self, parts: tuple[bytes, bytes]) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def finish(self, exchange: AsgiExchange) -> None: ...
+
+
 class AsgiExchange:
     """One request, and the response to it: ASGI's receive and send."""
 
     __slots__ = (
-        "_body", "_chunked", "_disconnected", "_gone", "_head", "_protocol", "_read", "_scope",
+        "_body", "_chunked", "_connection", "_disconnected", "_gone", "_head", "_read", "_scope",
         "_size", "_started", "complete", "keep_alive", "principal", "when_gone",
     )  # fmt: skip
 
     def __init__(
-        self, protocol: HttpProtocol, scope: dict[str, Any], body: bytes, size: int
+        self, connection: ClientConnection, scope: dict[str, Any], body: bytes, size: int
     ) -> None:
-        self._protocol = protocol
+        self._connection = connection
         self._scope = scope
         self._body = body
         self._size = size
@@ -64,18 +85,18 @@ class AsgiExchange:
             if not self.complete:
                 self.keep_alive = False
                 self.complete = True
-            self._protocol.finished(self)
+            self._connection.finish(self)
             del self._scope["exchange"]  # no circle is left for the collector to find
 
     @property
     def is_own_peer(self) -> bool:
         """Whether the connection is from a process of our own user on this machine."""
-        return self._protocol.is_own_peer
+        return self._connection.is_own_peer
 
     @property
     def body(self) -> bytes | None:
         """The whole body, without asking ``receive`` for it; None when it was too large to keep."""
-        return self._body if self._size <= self._protocol.max_body else None
+        return self._body if self._size <= self._connection.max_body else None
 
     @property
     def is_gone(self) -> bool:
@@ -90,11 +111,11 @@ class AsgiExchange:
         end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if len(body) < _LARGE:
             length = b"%d" % len(body)
-            self._protocol.write(b"".join((head, b"content-length: ", length, end, body)))
+            self._connection.write(b"".join((head, b"content-length: ", length, end, body)))
         else:
             head = b"%bcontent-length: %d%b" % (head, len(body), end)
-            self._protocol.write_parts((head, body))
-        self._protocol.finished(self)
+            self._connection.write_parts((head, body))
+        self._connection.finish(self)
 
     def disconnect(self) -> None:
         self._gone = True
@@ -115,8 +136,8 @@ class AsgiExchange:
     async def send(self, message: dict[str, Any]) -> None:
         if self._gone:
             return
-        if self._protocol.is_paused:
-            await self._protocol.drained()
+        if self._connection.is_paused:
+            await self._connection.drain()
         if not self._started:
             self._start(message)
         elif not self.complete:
@@ -153,8 +174,8 @@ class AsgiExchange:
         data = self._head + body if self._head else body
         self._head = b""
         if data:
-            self._protocol.write(data)
+            self._connection.write(data)
         if not more:
             self.complete = True
             self.disconnect()
-            self._protocol.finished(self)
+            self._connection.finish(self)

@@ -333,7 +333,7 @@ class HttpProtocol(asyncio.Protocol):
             self.written += len(parts[0]) + len(parts[1])
             self._transport.writelines(parts)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the client has taken some of what was written."""
         while self._paused:
             if self._resumed is None or self._resumed.done():
@@ -344,8 +344,8 @@ class HttpProtocol(asyncio.Protocol):
     def is_paused(self) -> bool:
         return self._paused
 
-    def finished(self, exchange: AsgiExchange) -> None:
-        """A response is complete: on to the next request."""
+    def finish(self, exchange: AsgiExchange) -> None:
+        """Go on to the next request after a complete response."""
         if self._current is not exchange:
             return
         self._current = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -18,10 +18,16 @@ from mcp_junction.listener.replies import Reply
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.tasks import TaskScope
 
-if TYPE_CHECKING:
-    from mcp_junction.listener.http.sessions import HttpSession
-
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+class StreamKeeper(Protocol):
+    """The session that keeps a reply's stream for a client that comes back."""
+
+    @property
+    def wants_priming(self) -> bool: ...
+
+    def new_stream(self, tasks: TaskScope) -> EventStream: ...
 
 
 class HttpReply(msgspec.Struct, eq=False):
@@ -32,7 +38,7 @@ class HttpReply(msgspec.Struct, eq=False):
     _accept: bytes | None
     _exchange: AsgiExchange | None
     _usage: QuotaUsage
-    _session: HttpSession | None = None
+    _session: StreamKeeper | None = None
     """The session that keeps its stream; None for a stateless request."""
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
     stream: EventStream | None = None
