@@ -144,7 +144,9 @@ class Platforms:
         )
         await stack.enter_async_context(junction)
         registry = await stack.enter_async_context(Registry(junction, parts))
-        registry.skills.classifier.use(InProcessModel())  # the process is tests/skills' subject
+        registry.skills.classifier.set_model(
+            InProcessModel()
+        )  # the process is tests/skills' subject
         return Platform(junction, store, audit, bus, registry)
 
     async def stop(self) -> None:

@@ -194,7 +194,7 @@ async def serve_api(
     await stack.enter_async_context(junction)
     registry = await stack.enter_async_context(Registry(junction, parts))
     if not has_worker:
-        registry.skills.classifier.use(InProcessModel())
+        registry.skills.classifier.set_model(InProcessModel())
     ring = await KeyRing.open(store)
     keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
     context = SharedContext(junction, registry, bus, store, ring)

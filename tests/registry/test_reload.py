@@ -116,11 +116,11 @@ async def test_settings_that_need_a_restart_are_named(single, toolbox, tmp_path,
     entry = {"box": {"url": server.url}}
     run = await single(entry, exposure="all", page_size=50)
     await run.until("box", "CONNECTED")
-    file = Followed(run, tmp_path / "mcp.json", looks=False)
+    file = Followed(run, tmp_path / "mcp.json", polls=False)
     junction = {"exposure": "search", "page_size": 50, "health_timeout_ms": 1}
     file.write(json.dumps({"mcpServers": entry, "junction": junction}))
     try:
-        file.watch.now()
+        file.watch.reload_soon()
         async with asyncio.timeout(5):
             while not (found := await run.events("config.reloaded")):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -135,12 +135,12 @@ async def test_settings_that_need_a_restart_are_named(single, toolbox, tmp_path,
 async def test_a_file_that_is_not_watched_is_read_when_we_are_told_to(single, toolbox, tmp_path):
     server = await toolbox()
     run = await single({"box": {"url": server.url}})
-    file = Followed(run, tmp_path / "mcp.json", every=0.01, looks=False)
+    file = Followed(run, tmp_path / "mcp.json", every=0.01, polls=False)
     try:
         file.write(json.dumps({"mcpServers": {}}))
         await asyncio.sleep(0.1)
         assert len(run.registry.all()) == 1
-        file.watch.now()
+        file.watch.reload_soon()
         async with asyncio.timeout(5):
             await until(lambda: not run.registry.all())
         (row,) = await run.rows(action="config.reload", kind="outcome")
@@ -170,7 +170,7 @@ async def test_a_good_file_is_tried_again_while_the_store_is_away(
         away.is_away = True
         two = {"mcpServers": {"box": {"url": server.url}, "two": {"url": server.url}}}
         file.write(json.dumps(two))
-        file.watch.now()
+        file.watch.reload_soon()
         await asyncio.sleep(0.3)
         assert [record.name for record in run.registry.all()] == ["box"]
         away.is_away = False
@@ -198,7 +198,7 @@ async def test_no_error_ends_the_watching(single, toolbox, tmp_path, monkeypatch
     monkeypatch.setattr(run.registry, "reload", failing)
     try:
         for left in (1, 0):
-            file.watch.now()
+            file.watch.reload_soon()
             await until(lambda left=left: len(failures) == left)
         assert len(await run.events("config.rejected")) == 2
         file.write(json.dumps({"mcpServers": {"new": {"url": server.url}}}))

@@ -195,7 +195,7 @@ async def test_tools_wait_out_crashes_of_the_models_process_and_are_classified_a
             os.kill(process.pid, signal.SIGKILL)
         return process
 
-    work.use(worker := ModelWorker(tasks, first_pause=0.01, start=start))
+    work.set_model(worker := ModelWorker(tasks, first_pause=0.01, start=start))
     work.retry = 0.05
     await running.add("many", await toolbox([tool(f"t{n}", f"item {n}") for n in range(50)]))
     work.begin()
@@ -224,7 +224,7 @@ async def test_what_was_left_undone_is_done_by_the_next_start_and_no_more(platfo
 
         classify = average = embed
 
-    work.use(Never())
+    work.set_model(Never())
     work.begin()
     await work.wait_until_done()
     assert work.classified == 2

@@ -80,17 +80,17 @@ async def test_a_reader_that_comes_too_late_is_told_what_it_missed(opener):
 
 async def test_what_passes_is_for_those_who_read_now_and_has_no_number(store):
     async with Bus(store.events) as bus:
-        bus.passing("call.completed", {"n": 0})
+        bus.publish_transient("call.completed", {"n": 0})
         async with aclosing(bus.subscribe()) as stream:
             waiting = asyncio.ensure_future(take(stream, 1))
             await until(lambda: bus.is_read)
-            for n in range(1, 3 * buses.PASSING):
-                bus.passing("call.completed", {"n": n})
+            for n in range(1, 3 * buses.TRANSIENT_MOST):
+                bus.publish_transient("call.completed", {"n": n})
             (event,) = await waiting
             assert event.seq == 0
             assert event.data["n"] >= 1
-            rest = await take(stream, buses.PASSING - 1)
-            assert rest[-1].data["n"] == 3 * buses.PASSING - 1, "the newest are kept"
+            rest = await take(stream, buses.TRANSIENT_MOST - 1)
+            assert rest[-1].data["n"] == 3 * buses.TRANSIENT_MOST - 1, "the newest are kept"
     assert await store.events.bounds() == (1, 0)
 
 

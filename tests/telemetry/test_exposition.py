@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.telemetry.grammar import Metrics
 
-from mcp_junction.telemetry.exposition import Family, MetricKind, exposition
+from mcp_junction.telemetry.exposition import Family, MetricKind, format_families
 
 BROKEN = [
     'a"} 1\nevil 2',
@@ -29,7 +29,7 @@ def test_the_text_is_exactly_this():
         Family("b", "How much.", {"x": 0.25, 'y"\n\\': 1}, "of"),
         Family("c", "Nothing yet.", {}, "of"),
     ]
-    assert exposition(families).decode() == (
+    assert format_families(families).decode() == (
         "# HELP a_total How often.\n# TYPE a_total counter\na_total 3\n"
         '# HELP b How much.\n# TYPE b gauge\nb{of="x"} 0.25\nb{of="y\\"\\n\\\\"} 1\n'
         "# HELP c Nothing yet.\n# TYPE c gauge\n"
@@ -44,12 +44,14 @@ def test_the_reader_of_these_tests_does_not_read_everything(text):
 
 @given(st.dictionaries(st.text() | st.sampled_from(BROKEN), st.floats(0, 1e9) | st.integers(0)))
 def test_any_value_of_a_label_comes_back_as_it_was(samples):
-    read = Metrics(exposition([Family("mcp_aggregator_x", "Words.", samples, "server")]))
+    read = Metrics(format_families([Family("mcp_aggregator_x", "Words.", samples, "server")]))
     assert len(read.samples) == len(samples)
     for name, number in samples.items():
         assert read.value("x", server=name) == float(number)
 
 
 def test_half_a_surrogate_pair_is_told_apart_and_breaks_nothing():
-    read = Metrics(exposition([Family("mcp_aggregator_x", "W.", {"a\ud800": 1, "a": 2}, "server")]))
+    read = Metrics(
+        format_families([Family("mcp_aggregator_x", "W.", {"a\ud800": 1, "a": 2}, "server")])
+    )
     assert read.labels("x") == ["a", "a\\ud800"]

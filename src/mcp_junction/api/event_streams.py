@@ -14,7 +14,7 @@ from mcp_junction.policy.quotas import Closable, Quotas
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord
 from mcp_junction.tasks import TaskScope
-from mcp_junction.telemetry.bus import Bus, missed
+from mcp_junction.telemetry.bus import Bus, make_gap_event
 
 KEEPALIVE: Final = 15.0
 """Seconds without an event after which a comment is sent."""
@@ -66,7 +66,7 @@ class EventStreams:
         """Send the stored events up to ``last``, then end."""
         yield _OPENING
         if after + 1 < first:
-            yield _encode_event(missed(after, first))
+            yield _encode_event(make_gap_event(after, first))
         while after < last:
             found = await self._events.after(after, limit=_PAGE, types=types)
             for record in found:

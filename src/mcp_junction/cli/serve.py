@@ -193,6 +193,6 @@ def _follow_file(
     from mcp_junction.registry.reload import FileWatch
 
     read = partial(read_config, given, service=True)
-    watch = FileWatch(registry, bus, given.config, read, looks=config.settings.watch_config)
-    loop.add_signal_handler(signal.SIGHUP, watch.now)
+    watch = FileWatch(registry, bus, given.config, read, polls=config.settings.watch_config)
+    loop.add_signal_handler(signal.SIGHUP, watch.reload_soon)
     junction.tasks.supervise("config file", watch.run, is_vital=False)

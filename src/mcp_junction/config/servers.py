@@ -92,8 +92,8 @@ class ServerDefinition(NamedTuple):
     """Why it cannot be connected to as it is; empty when it can."""
     missing: tuple[str, ...] = ()
     """The variables it refers to that are not set."""
-    written: Mapping[str, Any] = {}
-    """How to reach it as the config file has it, with its variables not replaced: to be shown."""
+    file_entry: Mapping[str, Any] = {}
+    """How to reach it, as the config file has it: variables are not replaced. Only to be shown."""
     is_registered: bool = False
     """Whether it was registered at run time: what it may do is judged more strictly."""
 
@@ -164,7 +164,7 @@ class EntryReader:
                 for name, value in self._used.items()
                 if name not in client_keys.WORKSPACE_VARIABLES
             },
-            written={name: entry[name] for name in _CONNECTING if entry.get(name)},
+            file_entry={name: entry[name] for name in _CONNECTING if entry.get(name)},
         )
         missing = [p for p in self.problems if p.code is not ProblemCode.INVALID_SCHEMA]
         if lenient and missing == self.problems:

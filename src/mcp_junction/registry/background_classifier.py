@@ -1,4 +1,4 @@
-"""BackgroundClassifier: gives every tool its skills and every skill its vector."""
+"""BackgroundClassifier: classifies tools by skills, and computes the vectors of skills."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STORE_RETRY: Final = 1.0
 
 
 class BackgroundClassifier:
-    """Keeps the skills of tools, and the vectors of skills, true to what there is."""
+    """Classifies new and changed tools, in the background, and updates the vectors of skills."""
 
     def __init__(
         self,
@@ -43,27 +43,27 @@ class BackgroundClassifier:
         retry: float = RETRY,
     ) -> None:
         self._context = context
-        self.use(model or ModelWorker(context.tasks), classifier)
+        self.set_model(model or ModelWorker(context.tasks), classifier)
         self.retry = retry
-        """Seconds until those are tried again that could not be classified."""
+        """Seconds until tools that could not be classified are tried again."""
         self.classified = 0
-        """How many tools were, when that was last counted."""
+        """The number of classified tools, when they were last counted."""
         self._has_begun = False
         self._news = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
 
-    def use(self, model: Model, classifier: Classifier | None = None) -> None:
-        """Have vectors made by this model, and verdicts too, unless a classifier is given."""
+    def set_model(self, model: Model, classifier: Classifier | None = None) -> None:
+        """Use this model for vectors; and for verdicts, unless a classifier is given."""
         self.model = model
         self.classifier: Classifier = classifier or model.classify
 
     def begin(self) -> None:
-        """Start to work: the service listens, and nobody waits for it any more."""
+        """Start to work. Called when the service listens: until then this would delay it."""
         self._has_begun = True
         self.wake()
 
     def wake(self) -> None:
-        """Look for something to do, soon."""
+        """Look for tools to classify, soon."""
         self._news.set()
         if self._has_begun and (self._working is None or self._working.done()):
             tasks = self._context.tasks
@@ -78,9 +78,9 @@ class BackgroundClassifier:
 
     async def _work(self) -> None:
         while self._news.is_set():
-            await self._quiet()
+            await self._wait_for_quiet()
             try:
-                failed = await self._round()
+                failed = await self._classify_all()
             except StoreError as error:
                 log.warning("tools cannot be classified now: %s", error)
                 await asyncio.sleep(_STORE_RETRY)
@@ -98,8 +98,8 @@ class BackgroundClassifier:
                 await self._wait_for_news(self.retry)
                 self._news.set()
 
-    async def _quiet(self) -> None:
-        """Wait for a moment without news, but not for ever."""
+    async def _wait_for_quiet(self) -> None:
+        """Wait for a moment without news, at most ``_LONGEST`` seconds."""
         end = asyncio.get_running_loop().time() + _LONGEST
         while self._news.is_set() and asyncio.get_running_loop().time() < end:
             self._news.clear()
@@ -112,33 +112,33 @@ class BackgroundClassifier:
         except TimeoutError:
             pass
 
-    async def _round(self) -> bool:
-        """Do all there is to do; whether some tools are left that could not be classified."""
+    async def _classify_all(self) -> bool:
+        """Classify all pending tools; returns whether some could not be classified."""
         store = self._context.store
         after, failed, breaks = ("", ""), False, Breaks()
-        roster = self._context.members
+        members = self._context.members
         while page := await store.classification.pending(after, PAGE):
             after = page[-1].tool.server_id, page[-1].tool.id
-            present = [one for one in page if one.tool.server_id in roster]
+            present = [one for one in page if one.tool.server_id in members]
             failed |= bool(present) and await self._classify(present)
             await breaks.rest()
         await self._update_vectors()
         counts = await store.tools.count()
-        self.classified = sum(one.classified for id_, one in counts.items() if id_ in roster)
+        self.classified = sum(one.classified for id_, one in counts.items() if id_ in members)
         return failed
 
     # -- tools
 
     async def _classify(self, page: Sequence[PendingTool]) -> bool:
-        """Find out about these tools; whether that failed for some."""
+        """Classify these tools; returns whether that failed for some."""
         skills = [
             TaxonomySkill(s.id, s.name, s.description)
             for s in await self._context.store.skills.all()
         ]
         if not skills:
-            return False  # it is looked again when there is one
+            return False  # adding a skill wakes us
         try:
-            subjects, new = await self._subjects(page)
+            subjects, new = await self._make_subjects(page)
             found = await self.classifier(subjects, skills)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way
             log.warning("%d tools could not be classified: %r", len(page), error)
@@ -146,13 +146,13 @@ class BackgroundClassifier:
         failed = False
         rows = zip(page, found, new, strict=True)
         for server_id, each in groupby(rows, lambda row: row[0].tool.server_id):
-            failed |= await self._store(server_id, list(each))
+            failed |= await self._store_verdicts(server_id, list(each))
         return failed
 
-    async def _subjects(
+    async def _make_subjects(
         self, page: Sequence[PendingTool]
     ) -> tuple[list[Subject], list[bytes | None]]:
-        """Each tool with its vector; and the vectors that were made for that."""
+        """Make a Subject of each tool; returns them, and the vectors that were new."""
         texts = [tool_text(one.tool.name, one.tool.definition) for one in page]
         lacking = [n for n, one in enumerate(page) if one.embedding is None]
         vectors = await self.model.embed([texts[n] for n in lacking]) if lacking else []
@@ -163,13 +163,13 @@ class BackgroundClassifier:
         ]
         return subjects, [made.get(n) for n in range(len(page))]
 
-    async def _store(
+    async def _store_verdicts(
         self, server_id: str, rows: list[tuple[PendingTool, SkillVerdict | None, bytes | None]]
     ) -> bool:
         given = [
-            Classified(one.tool.id, one.tool.hash, said.confidences, said.primary, vector)
-            for one, said, vector in rows
-            if said is not None
+            Classified(one.tool.id, one.tool.hash, verdict.confidences, verdict.primary, vector)
+            for one, verdict, vector in rows
+            if verdict is not None
         ]
         written = await self._context.store.classification.put(server_id, given)
         if len(written) < len(given):
@@ -186,7 +186,7 @@ class BackgroundClassifier:
     # -- skills
 
     async def _update_vectors(self) -> None:
-        """Make the vectors of the skills concerned anew."""
+        """Recompute the vectors of skills whose tools have changed."""
         skills = self._context.store.skills
         behind = await skills.behind()
         if behind:  # then the model is there, or will be: those of the beginning have none yet
@@ -198,10 +198,10 @@ class BackgroundClassifier:
             ]
         for skill in behind:
             vectors = await skills.vectors(skill.id)
-            vector = await self._vector(skill, vectors)
+            vector = await self._make_vector(skill, vectors)
             await skills.embed(skill, vector, len(vectors))
 
-    async def _vector(self, skill: SkillRecord, vectors: list[bytes]) -> bytes:
+    async def _make_vector(self, skill: SkillRecord, vectors: list[bytes]) -> bytes:
         if vectors:
             return await self.model.average(vectors)
         return (await self.model.embed([skill.description]))[0]

@@ -1,11 +1,11 @@
-"""FileServers: the servers of the config file, recorded like the others, changed only by the file.
+"""FileServers: applies the config file to the registry; AbsentServers: those it no longer names.
 
-A new file is checked as a whole; then only what differs is touched. A file that cannot be used
-changes nothing.
+A new file is checked as a whole; then only the servers that differ are changed. A file that cannot
+be used changes nothing.
 
-AbsentServers are those of an earlier file that the current one does not name. Their rows stay in
-the store as they were, with pins, decisions and classification, so that nothing they offered passes
-as new when the file names them again. Whether a server is absent is not stored: it depends on the
+An absent server is one of an earlier file that the current one does not name. Its rows stay in
+the store as they were, with pins, decisions and classification, so that none of its tools passes
+as new when the file names it again. Whether a server is absent is not stored: it depends on the
 file that this process was given, and must change nothing for another one.
 """
 
@@ -34,8 +34,8 @@ from mcp_junction.errors import (
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import (
-    CONNECTING,
     FILE,
+    RECONNECT_FIELDS,
     check_version,
     file_fields,
     file_record,
@@ -50,10 +50,10 @@ log = logging.getLogger("mcp_junction.registry")
 _AT_ONCE: Final = 4
 DRAIN: Final = 30.0
 """Seconds that calls under way have to end when their server is disconnected."""
-_SOFT: Final = frozenset(
+_LINK_KEEPING: Final = frozenset(
     {"id", "tools"} | {name for name, option in OPTIONS.items() if not option.reconnects}
 )
-"""Fields of a definition that can change under a link that stays."""
+"""Fields of a definition that can change without a new connection."""
 
 
 class Reloaded(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct):
-    """What is to be done for a new file."""
+    """The changes to make for a new file."""
 
     added: list[ServerDefinition] = []
     changed: list[tuple[Member, ServerDefinition]] = []
@@ -90,8 +90,10 @@ class Plan(msgspec.Struct):
 async def store_file_records(
     context: RegistryContext, config: Config, known: list[ServerRecord]
 ) -> list[ServerRecord]:
-    """At the start: a record for each server of the file, in its order. The rows of servers that it
-    does not name are left as they are (AbsentServers); a registered server keeps its name."""
+    """Store, at the start, a record for each server of the file; returns them in its order.
+
+    The rows of absent servers are left as they are; a registered server keeps its name.
+    """
     by_name = {record.name: record for record in known}
     files = {definition.key for definition in config.servers}
     absent = [record.name for record in known if record.origin == FILE and record.name not in files]
@@ -138,12 +140,12 @@ class FileServers:
         self,
         context: RegistryContext,
         junction: Junction,
-        admit: Callable[..., Member],
+        add_member: Callable[..., Member],
         apply: Callable[[Member, ServerRecord, frozenset[str]], Awaitable[None]],
     ) -> None:
         self._context = context
         self._junction = junction
-        self._add_member = admit
+        self._add_member = add_member
         self._apply_change = apply
 
     async def reload(self, config: Config) -> Reloaded:
@@ -172,9 +174,11 @@ class FileServers:
         async with member.lock:
             fields = file_fields(definition)
             record = await self._context.store.servers.change(member.id, fields)
-            soft = is_soft(member.file_definition, definition)
+            keeps_link = can_keep_link(member.file_definition, definition)
             member.file_definition = definition
-            await self._apply_change(member, record, frozenset({"pin"}) if soft else CONNECTING)
+            await self._apply_change(
+                member, record, frozenset({"pin"}) if keeps_link else RECONNECT_FIELDS
+            )
         return record
 
     async def _add(self, definition: ServerDefinition) -> ServerRecord:
@@ -193,7 +197,7 @@ class FileServers:
 
 
 def plan_reload(context: RegistryContext, config: Config, running: Settings) -> Plan:
-    """What a new file asks for of a process that runs with the settings ``running``.
+    """Find what a new file changes in a process that runs with the settings ``running``.
 
     Raises ConfigError for one that cannot be used.
     """
@@ -217,16 +221,16 @@ def plan_reload(context: RegistryContext, config: Config, running: Settings) -> 
     return plan
 
 
-def is_soft(old: ServerDefinition | None, new: ServerDefinition) -> bool:
-    """Whether a link can stay while its definition changes so."""
+def can_keep_link(old: ServerDefinition | None, new: ServerDefinition) -> bool:
+    """Whether a server can keep its link when its definition changes so."""
     if old is None:
         return False
-    names = set(new._fields) - _SOFT
+    names = set(new._fields) - _LINK_KEEPING
     return all(getattr(old, name) == getattr(new, name) for name in names)
 
 
 def describe_act(plan: Plan) -> dict[str, Any]:
-    """What the audit is told."""
+    """Describe a plan for the audit."""
     done = plan.summary()
     return {
         "actor": LOCAL_OWNER.id,
@@ -245,12 +249,12 @@ class AbsentServers:
         """Held while servers become absent, come back or are removed."""
 
     async def all(self) -> list[ServerRecord]:
-        """Every absent server, by name."""
+        """Return all absent servers, by name."""
         found = await self._context.store.servers.all()
         return [_without_status(record) for record in found if self._is_absent(record)]
 
     async def get(self, ref: str) -> ServerRecord:
-        """One by id or name. Raises NotFound."""
+        """Return one by id or name. Raises NotFound."""
         found = await self._context.store.servers.find(ref)
         if found is None or not self._is_absent(found):
             raise NotFound(f"there is no server {ref!r}")

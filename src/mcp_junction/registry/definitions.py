@@ -1,7 +1,7 @@
-"""A server as it is stored, registered and connected to; and what it may not be registered as.
+"""Converts server definitions between file, REST and store; and checks registrations.
 
-The rules hold again whenever it is connected to: names may lead elsewhere by then, and a variable
-may hold anything. Servers of the config file are not checked by them.
+The same rules are applied again at each connect: a host name may lead elsewhere by then, and a
+variable may hold anything. They do not apply to servers of the config file.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from mcp_junction.store.records import ServerRecord
 
 FILE: Final = "file"
 API: Final = "api"
-CONNECTING: Final = frozenset(
+RECONNECT_FIELDS: Final = frozenset(
     {"transport_type", "connection_config"}
     | {name for name, option in OPTIONS.items() if option.reconnects}
 )
 """Fields whose change needs a new connection."""
-_KEPT: Final = set(Registration.__struct_fields__) - {"auto_connect"}
+_STORED_FIELDS: Final = set(Registration.__struct_fields__) - {"auto_connect"}
 
 
-def record_of(made: Registration) -> ServerRecord:
-    """A new record for a registration."""
-    return ServerRecord(id=str(uuid4()), origin=API, **fields_of(made))
+def record_of(registration: Registration) -> ServerRecord:
+    """Make a new record for a registration."""
+    return ServerRecord(id=str(uuid4()), origin=API, **fields_of(registration))
 
 
-def fields_of(made: Registration) -> dict[str, Any]:
-    """What of a registration is kept."""
-    fields = {name: getattr(made, name) for name in _KEPT}
-    return {**fields, "connection_config": msgspec.to_builtins(made.connection_config)}
+def fields_of(registration: Registration) -> dict[str, Any]:
+    """Return the fields of a registration that are stored."""
+    fields = {name: getattr(registration, name) for name in _STORED_FIELDS}
+    return {**fields, "connection_config": msgspec.to_builtins(registration.connection_config)}
 
 
 def registration_of(record: ServerRecord) -> Registration:
-    """The registration that a record keeps."""
-    fields = {name: getattr(record, name) for name in _KEPT}
+    """Return the registration that a record stores."""
+    fields = {name: getattr(record, name) for name in _STORED_FIELDS}
     config = msgspec.convert(record.connection_config, ConnectionConfig)
     return Registration(**{**fields, "connection_config": config})
 
@@ -65,19 +65,19 @@ def registration_of(record: ServerRecord) -> Registration:
 def definition_for(
     record: ServerRecord, variables: Mapping[str, str], settings: Settings
 ) -> ServerDefinition:
-    """How to connect to a registered server now; with a fault where a variable is not set."""
-    made = registration_of(record)
-    found, _ = definition_of(made, without_own(variables), settings)
+    """Make the definition of a registered server; with a fault where a variable is not set."""
+    registration = registration_of(record)
+    found, _ = definition_of(registration, without_own(variables), settings)
     return found._replace(id=record.id)
 
 
 def file_fields(definition: ServerDefinition) -> dict[str, Any]:
-    """What is kept of a server of the config file: to be shown, not to be connected by."""
+    """Return the fields that are stored of a server of the config file, to be shown only."""
     names = (
         ("command", "args", "env", "cwd") if definition.transport == "stdio" else ("url", "headers")
     )
-    written = definition.written or definition._asdict()
-    config = {name: written[name] for name in names if written.get(name)}
+    entry = definition.file_entry or definition._asdict()
+    config = {name: entry[name] for name in names if entry.get(name)}
     return {
         "transport_type": definition.transport.upper(),
         "connection_config": mask_connection(config),
@@ -87,7 +87,7 @@ def file_fields(definition: ServerDefinition) -> dict[str, Any]:
 
 
 def file_record(definition: ServerDefinition) -> ServerRecord:
-    """A new record for a server of the config file."""
+    """Make a new record for a server of the config file."""
     return ServerRecord(
         id=str(uuid4()),
         name=definition.key,
@@ -97,27 +97,33 @@ def file_record(definition: ServerDefinition) -> ServerRecord:
     )
 
 
-# -- what a server may be registered as
+# -- checks of registrations
 
 
-def check_allowed(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
-    """Raises InvalidChange for an address or a program that is not allowed."""
-    problems = _refusals(made, definition_for(record_of(made), environ, settings), settings)
+def check_allowed(
+    registration: Registration, environ: Mapping[str, str], settings: Settings
+) -> None:
+    """Raise InvalidChange for an address or a program that is not allowed."""
+    problems = _refusals(
+        registration, definition_for(record_of(registration), environ, settings), settings
+    )
     if problems:
         raise InvalidChange(problems)
 
 
-def check_registration(made: Registration, environ: Mapping[str, str], settings: Settings) -> None:
-    """Check a new registration: as ``check`` does, and for masks. Raises InvalidChange."""
+def check_registration(
+    registration: Registration, environ: Mapping[str, str], settings: Settings
+) -> None:
+    """Check a new registration as ``check_allowed`` does, and for masks. Raises InvalidChange."""
     with _mask_errors_at("$.connection_config"):
-        check_unmasked(msgspec.to_builtins(made.connection_config))
+        check_unmasked(msgspec.to_builtins(registration.connection_config))
     with _mask_errors_at("$.health_check_url"):
-        check_unmasked(made.health_check_url)
-    check_allowed(made, environ, settings)
+        check_unmasked(registration.health_check_url)
+    check_allowed(registration, environ, settings)
 
 
 def read_changed(record: ServerRecord, body: Any) -> Registration:
-    """A server after a change; a masked value is the old one. Raises InvalidChange."""
+    """Apply a change to a registration; a masked value stays as it was. Raises InvalidChange."""
     if isinstance(body, dict):
         body = dict(body)
         with _mask_errors_at("$.connection_config"):
@@ -126,35 +132,35 @@ def read_changed(record: ServerRecord, body: Any) -> Registration:
         with _mask_errors_at("$.health_check_url"):
             if isinstance(url := body.get("health_check_url"), str):
                 body["health_check_url"] = restore_url(url, record.health_check_url)
-    made, problems = read_change(registration_of(record), body)
-    if made is None:
+    registration, problems = read_change(registration_of(record), body)
+    if registration is None:
         raise InvalidChange(problems)
-    return made
+    return registration
 
 
 def check_version(record: ServerRecord, wanted: int | None) -> None:
-    """Raises VersionConflict unless a server is still the one that was read; None is any."""
+    """Raise VersionConflict unless a record has the version ``wanted``; None is any."""
     if wanted is not None and wanted != record.version:
         raise VersionConflict("the server", record.version)
 
 
 def _refusals(
-    made: Registration, definition: ServerDefinition, settings: Settings
+    registration: Registration, definition: ServerDefinition, settings: Settings
 ) -> list[Problem]:
-    """Why a server may not be registered so; nothing when it may."""
-    allowed = Permissions(made.allow_private, made.allow_http)
+    """Return why a server may not be registered; an empty list when it may."""
+    allowed = Permissions(registration.allow_private, registration.allow_http)
     found: list[tuple[str, str | None]] = []
     if definition.fault:
-        pass  # what its variables hold is seen when they hold something
+        pass  # checked when its variables are set
     elif definition.transport == "stdio":
         executable = shutil.which(definition.command) or definition.command
         why = program_refusal(definition, parse_allow_list(settings.stdio_allow), executable)
         found.append(("$.connection_config.command", why))
     else:
-        name = "base_url" if made.connection_config.url is None else "url"
+        name = "base_url" if registration.connection_config.url is None else "url"
         found.append((f"$.connection_config.{name}", url_refusal(definition.url, allowed)))
-    if made.health_check_url is not None:
-        found.append(("$.health_check_url", url_refusal(made.health_check_url, allowed)))
+    if registration.health_check_url is not None:
+        found.append(("$.health_check_url", url_refusal(registration.health_check_url, allowed)))
     return [_problem(path, why) for path, why in found if why is not None]
 
 

@@ -1,7 +1,7 @@
-"""Inspection: every list of tools is looked at before anybody sees it.
+"""Inspection: compares every list of tools with its pins, and flags suspicious tools.
 
 A definition is compared with its pin; under ``strict`` one that differs, and one with something
-suspicious about it, is kept back until a person approves it. What imitates another server's tool,
+suspicious about it, is quarantined until a person approves it. What imitates another server's tool,
 or hides something, is flagged under every pin but ``off``: at once under ``strict``, moments later
 otherwise, since that takes all tools of all servers together.
 """
@@ -24,7 +24,7 @@ from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_b
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Decision, Member
-from mcp_junction.registry.tool_storage import Prepared, ToolStorage, prepare
+from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
 
@@ -41,7 +41,7 @@ Flags = dict[str, tuple[str, ...]]
 
 
 class Inspection:
-    """Looks at lists, decides what of them is shown, and has them stored."""
+    """Inspects lists before anybody sees them, decides what of them is shown, and stores them."""
 
     def __init__(
         self,
@@ -57,24 +57,24 @@ class Inspection:
         self._again = False
 
     async def review(self, offering: ServerLists) -> ServerLists:
-        """What may be shown of what a server offers."""
+        """Inspect a server's new lists, and return what of them may be shown."""
         member = self._context.members.find(offering.upstream.definition.id)
         if member is None:
             return offering
         if member.offering != offering:
-            lists = await asyncio.to_thread(prepare, offering)
+            lists = await asyncio.to_thread(prepare_lists, offering)
             flags: Flags = {}
             if member.record.pin == STRICT:
-                everything = self._with(member, offering)
+                everything = self._lists_with(member, offering)
                 flags = (await asyncio.to_thread(_find_flags, everything)).get(member.id, {})
-            self._judge(member, lists, flags)
+            self._compare_with_pins(member, lists, flags)
             member.offering = offering
-            self._storage.put(member, lists, flags)
+            self._storage.store_soon(member, lists, flags)
             self.schedule()
-        return without_kept_back(member, offering)
+        return drop_hidden_tools(member, offering)
 
-    def _judge(self, member: Member, lists: Prepared, flags: Flags) -> None:
-        """Compare each tool with its pin. The store comes to the same end, by the same rule."""
+    def _compare_with_pins(self, member: Member, lists: PreparedLists, flags: Flags) -> None:
+        """Compare each tool with its pin. The store does the same, by the same rule."""
         strict = member.record.pin == STRICT
         decisions = member.decisions
         for definition in lists[TOOLS.name]:
@@ -87,8 +87,8 @@ class Inspection:
             else:
                 known.hash, known.quarantined = digest, quarantined
 
-    def _with(self, member: Member, offering: ServerLists) -> list[ServerLists]:
-        """What all servers offer, in their order, with these lists of one of them."""
+    def _lists_with(self, member: Member, offering: ServerLists) -> list[ServerLists]:
+        """Return the lists of all servers, in their order, with new ones for one of them."""
         every = [offering if m is member else m.offering for m in self._context.members]
         return [known for known in every if known is not None]
 
@@ -123,10 +123,10 @@ class Inspection:
         offerings = [m.offering for m in members if m.offering is not None]
         found = await asyncio.to_thread(_find_flags, offerings, pace)
         for member in members:
-            async with member.deciding:  # or an approval that is being written would be undone
-                await self._mark(member, found.get(member.id, {}))
+            async with member.decision_lock:  # or an approval that is being written would be undone
+                await self._store_flags(member, found.get(member.id, {}))
 
-    async def _mark(self, member: Member, found: Flags) -> None:
+    async def _store_flags(self, member: Member, found: Flags) -> None:
         marks: dict[str, tuple[tuple[str, ...], bool]] = {}
         quarantined: list[str] = []
         for name, decision in member.decisions.items():
@@ -156,8 +156,8 @@ class Inspection:
         self._on_flagged(member, flagged, quarantined)
 
 
-def without_kept_back(member: Member, offering: ServerLists) -> ServerLists:
-    """An offering without what is kept back."""
+def drop_hidden_tools(member: Member, offering: ServerLists) -> ServerLists:
+    """Return a member's lists without its disabled and quarantined tools."""
     decisions = member.decisions
     tools = tuple(
         tool
@@ -170,20 +170,20 @@ def without_kept_back(member: Member, offering: ServerLists) -> ServerLists:
 
 
 def describe_changes(before: ToolRecord, after: ToolRecord) -> list[str]:
-    """What is different in a tool, in words."""
-    texts = _text(before.definition), _text(after.definition)
+    """Describe the differences between two versions of a tool, one per line."""
+    texts = _canonical_text(before.definition), _canonical_text(after.definition)
     return [str(change) for change in pins.diff(*texts)][:_FEW]
 
 
 def changes_of(tool: ToolRecord) -> tuple[DefinitionChange, ...]:
-    """What is different in a tool from what is pinned."""
+    """Find the differences between a tool's definition and the pinned one."""
     if tool.pinned_definition is None:
         return ()
-    return pins.diff(_text(tool.pinned_definition), _text(tool.definition))
+    return pins.diff(_canonical_text(tool.pinned_definition), _canonical_text(tool.definition))
 
 
-def _text(definition: bytes) -> bytes:
-    """The canonical text of a definition as it is stored."""
+def _canonical_text(definition: bytes) -> bytes:
+    """Return the canonical text of a stored definition."""
     return pins.define(msgspec.json.decode(definition, type=dict[str, msgspec.Raw])).text
 
 
@@ -191,7 +191,7 @@ def _find_flags(
     offerings: list[ServerLists],
     iterate: Callable[[Iterable[ExaminedTool]], Iterable[ExaminedTool]] = iter,
 ) -> dict[str, Flags]:
-    """What is to be looked at, by the server's id and the tool."""
+    """Find suspicious tools: their flags, by the server's id and the tool's name."""
     ids = {offering.upstream.key: offering.upstream.definition.id for offering in offerings}
     tools = (
         ExaminedTool(Pair(offering.upstream.key, offer.name), pins.define(offer.members))
@@ -201,11 +201,11 @@ def _find_flags(
     found: dict[str, Flags] = {}
     for pair, flags in suspicion.examine(tools, iterate=iterate).items():
         if flags:
-            words = tuple(dict.fromkeys(_words(flag) for flag in flags))
+            words = tuple(dict.fromkeys(_format_flag(flag) for flag in flags))
             found.setdefault(ids[pair.server], {})[pair.name] = words[:_FLAGS]
     return found
 
 
-def _words(flag: Flag) -> str:
+def _format_flag(flag: Flag) -> str:
     parts: list[Any] = [flag.reason.value, flag.other or flag.detail]
     return ": ".join(part for part in parts if part)

@@ -1,7 +1,7 @@
-"""Member: one server at run time: its record, its link, and what is known of it now.
+"""Member: one server at run time: its record, its Upstream, its status and its tools' decisions.
 
-What outsiders are told of its state is a little calmer than the link's own: while it is down and
-tried again and again it is in ERROR, not in ERROR and CONNECTING by turns.
+The status that is shown is calmer than the Upstream's: while a server is down and tried again and
+again it stays in ERROR, and does not alternate between ERROR and CONNECTING.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_junction.upstream.state import ServerState
 
 
 class Decision(msgspec.Struct):
-    """What holds for one tool: its pin, and what was decided about it."""
+    """The pin of one tool, its flags, and what operators decided about it."""
 
     pinned: str
     hash: str
@@ -36,7 +36,7 @@ class Decision(msgspec.Struct):
 
     @property
     def state(self) -> PinnedState:
-        """What the rule of quarantine needs to know."""
+        """What the rule of quarantine (``policy/pinning.py``) needs to know."""
         is_approved = self.approved is not None
         return PinnedState(self.pinned, self.hash, self.quarantined, is_approved, self.blocked)
 
@@ -49,18 +49,18 @@ class Decision(msgspec.Struct):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may be seen and called."""
+        """Whether the tool may be listed and called."""
         return self.enabled and not self.quarantined
 
     @property
     def needs_approval(self) -> bool:
-        """Whether it is open, and a strict pin would quarantine it."""
+        """Whether the tool is open, but a strict pin would quarantine it."""
         is_changed = self.hash != self.pinned
         return self.is_open and (is_changed or not set(self.flags) <= set(self.approved or ()))
 
 
 def decision_of(record: ToolRecord) -> Decision:
-    """What holds for a tool, from its record."""
+    """Make the Decision that a tool's record stores."""
     return Decision(
         record.pinned_hash,
         record.hash,
@@ -79,24 +79,24 @@ class Member:
         self.record = record
         self.upstream = upstream
         self.file_definition: ServerDefinition | None = None
-        """What the config file says of it, if it is the file's."""
+        """Its definition in the config file, if it is the file's."""
         self.lock = asyncio.Lock()
         """Held while it is changed."""
-        self.deciding = asyncio.Lock()
-        """Held while what was decided or noticed about its tools is written."""
-        self.refreshing = asyncio.Lock()
-        """Held while somebody has its lists read again."""
+        self.decision_lock = asyncio.Lock()
+        """Held while decisions about its tools, or their flags, are stored."""
+        self.refresh_lock = asyncio.Lock()
+        """Held while its lists are read again on request."""
         self.status = ServerState.DISCONNECTED
         self.connected_at: float | None = None
         self.down_since: float | None = None
         self.tool_count = record.tool_count
-        self._checked: tuple[float | None, float | None] = (None, record.last_health_check)
+        self._last_check: tuple[float | None, float | None] = (None, record.last_health_check)
         self.decisions: dict[str, Decision] = {}
         self.offering: ServerLists | None = None
-        """All it offers, also what nobody is shown."""
+        """Its lists, with what is hidden from clients."""
 
-    def use(self, upstream: Upstream) -> None:
-        """Take another Upstream for it: it is reached another way."""
+    def replace_upstream(self, upstream: Upstream) -> None:
+        """Use a new Upstream: the server is reached in another way."""
         self.upstream = upstream
         if self.offering is not None:
             self.offering = msgspec.structs.replace(self.offering, upstream=upstream)
@@ -114,14 +114,14 @@ class Member:
         return self.status in (ServerState.CONNECTED, ServerState.DEGRADED)
 
     def shown_state(self) -> ServerState:
-        """Its state as outsiders are told it."""
+        """Return the status to show."""
         upstream = self.upstream
         if upstream.state is ServerState.CONNECTING and upstream.error is not None:
             return ServerState.ERROR
         return upstream.state
 
-    async def settled(self) -> tuple[str, str]:
-        """How an attempt to connect to it has ended: its status, and words."""
+    async def wait_until_settled(self) -> tuple[str, str]:
+        """Wait for the end of an attempt to connect; return the status, and a message."""
         upstream = self.upstream
         limit = upstream.policy.start_timeout * 2
         try:
@@ -142,18 +142,18 @@ class Member:
         return "; ".join(filter(None, (facts.detail, self.upstream.condition.shortfall)))
 
     def current_record(self, facts: HealthFacts, now: float) -> ServerRecord:
-        """Its record, with how it stands now. ``now`` is by the clock the facts are by."""
+        """Return its record with its status now; ``now`` is by the clock of the facts."""
         error = self.upstream.error
         words = error.message if error is not None else self._remarks(facts)
-        if facts.last_check is not None and facts.last_check != self._checked[0]:
-            self._checked = facts.last_check, time.time() - (now - facts.last_check)
+        if facts.last_check is not None and facts.last_check != self._last_check[0]:
+            self._last_check = facts.last_check, time.time() - (now - facts.last_check)
         return msgspec.structs.replace(
             self.record,
             status=self.status.value,
             reachable=facts.reachable,
             authenticated=facts.authenticated,
             healthy=facts.healthy,
-            last_health_check=self._checked[1],
+            last_health_check=self._last_check[1],
             response_time_ms=facts.response_time_ms,
             error_rate=facts.error_rate,
             error_message=words or None,
@@ -163,7 +163,7 @@ class Member:
 
 
 class Members:
-    """Every member, by id and by name, in the order in which they came."""
+    """All members, by id and by name, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
@@ -179,11 +179,11 @@ class Members:
         return server_id in self._by_id
 
     def find(self, ref: str) -> Member | None:
-        """A member by id, or else by name."""
+        """Find a member by id, or else by name."""
         return self._by_id.get(ref) or self._by_name.get(ref)
 
     def get(self, ref: str) -> Member:
-        """Raises NotFound."""
+        """Return a member by id or name. Raises NotFound."""
         found = self.find(ref)
         if found is None:
             raise NotFound(f"there is no server {ref!r}")
@@ -199,7 +199,7 @@ class Members:
         del self._by_id[member.id], self._by_name[member.name]
 
     def replace(self, member: Member, record: ServerRecord) -> None:
-        """A member has another record, and with it maybe another name."""
+        """Give a member a new record, and with it maybe a new name."""
         del self._by_name[member.name]
         member.record = record
         self._by_name[record.name] = member

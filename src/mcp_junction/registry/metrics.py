@@ -1,8 +1,8 @@
-"""Numbers about all servers: metric families for Prometheus, and State for REST.
+"""Collects metrics of all servers for Prometheus, and State for REST.
 
-Everything is what somebody knows already: a scrape asks no server, and nothing is counted for it on
-the way of a call. Of the servers that nobody wants connected only the number is told, and of those
-that do not answer no response time: an old one is worse than none.
+A scrape reads what is in memory: it asks no server, and calls count nothing for it. Disconnected
+servers are only counted, and a server that does not answer has no response time: an old one would
+mislead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp_junction.catalog.catalog import ListedTokens
 from mcp_junction.health.verdict import WINDOW, HealthFacts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
-from mcp_junction.telemetry.exposition import Family, MetricKind, exposition
+from mcp_junction.telemetry.exposition import Family, MetricKind, format_families
 from mcp_junction.upstream.state import ServerState
 
 LABELLED: Final = 1_000
@@ -32,10 +32,10 @@ _CHECK: Final = f"{_PREFIX}health_check_"
 def metrics_of(
     context: RegistryContext, junction: Junction, facts_of: Callable[[Member], HealthFacts]
 ) -> bytes:
-    """All there is to export, at this moment."""
+    """Collect all metrics, as Prometheus reads them."""
     families = [*_servers(context), _sessions(junction), *_health(context, facts_of)]
     families += [*_audit(context), *_tasks(context), _unattributed(junction)]
-    return exposition(families)
+    return format_families(families)
 
 
 def _servers(context: RegistryContext) -> list[Family]:
@@ -148,7 +148,7 @@ def _unattributed(junction: Junction) -> Family:
 
 
 class State(msgspec.Struct, frozen=True):
-    """The aggregate, as it is answered."""
+    """Totals over all servers, as REST answers them."""
 
     total_servers: int
     connected_servers: int

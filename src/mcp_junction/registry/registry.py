@@ -1,8 +1,8 @@
-"""Registry: the servers at run time, registered or the config file's. It alone changes them.
+"""Registry: lists and changes the servers at run time, whether registered or of the config file.
 
 Every change is one act in the audit, one event on the bus and, where it concerns the connection,
 one row of history. A change of one server waits for the one before it; servers do not wait for each
-other. What is read (``find``, ``all``, ``state``) is read from memory, live.
+other. ``find``, ``all`` and ``state`` read from memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mcp_junction.registry.config_file import (
 )
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import (
-    CONNECTING,
     FILE,
+    RECONNECT_FIELDS,
     check_allowed,
     check_registration,
     check_version,
@@ -44,12 +44,12 @@ from mcp_junction.registry.definitions import (
     read_changed,
     record_of,
 )
-from mcp_junction.registry.inspection import without_kept_back
+from mcp_junction.registry.inspection import drop_hidden_tools
 from mcp_junction.registry.member import Member, decision_of
 from mcp_junction.registry.metrics import State, metrics_of, state_of
 from mcp_junction.registry.server_lifecycle import ServerLifecycle
-from mcp_junction.registry.skills import SkillChanges
-from mcp_junction.registry.tool_storage import stored_lists, stored_offers
+from mcp_junction.registry.skills import RegistrySkills
+from mcp_junction.registry.tool_storage import group_by_kind, read_stored_lists
 from mcp_junction.registry.tools import RegistryTools
 from mcp_junction.store.records import (
     HistoryRecord,
@@ -66,12 +66,12 @@ _AT_ONCE: Final = 4
 
 
 class RegistryParts:
-    """The parts of the registry that hear of servers and calls. Made first, passed to Junction."""
+    """The parts of the registry that listen to server events. Made first, passed to Junction."""
 
     def __init__(self, context: RegistryContext) -> None:
         self.context = context
         self.lifecycle = ServerLifecycle(context)
-        self.skills = SkillChanges(context)
+        self.skills = RegistrySkills(context)
         self.tools = RegistryTools(context, self.skills.classifier.wake)
 
     @property
@@ -80,7 +80,7 @@ class RegistryParts:
 
 
 class Registry:
-    """Every server. Use as ``async with Registry(junction, parts) as registry``.
+    """All servers. Use as ``async with Registry(junction, parts) as registry``.
 
     Junction is made with ``starts=False``: its servers are the registry's to start.
     """
@@ -129,7 +129,7 @@ class Registry:
         known = await store.servers.all()
         of_file = await store_file_records(self._context, config, known)
         await self.skills.load()
-        tools, offers = await stored_lists(store)
+        tools, offers = await read_stored_lists(store)
         in_file = {definition.key: definition for definition in config.servers}
         registered = [record for record in known if record.origin != FILE]
         registered.sort(key=lambda record: record.registered_at)
@@ -146,12 +146,12 @@ class Registry:
         tools: list[ToolRecord] | None = None,
         offers: list[OfferRecord] | None = None,
     ) -> Member:
-        """Add a server; it is connected to if that is wanted."""
-        # The status that is stored is DISCONNECTED only if that was somebody's wish.
+        """Add a server, and connect to it unless it is disabled or was disconnected."""
+        # The stored status is DISCONNECTED only if an operator disconnected it.
         wanted = record.enabled and record.status != ServerState.DISCONNECTED.value
         definition = self._definition(record, file_definition)
         decisions = {tool.name: decision_of(tool) for tool in tools or ()}
-        lists = stored_offers(tools or (), offers or ()) if tools or offers else {}
+        lists = group_by_kind(tools or (), offers or ()) if tools or offers else {}
         upstream = self._servers.add(definition, start=False)
         member = Member(record, upstream)
         member.file_definition = file_definition
@@ -160,7 +160,7 @@ class Registry:
         if lists:
             member.offering = ServerLists(upstream, **lists)
             member.tool_count = len(member.offering.tools)
-            shown = without_kept_back(member, member.offering)
+            shown = drop_hidden_tools(member, member.offering)
             self._junction.live_catalog.expect(shown, listed=False)
         if wanted:
             self._servers.start(member.name)
@@ -176,21 +176,21 @@ class Registry:
     # -- reading
 
     def find(self, ref: str) -> ServerRecord:
-        """A server by id or name, with its status now. Raises NotFound."""
+        """Return a server by id or name, with its status now. Raises NotFound."""
         return self._lifecycle.current_record(self._members.get(ref))
 
     def all(self, status: str | None = None) -> list[ServerRecord]:
-        """Every server, or those of one status, by name."""
+        """Return all servers, or those of one status, by name."""
         found = [self._lifecycle.current_record(member) for member in self._members]
         found.sort(key=lambda record: record.name)
         return [record for record in found if status is None or record.status == status]
 
     def metrics(self) -> bytes:
-        """Numbers about everything, as Prometheus reads them."""
+        """Return all metrics, as Prometheus reads them."""
         return metrics_of(self._context, self._junction, self._lifecycle.facts)
 
     def state(self) -> State:
-        """Numbers about all servers, for REST."""
+        """Return the totals over all servers, for REST."""
         interval = self._junction.settings.health_interval_ms / 1000
         uptime, indexed = time.time() - self._started_at, self._junction.finding.indexed
         done = (
@@ -203,13 +203,13 @@ class Registry:
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None
     ) -> list[HistoryRecord]:
-        """What happened to a server's connection, newest first. Raises NotFound."""
+        """Read the history of a server's connection, newest first. Raises NotFound."""
         member = self._members.get(ref)
         await self._lifecycle.flush()
         return await self._context.store.history.of(member.id, limit=limit, before=before)
 
     async def history_count(self, ref: str) -> int:
-        """How many rows of history a server has. Raises NotFound."""
+        """Count the rows of history of a server. Raises NotFound."""
         return await self._context.store.history.count(self._members.get(ref).id)
 
     # -- changing
@@ -219,18 +219,20 @@ class Registry:
         return await self.tools.refresh(ref, actor, self._junction.live_catalog.reread)
 
     async def register(
-        self, made: Registration, actor: Principal, *, auto_connect: bool | None = None
+        self, registration: Registration, actor: Principal, *, auto_connect: bool | None = None
     ) -> ServerRecord:
-        """A new server; the connection is made in the background.
+        """Register a new server; the connection is made in the background.
 
         Raises AlreadyExists, and InvalidChange for an address or a program that is not allowed.
         """
-        if self._members.named(made.name) is not None:
-            raise AlreadyExists(f"there is a server {made.name!r} already")
-        check_registration(made, self._junction.environ, self._junction.settings)
-        wanted = made.enabled and (made.auto_connect if auto_connect is None else auto_connect)
+        if self._members.named(registration.name) is not None:
+            raise AlreadyExists(f"there is a server {registration.name!r} already")
+        check_registration(registration, self._junction.environ, self._junction.settings)
+        wanted = registration.enabled and (
+            registration.auto_connect if auto_connect is None else auto_connect
+        )
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
-        record = msgspec.structs.replace(record_of(made), status=status.value)
+        record = msgspec.structs.replace(record_of(registration), status=status.value)
         async with self._context.audit_act(actor, "server.register", record):
             async with self._registrations:
                 try:
@@ -251,9 +253,9 @@ class Registry:
         async with self._lock_member(self._get_registered(ref)) as member:
             before = member.record
             check_version(before, if_match)
-            made = read_changed(before, body)
-            check_allowed(made, self._junction.environ, self._junction.settings)
-            fields = fields_of(made)
+            registration = read_changed(before, body)
+            check_allowed(registration, self._junction.environ, self._junction.settings)
+            fields = fields_of(registration)
             changes = {k: v for k, v in fields.items() if getattr(before, k) != v}
             if not changes:
                 return self._lifecycle.current_record(member)
@@ -264,13 +266,16 @@ class Registry:
                         before.id, changes, version=before.version
                     )
                 except AlreadyExists:
-                    raise await self.absent.explain_taken_name(made.name) from None
+                    raise await self.absent.explain_taken_name(registration.name) from None
                 await self._apply(member, after, frozenset(changes))
             self._context.publish("server.changed", after, changed=sorted(changes))
             return self._lifecycle.current_record(member)
 
     async def connect(self, ref: str, actor: Principal) -> tuple[str, str]:
-        """Connect a server, and wait for how that ends: its status, and words. Raises NotFound."""
+        """Connect a server, wait for the result, and return its status and a message.
+
+        Raises NotFound.
+        """
         async with self._lock_member(self._members.get(ref)) as member:
             if member.upstream.link is not None:
                 return member.status.value, "it is connected already"
@@ -283,21 +288,21 @@ class Registry:
                     await self._lifecycle.flush()
                 else:
                     member.upstream.retry_now()
-        return await member.settled()
+        return await member.wait_until_settled()
 
     async def disconnect(
         self, ref: str, actor: Principal, *, force: bool = False
     ) -> tuple[str, int]:
         """Disconnect a server once its calls are done, or after 30 s, or by ``force`` at once.
 
-        Its status, and how many calls were under way when it was told. Raises NotFound.
+        Returns its status, and how many calls were under way. Raises NotFound.
         """
         found = self._members.get(ref)
         detail = {"force": force}
         async with self._context.audit_act(actor, "server.disconnect", found.record, detail=detail):
             pending = found.upstream.calls
             if force:
-                found.upstream.stop()  # who waits for its calls to end need not any more
+                found.upstream.stop()  # ends the wait for its calls
             async with self._lock_member(found) as member:
                 drain = 0.0 if force else DRAIN
                 pending = max(pending, await self._servers.stop(member.name, drain))
@@ -320,7 +325,7 @@ class Registry:
             self._context.publish("server.removed", member.record)
 
     async def reload(self, config: Config) -> Reloaded:
-        """Take over a new config file. Raises ConfigError: then nothing has changed."""
+        """Apply a new config file. Raises ConfigError: then nothing has changed."""
         async with self.absent.lock:
             return await self._file.reload(config)
 
@@ -341,7 +346,7 @@ class Registry:
         return member
 
     async def _apply(self, member: Member, record: ServerRecord, changes: frozenset[str]) -> None:
-        """Apply a stored change: the name first, then the link, only if that has to be."""
+        """Apply a stored change: the name first, then the link, where it needs a new one."""
         old, was_strict = member.name, member.record.pin == STRICT
         self._members.replace(member, record)
         if record.name != old:
@@ -353,7 +358,7 @@ class Registry:
         elif "enabled" in changes:
             self._redefine(member)
             self._servers.start(member.name)
-        elif changes & CONNECTING and not member.upstream.is_shut:
+        elif changes & RECONNECT_FIELDS and not member.upstream.is_shut:
             definition = self._definition(record, member.file_definition)
             self._servers.replace(definition, DRAIN)
         else:

@@ -1,6 +1,6 @@
-"""FileWatch: applies a config file when it changes, or when it is told to.
+"""FileWatch: reloads the config file when it changes, or on request.
 
-The file is polled: editors replace files in many ways, and a name, a time and a size say enough. It
+The file is polled: editors replace files in many ways, and its time, inode and size say enough. It
 is read once it has stopped changing. A file that cannot be used changes nothing, and is reported in
 the log and on the bus.
 """
@@ -23,13 +23,13 @@ from mcp_junction.telemetry.bus import Bus
 
 log = logging.getLogger("mcp_junction.registry")
 
-EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 
 Fingerprint = tuple[int, int, int] | None
 
 
 class FileWatch:
-    """One config file and the registry that follows it. ``run`` is its task."""
+    """Watches one config file, and has the registry reload it. ``run`` is its task."""
 
     def __init__(
         self,
@@ -38,21 +38,21 @@ class FileWatch:
         path: str,
         read: Callable[[], Config],
         *,
-        looks: bool = True,
-        every: float = EVERY,
+        polls: bool = True,
+        every: float = POLL_EVERY,
     ) -> None:
         self._registry = registry
         self._bus = bus
         self._path = path
         self._read = read
-        self._looks = looks
+        self._polls = polls
         self._every = every
         self._requested = asyncio.Event()
-        self._is_away = False
-        """Whether it was the store that did not let us take it over."""
+        self._store_is_away = False
+        """Whether the last reload failed because the store was away."""
 
-    def now(self) -> None:
-        """Read it again, changed or not."""
+    def reload_soon(self) -> None:
+        """Have the file read again soon, changed or not."""
         self._requested.set()
 
     async def run(self) -> None:
@@ -60,7 +60,7 @@ class FileWatch:
         while True:
             is_requested = await self._wait()
             fingerprint = self._fingerprint()
-            if not is_requested and (fingerprint == seen or not self._looks):
+            if not is_requested and (fingerprint == seen or not self._polls):
                 continue
             if not is_requested and fingerprint != await self._fingerprint_later():
                 continue  # it is still being written
@@ -70,14 +70,14 @@ class FileWatch:
                 await asyncio.sleep(self._every)
 
     async def _reload(self) -> bool:
-        """Take it over, or say why not; whether that is the end of it."""
-        was_away, self._is_away = self._is_away, False
+        """Reload the file, or report why not; returns whether to wait for the next change."""
+        was_store_away, self._store_is_away = self._store_is_away, False
         try:
             config = await asyncio.to_thread(self._read)
             done = await self._registry.reload(config)
         except StoreUnavailable as error:
-            self._is_away = True
-            if not was_away:
+            self._store_is_away = True
+            if not was_store_away:
                 self._report_rejection(f"{error}; it is tried again")
             return False
         except ConfigError as error:
@@ -100,7 +100,7 @@ class FileWatch:
         self._bus.publish("config.rejected", {"problems": [{"message": why}]})
 
     async def _wait(self) -> bool:
-        """Until it is time to look; whether we were told to."""
+        """Wait for the next poll; returns whether a reload was requested."""
         try:
             await asyncio.wait_for(self._requested.wait(), self._every)
         except TimeoutError:
@@ -121,7 +121,7 @@ class FileWatch:
 
 
 def _report(done: Reloaded) -> None:
-    """Say in the log what a new file changed, and what it could not change."""
+    """Log what a new file changed, and which settings need a restart."""
     servers = msgspec.to_builtins(done)
     settings = servers.pop("needs_restart")
     log.warning("the config file was taken over: %s", msgspec.json.encode(servers).decode())

@@ -153,7 +153,7 @@ class ServerLifecycle:
             case ServerChange.STARTING:
                 self._note_start(member)
             case ServerChange.REPLACED:
-                member.use(event.server)
+                member.replace_upstream(event.server)
                 self._watch.unwatch(member, reachable=True)
                 self._note_start(member)
             case ServerChange.STATE | ServerChange.STOPPED:
@@ -238,7 +238,7 @@ class ServerLifecycle:
             "delivery": delivery.value if delivery is not None else None,
             "latency_ms": _round(ended.seconds * 1000),
         }
-        self._context.bus.passing("call.completed", data, ended.server_id)
+        self._context.bus.publish_transient("call.completed", data, ended.server_id)
 
     # -- status in the store
 

@@ -1,4 +1,4 @@
-"""SkillChanges: the skills that there are, and what follows for tools when they change."""
+"""RegistrySkills: lists and changes skills; a change has tools classified again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _APART: Final = re.compile(r"[^a-z0-9]+")
 _ID: Final = 60
 
 
-class SkillChanges:
-    """Skills, one by one."""
+class RegistrySkills:
+    """Reads and changes skills, and owns the classifier of tools."""
 
     def __init__(self, context: RegistryContext) -> None:
         self._context = context
@@ -30,38 +30,38 @@ class SkillChanges:
         self.classifier = BackgroundClassifier(context)
 
     def follow(self, event: ServerChanged) -> None:
-        """Update vectors when a server has taken its tools with it."""
+        """Update the vectors of skills when a server was removed with its tools."""
         if event.change is ServerChange.REMOVED:
             self.classifier.wake()
 
     async def load(self) -> None:
-        """Put in the skills to begin with, at the first start."""
+        """Store the built-in skills, at the first start."""
         if TAXONOMY not in await self._context.store.generations():
             await self._skills.seed([SkillRecord(s.id, s.name, s.description) for s in taxonomy()])
 
     # -- reading
 
     async def all(self) -> list[SkillRecord]:
-        """By name."""
+        """Return all skills, by name."""
         return await self._skills.all()
 
     async def get(self, ref: str) -> SkillRecord:
-        """A skill by id, or else by name. Raises NotFound."""
+        """Return a skill by id, or else by name. Raises NotFound."""
         if not ref.isprintable():  # there is none such, and not every store can be asked
             raise NotFound("there is no such skill")
         return await self._skills.get(ref)
 
     async def holding(self, refs: Iterable[str]) -> set[tuple[str, str]]:
-        """The tools that have any of these skills, by server's id and name. Raises NotFound."""
+        """Find the tools with any of these skills, by server id and name. Raises NotFound."""
         ids = [(await self.get(ref)).id for ref in refs]
         return await self._context.store.classification.holding(ids)
 
     # -- changing
 
     async def add(self, name: str, description: str, actor: Principal) -> SkillRecord:
-        """A new skill, for tools that are classified from now on. Raises AlreadyExists."""
+        """Add a skill, for tools that are classified from now on. Raises AlreadyExists."""
         taken = {skill.id for skill in await self._skills.all()}
-        skill = SkillRecord(_id_of(name, taken), name, description)
+        skill = SkillRecord(_make_id(name, taken), name, description)
         async with self._act(actor, "skill.create", skill):
             skill = await self._skills.add(skill)
         self.classifier.wake()
@@ -70,7 +70,7 @@ class SkillChanges:
     async def change(
         self, ref: str, changes: Mapping[str, str], actor: Principal, if_match: int | None = None
     ) -> SkillRecord:
-        """Another name or description. Raises NotFound, AlreadyExists, VersionConflict."""
+        """Change the name or description. Raises NotFound, AlreadyExists, VersionConflict."""
         skill = await self.get(ref)
         changed = {name: text for name, text in changes.items() if getattr(skill, name) != text}
         if not changed:
@@ -83,7 +83,7 @@ class SkillChanges:
         return skill
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
-        """Take it from its tools, which are classified again. Raises NotFound, VersionConflict."""
+        """Remove a skill; its tools are classified again. Raises NotFound, VersionConflict."""
         skill = await self.get(ref)
         async with self._act(actor, "skill.remove", skill):
             await self._skills.remove(skill.id, version=if_match)
@@ -104,7 +104,7 @@ class SkillChanges:
         return self._context.audit.act(actor.id, actor.role.value, action, **given)
 
 
-def _id_of(name: str, taken: Collection[str]) -> str:
-    """An id that can be read, where the name can be spelt so."""
+def _make_id(name: str, taken: Collection[str]) -> str:
+    """Make an id from a name; a UUID where that has no letters, or is taken."""
     plain = _APART.sub("-", name.lower()).strip("-")[:_ID]
     return plain if plain and plain not in taken else str(uuid4())

@@ -27,34 +27,34 @@ _AT_ONCE: Final = 2
 _RETRY: Final = 0.5
 _members = msgspec.json.Decoder(dict[str, Raw])
 
-Prepared = dict[str, list[ToolDefinitionRow]]
-"""Every list of a server, as it is stored; by the name of the kind."""
+PreparedLists = dict[str, list[ToolDefinitionRow]]
+"""The rows of every list of a server, by the name of the list's kind."""
 
 
-def prepare(offering: ServerLists) -> Prepared:
-    """All lists as they are stored. For another thread than the loop's."""
-    return {kind.name: [_definition(kind, o) for o in offering.of(kind)] for kind in ALL}
+def prepare_lists(offering: ServerLists) -> PreparedLists:
+    """Turn a server's lists into rows. Slow: call it in a thread."""
+    return {kind.name: [_to_row(kind, o) for o in offering.of(kind)] for kind in ALL}
 
 
-def _definition(kind: ListKind, offer: ListItem) -> ToolDefinitionRow:
+def _to_row(kind: ListKind, offer: ListItem) -> ToolDefinitionRow:
     digest = pins.define(offer.members).hash if kind is TOOLS else ""
     return ToolDefinitionRow(offer.name, encode.dumps(offer.members), digest)
 
 
-def stored_offers(
+def group_by_kind(
     tools: Iterable[ToolRecord], offers: Iterable[OfferRecord]
 ) -> dict[str, tuple[ListItem, ...]]:
-    """What a server offered when it was last seen, gone tools left out."""
+    """Turn a server's stored records into lists, by kind; without tools that are gone."""
     found: dict[str, list[ListItem]] = {kind.name: [] for kind in ALL}
     for tool in tools:
         if tool.gone_at is None:
-            found[TOOLS.name].append(_offer(tool.name, tool.definition))
+            found[TOOLS.name].append(_to_item(tool.name, tool.definition))
     for record in offers:
-        found[record.kind].append(_offer(record.name, record.definition))
+        found[record.kind].append(_to_item(record.name, record.definition))
     return {name: tuple(those) for name, those in found.items()}
 
 
-def _offer(name: str, definition: bytes) -> ListItem:
+def _to_item(name: str, definition: bytes) -> ListItem:
     members = {key: raw.copy() for key, raw in _members.decode(definition).items()}
     schema = members.get("inputSchema")
     is_marked = schema is not None and param_headers.MARK_BYTES in definition
@@ -66,8 +66,8 @@ def _offer(name: str, definition: bytes) -> ListItem:
 Lists = tuple[dict[str, list[ToolRecord]], dict[str, list[OfferRecord]]]
 
 
-async def stored_lists(store: Store) -> Lists:
-    """What all servers offered when they were last seen, by server; gone tools are among it."""
+async def read_stored_lists(store: Store) -> Lists:
+    """Read the stored lists of all servers, by server's id; with tools that are gone."""
     tools: defaultdict[str, list[ToolRecord]] = defaultdict(list)
     offers: defaultdict[str, list[OfferRecord]] = defaultdict(list)
     for tool in await store.tools.all(with_gone=True):
@@ -78,26 +78,28 @@ async def stored_lists(store: Store) -> Lists:
 
 
 class ToolStorage:
-    """Writes lists to the store."""
+    """Writes the newest lists of servers to the store, in the background."""
 
     def __init__(
-        self, store: Store, tasks: TaskScope, stored: Callable[[Member, ToolChanges], None]
+        self, store: Store, tasks: TaskScope, on_stored: Callable[[Member, ToolChanges], None]
     ) -> None:
         self._store = store
         self._tasks = tasks
-        self._stored = stored
-        self._newest: dict[str, tuple[Prepared, frozenset[str]]] = {}
+        self._on_stored = on_stored
+        self._newest: dict[str, tuple[PreparedLists, frozenset[str]]] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    def put(self, member: Member, lists: Prepared, suspects: Iterable[str] = ()) -> None:
-        """Store a server's newest lists; something was noticed about the tools in ``suspects``."""
+    def store_soon(
+        self, member: Member, lists: PreparedLists, suspects: Iterable[str] = ()
+    ) -> None:
+        """Store a server's newest lists soon; the tools in ``suspects`` were flagged."""
         self._newest[member.id] = lists, frozenset(suspects)
         if member.id not in self._writing:
             self._writing[member.id] = self._tasks.spawn(self._write(member))
 
     async def wait_until_stored(self, member: Member, limit: float = 10.0) -> None:
-        """Wait until what is known of a server's lists is stored, but not for ever."""
+        """Wait until a server's newest lists are stored, at most ``limit`` seconds."""
         writing = self._writing.get(member.id)
         if writing is not None:
             await asyncio.wait({writing}, timeout=limit)
@@ -120,7 +122,9 @@ class ToolStorage:
         finally:
             del self._writing[member.id]
 
-    async def _replace(self, member: Member, lists: Prepared, suspects: frozenset[str]) -> None:
+    async def _replace(
+        self, member: Member, lists: PreparedLists, suspects: frozenset[str]
+    ) -> None:
         strict = member.record.pin == STRICT
         tools = lists[TOOLS.name]
         changes = await self._store.tools.replace(
@@ -130,4 +134,4 @@ class ToolStorage:
         for kind in ALL:
             if kind is not TOOLS:
                 await self._store.offers.replace(member.id, kind.name, lists[kind.name])
-        self._stored(member, changes)
+        self._on_stored(member, changes)

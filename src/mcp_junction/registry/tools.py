@@ -1,6 +1,6 @@
 """RegistryTools: the stored tools of all servers, and what operators decide about them.
 
-When a tool is kept back is ``policy/pinning.py``; when lists are looked at is ``inspection.py``.
+``policy/pinning.py`` says when a tool is quarantined; ``inspection.py`` compares lists with pins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mcp_junction.policy.pinning import STRICT, is_quarantined
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, without_kept_back
+from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
 from mcp_junction.registry.member import Member, decision_of
 from mcp_junction.registry.tool_storage import ToolStorage
 from mcp_junction.store.records import ToolChanges, ToolRecord
@@ -26,11 +26,11 @@ from mcp_junction.upstream.server import Upstream
 _MOST_NAMES: Final = 200
 _MOST_DIFFS: Final = 20
 _WAIT: Final = 2.0
-"""Seconds that a request waits for what is being looked at or stored."""
+"""Seconds that a request waits for lists that are being inspected or stored."""
 
 
 class RegistryTools:
-    """Every tool of every server. It is the Review of the catalog."""
+    """Reads and changes the tools of all servers. It is the Review of the catalog."""
 
     def __init__(self, context: RegistryContext, on_stored: Callable[[], None]) -> None:
         """``on_stored`` is called when tools in the store have changed."""
@@ -46,7 +46,7 @@ class RegistryTools:
     # -- for the catalog
 
     async def review(self, offering: ServerLists) -> ServerLists:
-        """Look at what a server offers now; what of it may be shown."""
+        """Inspect a server's new lists, and return what of them may be shown."""
         if not self._context.is_open:
             return offering
         found = await self.inspection.review(offering)
@@ -54,11 +54,11 @@ class RegistryTools:
         return found
 
     def shown(self, server: Upstream) -> ServerLists | None:
-        """What may be shown of what a server offered when it was last read."""
+        """Return what may be shown of the lists that were last read of a server."""
         member = self._members.find(server.definition.id)
         if member is None or member.offering is None:
             return None
-        return without_kept_back(member, member.offering)
+        return drop_hidden_tools(member, member.offering)
 
     def follow(self, event: ServerChanged) -> None:
         """Compare all tools again when a server is renamed or gone."""
@@ -68,7 +68,7 @@ class RegistryTools:
     # -- reading
 
     async def all(self, ref: str | None = None) -> list[ToolRecord]:
-        """The tools of one server or of all, also of those that are not connected."""
+        """Return the tools of one server or of all, connected or not."""
         if ref is None:
             return [tool for tool in await self._store.all() if tool.server_id in self._members]
         member = self._members.get(ref)
@@ -76,7 +76,7 @@ class RegistryTools:
         return await self._store.all(member.id)
 
     async def named(self, pairs: Iterable[Pair]) -> dict[Pair, ToolRecord]:
-        """These tools by their server's name and their own, as far as they are stored."""
+        """Return the records of these tools, as far as they are stored."""
         known = [(self._members.named(server), name) for server, name in pairs]
         members = {member.id: member for member, _ in known if member is not None}
         ids = [(member.id, name) for member, name in known if member is not None]
@@ -88,7 +88,7 @@ class RegistryTools:
         return {Pair(members[tool.server_id].name, tool.name): tool for tool in found}
 
     async def get(self, ref: str, name: str) -> ToolRecord:
-        """One tool of a server by its own name. Raises NotFound."""
+        """Return one tool of a server by its own name. Raises NotFound."""
         return await self._get(self._members.get(ref), name)
 
     async def _get(self, member: Member, name: str) -> ToolRecord:
@@ -99,7 +99,7 @@ class RegistryTools:
         return found
 
     async def reviewable(self) -> list[ToolRecord]:
-        """Tools that a person has to review: quarantined, flagged, or not in their pinned form."""
+        """Return the tools to review: quarantined, flagged, or not in their pinned form."""
         await self.inspection.wait_until_done(_WAIT)
         return [one for one in await self._store.reviewable() if one.server_id in self._members]
 
@@ -134,7 +134,7 @@ class RegistryTools:
         if upstream.link is None:
             raise ServerError(member.name, Phase.RUNTIME, "it is not connected")
         act = self._context.audit_act(actor, "tools.refresh", member.record)
-        async with act, member.refreshing:
+        async with act, member.refresh_lock:
             unchanged = len(member.offering.tools) if member.offering is not None else 0
             self._refreshing[member.id] = ToolChanges(unchanged=unchanged)
             try:
@@ -150,7 +150,7 @@ class RegistryTools:
         """Change what was decided about a tool (``store.records.DECIDED``). Raises NotFound."""
         member = self._members.get(ref)
         act = self._audit_act(actor, "tool.change", member, name, changes=dict(changes))
-        async with act, member.deciding:
+        async with act, member.decision_lock:
             record = await self._store.change(member.id, name, changes)
             self._apply_decision(member, record)
         self._context.publish("tools.changed", member.record, decided=[name])
@@ -181,7 +181,7 @@ class RegistryTools:
         async with self._audit_act(actor, f"tool.{verb}", member, name, hash=digest):
             await self.wait_until_stored(member)
             await self.inspection.wait_until_done(_WAIT)  # it is approved with its flags
-            async with member.deciding:
+            async with member.decision_lock:
                 known = member.decisions.get(name)
                 if known is not None and member.offering is not None and known.hash != digest:
                     await self._get(member, name)  # it may have left
@@ -194,8 +194,8 @@ class RegistryTools:
         return record
 
     async def quarantine_unapproved(self, member: Member) -> None:
-        """Keep back what was only flagged so far: the server's pin has become strict."""
-        async with member.deciding:
+        """Quarantine tools that were only flagged: the server's pin has become strict."""
+        async with member.decision_lock:
             names = [name for name, known in member.decisions.items() if known.needs_approval]
             for name in names:
                 member.decisions[name].quarantined = True
@@ -220,7 +220,7 @@ class RegistryTools:
         member.decisions[record.name] = decided
         _show(member)
 
-    # -- what was stored and what was found
+    # -- results of storing and of inspection
 
     def _apply_stored(self, member: Member, changes: ToolChanges) -> None:
         if member.id in self._refreshing:

@@ -1,4 +1,4 @@
-"""What is told to people and programs outside: the bus of numbered events, and metrics as text.
+"""Telemetry: the bus of numbered events, and metrics in the text format of Prometheus.
 
 Nouns: *Bus*, *OutcomeName*, *Family*. Events inside the process are ``calls/events.py`` and
 ``upstream/events.py``. Not logging of free text, and nothing here does I/O on the path of a call.

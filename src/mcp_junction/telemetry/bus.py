@@ -1,4 +1,4 @@
-"""Bus: events inside the process, numbered by the store, so that a reader can resume a stream."""
+"""Bus: publishes numbered events to readers, who can resume a stream at a number."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mcp_junction.tasks import Supervision, TaskScope
 log = logging.getLogger("mcp_junction.bus")
 
 GAP: Final = "stream.gap"
-"""Told to a reader that comes too late: ``missed`` events are no longer kept."""
+"""The type of the event that tells a late reader how many events are no longer kept."""
 FLUSH: Final = 0.02
 MOST: Final = 10_000
 """Events that wait for the store at most; the loss of more is counted."""
 RECENT: Final = 2_000
-PASSING: Final = 1_000
+TRANSIENT_MOST: Final = 1_000
 _RETRY: Final = 0.5
-_LOOK: Final = 1.0
-"""How often a reader looks for events of other processes."""
+_POLL: Final = 1.0
+"""Seconds between a reader's polls for events of other processes."""
 _PAGE: Final = 500
 
 
@@ -47,20 +47,22 @@ class Bus:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lost = 0
 
-    # -- telling
+    # -- publishing
 
     def publish(self, kind: str, data: Mapping[str, Any], subject: str | None = None) -> None:
-        """Something has happened. Never waits, never fails: what is lost is counted."""
+        """Publish an event. Never waits, never fails: what is lost is counted."""
         if self._loop is None or len(self._pending) >= MOST:
             self._lose(1)
             return
         now = time.time()
         self._pending.append(NewEvent(kind, KNOWN.redact_data(data), subject, self._origin, now))
         if self._timer is None:
-            self._timer = self._loop.call_later(FLUSH, self._ring)
+            self._timer = self._loop.call_later(FLUSH, self._on_timer)
 
-    def passing(self, kind: str, data: Mapping[str, Any], subject: str | None = None) -> None:
-        """Something that only those who read now need to know."""
+    def publish_transient(
+        self, kind: str, data: Mapping[str, Any], subject: str | None = None
+    ) -> None:
+        """Send an event to the present readers only; it is neither numbered nor stored."""
         if self._readers:
             event = EventRecord(
                 0, time.time(), self._origin, kind, subject, KNOWN.redact_data(data)
@@ -70,7 +72,7 @@ class Bus:
 
     @property
     def is_read(self) -> bool:
-        """Whether anybody reads now."""
+        """Whether there are readers now."""
         return bool(self._readers)
 
     # -- reading
@@ -78,7 +80,7 @@ class Bus:
     async def subscribe(
         self, after: int | None = None, types: Collection[str] = ()
     ) -> AsyncIterator[EventRecord]:
-        """Events as they come, from the one that follows number ``after``; None is from now on.
+        """Iterate over events as they come, after number ``after``; None is from now on.
 
         Raises StoreUnavailable at the beginning only; later an outage is waited out.
         """
@@ -88,21 +90,21 @@ class Bus:
         self._readers.add(reader)
         try:
             if at + 1 < first:
-                yield missed(at, first)
+                yield make_gap_event(at, first)
                 at = first - 1
             while True:
-                for event in await self._following(at):
+                for event in await self._read_after(at):
                     at = event.seq
                     if reader.wants(event):
                         yield event
-                while reader.passing:
-                    yield reader.passing.popleft()
+                while reader.transient:
+                    yield reader.transient.popleft()
                 if not self._has_after(at):
-                    await reader.wait(_LOOK)
+                    await reader.wait(_POLL)
         finally:
             self._readers.discard(reader)
 
-    async def _following(self, seq: int) -> list[EventRecord]:
+    async def _read_after(self, seq: int) -> list[EventRecord]:
         recent = self._recent
         if recent and recent[0].seq <= seq + 1 <= recent[-1].seq:
             return [event for event in recent if event.seq > seq]
@@ -145,7 +147,7 @@ class Bus:
 
     @property
     def supervision(self) -> Supervision:
-        """How the task that stores events is doing."""
+        """The status of the task that stores events."""
         return self._tasks.supervision
 
     @property
@@ -153,7 +155,7 @@ class Bus:
         """Events that were never stored."""
         return self._lost
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._wake.set()
 
@@ -170,7 +172,7 @@ class Bus:
                 log.warning("events cannot be stored now: %s", error)
                 await asyncio.sleep(_RETRY)
                 continue
-            except Exception:  # what follows must be told all the same
+            except Exception:  # whatever it is, later events must be stored
                 log.exception("events cannot be stored")
                 self._lose(len(batch))
                 stored = []
@@ -184,7 +186,7 @@ class Bus:
             self._recent.clear()  # another process was between: the store knows the rest
         self._recent.extend(stored)
         for reader in self._readers:
-            reader.ring()
+            reader.wake()
 
     def _lose(self, count: int) -> None:
         if count and not self._lost:
@@ -192,34 +194,34 @@ class Bus:
         self._lost += count
 
 
-def missed(after: int, first: int) -> EventRecord:
-    """What one is told who comes back after a number, when the first that is kept is later."""
+def make_gap_event(after: int, first: int) -> EventRecord:
+    """Make the event for a reader that resumes after a number, but ``first`` is the oldest kept."""
     return EventRecord(first - 1, time.time(), "", GAP, None, {"missed": first - 1 - after})
 
 
 class _Reader:
-    """One who reads: what it wants, and what passes by."""
+    """One subscription: the types it wants, and its transient events."""
 
-    __slots__ = ("_more", "_types", "passing")
+    __slots__ = ("_more", "_types", "transient")
 
     def __init__(self, types: frozenset[str]) -> None:
         self._types = types
         self._more = asyncio.Event()
-        self.passing: deque[EventRecord] = deque(maxlen=PASSING)
+        self.transient: deque[EventRecord] = deque(maxlen=TRANSIENT_MOST)
 
     def wants(self, event: EventRecord) -> bool:
         return not self._types or event.type in self._types
 
     def offer(self, event: EventRecord) -> None:
         if self.wants(event):
-            self.passing.append(event)
+            self.transient.append(event)
             self._more.set()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._more.set()
 
     async def wait(self, limit: float) -> None:
-        """Until there is more, or it is time to look."""
+        """Wait for an event, at most ``limit`` seconds."""
         try:
             await asyncio.wait_for(self._more.wait(), limit)
         except TimeoutError:

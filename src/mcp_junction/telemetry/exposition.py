@@ -1,7 +1,7 @@
-"""Exposition: metric families as the text that Prometheus reads, version 0.0.4. Pure.
+"""Formats metric families as the text that Prometheus reads, version 0.0.4. Pure.
 
-It writes what it is given, at the moment of a scrape; it holds no counters and measures nothing. A
-family has one label at most, and that is as much as may be told apart here.
+It holds no counters and measures nothing. A family has one label at most, which bounds the number
+of series.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class MetricKind(StrEnum):
 
 
 class Family(msgspec.Struct, frozen=True):
-    """A metric, and its values by those of its label; without one, the one value is under ``""``.
+    """A metric, with its samples by the value of its label; ``""`` where there is no label.
 
-    The name and the label are ours and are taken as they are. Values of the label may be anything.
+    Name and label are not escaped; values of the label are.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Family(msgspec.Struct, frozen=True):
     kind: MetricKind = MetricKind.GAUGE
 
 
-def exposition(families: Iterable[Family]) -> bytes:
-    """The text for these families."""
+def format_families(families: Iterable[Family]) -> bytes:
+    """Format these families."""
     lines: list[str] = []
     for family in families:
         name, label = family.name, family.label
         lines.append(f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n")
         for value, number in family.samples.items():
-            labels = f'{{{label}="{_escaped(value)}"}}' if label else ""
+            labels = f'{{{label}="{_escape(value)}"}}' if label else ""
             lines.append(f"{name}{labels} {number!r}\n")
     return "".join(lines).encode()
 
 
-def _escaped(value: str) -> str:
-    """A value of a label: all of Unicode may stand there but these three, and halves of pairs."""
+def _escape(value: str) -> str:
+    """Escape a label value: backslash, newline, quote and lone surrogates."""
     whole = value.encode("utf-8", "backslashreplace").decode()
     return whole.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
