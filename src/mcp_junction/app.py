@@ -182,9 +182,15 @@ class Junction:
     def snapshot(self) -> Snapshot:
         return self._snapshot
 
-    def spelling(self, endpoint: Endpoint = EVERYTHING) -> Spelling:
+    def spelling(
+        self, endpoint: Endpoint = EVERYTHING, principal: Principal = LOCAL_OWNER
+    ) -> Spelling:
         """How names are written at an endpoint for a client nothing is known about."""
-        return spelling_at(endpoint, self.settings, self._separator, len(self.servers))
+        scope, servers = self.scopes.of(principal, endpoint), len(self.servers)
+        if scope.grants is not None:  # servers that are hidden from the client do not count
+            shows = self._snapshot.catalog.shows_server
+            servers = sum(shows(scope, key) for key in self.servers)
+        return spelling_at(endpoint, self.settings, self._separator, servers)
 
     def open_session(
         self,
@@ -195,7 +201,7 @@ class Junction:
     ) -> Session:
         """A conversation; by default with the person who started this process."""
         usage = self.quotas.of(principal)
-        spelling = self.spelling(endpoint)
+        spelling = self.spelling(endpoint, principal)
         session = Session(principal, spelling, send, offer, endpoint, usage, self.scopes)
         self.clients.sessions.add(session)
         return session

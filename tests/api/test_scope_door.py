@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from tests.api.mcp_client import client_of
+from tests.api.scope_door import Gateways, Hiding
 from tests.plugin_registry import ADMIN
-from tests.plugin_rest import CALL, Served, _SqliteOpener, serve_api
+from tests.plugin_rest import CALL, Served
 from tests.registry.toolbox import Toolbox, tool
 
 from mcp_junction.policy.principal import Principal, Role
@@ -26,20 +27,9 @@ CHANGED = "notifications/tools/list_changed"
 PENGUIN = "feeds a penguin at the zoo"
 
 
-class Hiding:
-    """A policy that hides one tool from agents."""
-
-    def __init__(self, *, is_hiding: bool = True) -> None:
-        self.is_hiding = is_hiding
-
-    def grants(self, principal: Principal) -> "Hiding | None":
-        return self if self.is_hiding and principal.role is Role.AGENT else None
-
-    def of(self, kind: str, server: str) -> Any:
-        def admits(name: str) -> bool:
-            return not (kind == "tools" and Pair(server, name) == HIDDEN)
-
-        return admits
+def hide(**how: Any) -> Hiding:
+    """A policy that hides the tool from agents."""
+    return Hiding(frozenset({("tools", HIDDEN)}), **how)
 
 
 def offered(*, with_hidden: bool) -> dict[str, list[dict]]:
@@ -52,48 +42,13 @@ def offered(*, with_hidden: bool) -> dict[str, list[dict]]:
     }
 
 
-class Two:
-    """The gateway that hides the tool, and the one that has none."""
-
-    def __init__(self, hiding: Served, without: Served, boxes: list[dict[str, Toolbox]]) -> None:
-        self.both = hiding, without
-        self.hiding = hiding
-        self.boxes = boxes
-
-
 @pytest.fixture
 async def start(tmp_path, vault):
+    def make(*, with_hidden: bool) -> dict[str, Toolbox]:
+        return {key: Toolbox(tools) for key, tools in offered(with_hidden=with_hidden).items()}
+
     async with AsyncExitStack() as stack:
-
-        async def begin(name: str, *, with_hidden: bool, **how: Any) -> tuple[Served, dict]:
-            opener = _SqliteOpener(stack, tmp_path / name, vault)
-            served = await serve_api(stack, opener, names="strict", **how)
-            boxes = {}
-            for key, tools in offered(with_hidden=with_hidden).items():
-                boxes[key] = await stack.enter_async_context(Toolbox(tools))
-                await served.register(
-                    key, transport_type="HTTP", connection_config={"url": boxes[key].url}
-                )
-            return served, boxes
-
-        async def both(**settings: Any) -> Two:
-            hiding, one = await begin("one", with_hidden=True, policy=Hiding(), **settings)
-            without, other = await begin("two", with_hidden=False, **settings)
-            return Two(hiding, without, [one, other])
-
-        both.begin = begin
-        yield both
-
-
-def plain(text: str) -> str:
-    """An answer without what differs from run to run: ids, times, which tools are classified."""
-    text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
-    text = re.sub(r'"skill_ids":.*?"is_classified":(true|false)', "", text)
-    return re.sub(r'"(\w+_(?:ms|at))": ?[^,}]+', r'"\1":0', text)
-
-
-async def answers(two: Two, ask: Any) -> list[str]:
-    return [plain(await ask(served)) for served in two.both]
+        yield Gateways(stack, tmp_path, vault, make)
 
 
 def hashed() -> str:
@@ -109,7 +64,7 @@ NAMES = [
 
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 async def test_lists_and_calls_of_clients_are_as_if_it_were_not_there(start, era):
-    two = await start()
+    two = await start.both(hide())
 
     async def ask(served: Served) -> str:
         client = await client_of(era).open(served, "agent")
@@ -118,7 +73,7 @@ async def test_lists_and_calls_of_clients_are_as_if_it_were_not_there(start, era
             found.append(await client.send("tools/call", {"name": name, "arguments": {}}))
         return json.dumps(found)
 
-    hiding, without = await answers(two, ask)
+    hiding, without = await two.ask(ask)
     assert hiding == without
     assert digest(HIDDEN) not in hiding.replace(hashed(), "")
     names = [one["name"] for one in json.loads(hiding)[0]["result"]["tools"]]
@@ -130,7 +85,7 @@ async def test_lists_and_calls_of_clients_are_as_if_it_were_not_there(start, era
 
 
 async def test_what_junctions_own_tools_say_is_as_if_it_were_not_there(start):
-    two = await start(exposure="search")
+    two = await start.both(hide(), exposure="search")
 
     async def ask(served: Served) -> str:
         client = await client_of("handshake").open(served, "agent")
@@ -145,13 +100,13 @@ async def test_what_junctions_own_tools_say_is_as_if_it_were_not_there(start):
             found.append(await client.send("tools/call", given))
         return json.dumps(found)
 
-    hiding, without = await answers(two, ask)
+    hiding, without = await two.ask(ask)
     assert hiding == without
     assert "Search the 3 tools" in hiding
 
 
 async def test_rest_answers_as_if_it_were_not_there(start):
-    two = await start()
+    two = await start.both(hide())
 
     async def ask(served: Served) -> str:
         client = served.client("agent")
@@ -175,12 +130,12 @@ async def test_rest_answers_as_if_it_were_not_there(start):
             found.append((await client.post(CALL, json=body)).text)
         return "\n".join(re.sub(r'"cursor":"[^"]*"', "", one) for one in found)
 
-    hiding, without = await answers(two, ask)
+    hiding, without = await two.ask(ask)
     assert hiding.splitlines() == without.splitlines()
 
 
 async def test_what_is_hidden_while_it_is_in_use_is_unknown_at_once(start):
-    policy = Hiding(is_hiding=False)
+    policy = hide(is_hiding=False)
     served, _ = await start.begin("one", with_hidden=True, policy=policy)
     for era in ("handshake", "stateless"):
         policy.is_hiding = False
@@ -200,7 +155,7 @@ async def test_what_is_hidden_while_it_is_in_use_is_unknown_at_once(start):
 
 
 async def test_a_change_of_what_is_hidden_is_told_to_others_only(start):
-    served, boxes = await start.begin("one", with_hidden=True, policy=Hiding())
+    served, boxes = await start.begin("one", with_hidden=True, policy=hide())
     heard: dict[Role, list[bytes]] = {Role.AGENT: [], Role.ADMIN: []}
     junction = served.junction
     for role, frames in heard.items():

@@ -17,7 +17,7 @@ from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
 from mcp_junction.listener.replies import Reply
 from mcp_junction.listener.stateless import StatelessDispatcher
-from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names, requests
 from mcp_junction.protocol.names import Spelling
@@ -86,7 +86,7 @@ class FakeBackend:
 
     # -- stateless clients
 
-    def spelling(self, endpoint: Endpoint) -> Spelling:
+    def spelling(self, endpoint: Endpoint, principal: Principal) -> Spelling:
         return names.STDIO
 
     def capabilities(self, scope: Scope) -> dict[str, Any]:

@@ -315,7 +315,7 @@ async def test_a_call_with_a_cached_route_that_is_cancelled_at_once_is_not_sent(
     one = FakeUpstream("one", script=silence, era=era)
     one.refused_eras = set(Era) - {era}
     client = StatelessClient(FakeBackend(one))
-    for number in range(2):  # the second is one of habit
+    for number in range(2):  # the second has a cached route
         client.request("tools/call", {"name": "one:echo"}, id=number)
         client.say({"method": "notifications/cancelled", "params": {"requestId": number}})
         await client.turns()

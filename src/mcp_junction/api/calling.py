@@ -180,7 +180,7 @@ class RestCalls:
             usage = self._junction.quotas.of(principal)
             session = Session(
                 principal,
-                self._junction.spelling(),
+                self._junction.spelling(principal=principal),
                 _nowhere,
                 usage=usage,
                 scopes=self._junction.scopes,

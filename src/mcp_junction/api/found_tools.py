@@ -42,7 +42,7 @@ class VisibleTools:
     def __init__(self, junction: Junction, principal: Principal) -> None:
         self.scope = junction.scopes.of(principal, EVERYTHING)
         self._catalog = junction.snapshot.catalog
-        self.view = self._catalog.view(junction.spelling(), TOOLS, self.scope)
+        self.view = self._catalog.view(junction.spelling(principal=principal), TOOLS, self.scope)
 
     def check_server(self, record: ServerRecord, ref: str) -> ServerRecord:
         """Return a server of which something is visible. Raises NotFound for any other, by the

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, post
 from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from mcp_junction.api.errors import as_skill_errors, field_error
 from mcp_junction.api.models import Skill, SkillPage, skill_model
@@ -27,6 +29,9 @@ from mcp_junction.api.routes import (
     read_model,
     route_options,
 )
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.items import TOOLS
+from mcp_junction.protocol.names import Pair
 from mcp_junction.store.records import SkillRecord
 
 Ref = Annotated[str, PathParameter(max_length=300, description="The skill's id or its name.")]
@@ -50,6 +55,7 @@ async def make_skill(request: AnyRequest, context: Context) -> Response[Skill]:
 
 @get(opt=needs(Right.READ_TOOLS), responses=error_responses(), summary="List skills")
 async def list_skills(
+    request: AnyRequest,
     context: Context,
     include_embeddings: WithVectors = False,
     limit: Limit = DEFAULT_LIMIT,
@@ -57,7 +63,8 @@ async def list_skills(
 ) -> SkillPage:
     records = sorted(await context.registry.skills.all(), key=_by_name)
     found = page(records, _by_name, limit, cursor)
-    shown = [skill_model(one, with_embedding=include_embeddings) for one in found.items]
+    items = await _hide_tools(request, context, found.items)
+    shown = [skill_model(one, with_embedding=include_embeddings) for one in items]
     return SkillPage(found.total, found.next_cursor, shown)
 
 
@@ -68,10 +75,11 @@ async def list_skills(
     summary="Show a skill",
 )
 async def show_skill(
-    context: Context, skill_id: Ref, include_embeddings: WithVectors = False
+    request: AnyRequest, context: Context, skill_id: Ref, include_embeddings: WithVectors = False
 ) -> Response[Skill]:
     with as_skill_errors():
         record = await context.registry.skills.get(skill_id)
+    (record,) = await _hide_tools(request, context, [record])
     return _respond(record, with_embedding=include_embeddings)
 
 
@@ -127,6 +135,23 @@ def _respond(
         headers["location"] = f"/api/v1/skills/{record.id}"
     shown = skill_model(record, with_embedding=with_embedding)
     return Response(shown, status_code=status, headers=headers)
+
+
+async def _hide_tools(
+    request: AnyRequest, context: Context, records: Sequence[SkillRecord]
+) -> Sequence[SkillRecord]:
+    """Count only tools that the caller may see. A mean vector may be of others too: show none."""
+    scope = context.junction.scopes.of(caller(request), EVERYTHING)
+    if scope.grants is None:
+        return records
+    servers = {server.id: server.name for server in context.registry.all()}
+    shown = []
+    for record in records:
+        tools = await context.registry.skills.holding([record.id])
+        pairs = [Pair(servers[server], name) for server, name in tools if server in servers]
+        count = sum(scope.admits(TOOLS, pair) for pair in pairs)
+        shown.append(replace(record, tool_count=count, embedding=None))
+    return shown
 
 
 def _by_name(record: SkillRecord) -> tuple[Any, ...]:

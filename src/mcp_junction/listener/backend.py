@@ -10,6 +10,7 @@ from mcp_junction.catalog.scope import Scopes
 from mcp_junction.config.settings import Settings
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.listener.capabilities import ServerSummary
+from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.sessions.clients import ClientRelay
@@ -48,7 +49,7 @@ class Backend(Protocol):
         """Wait until a server offers what ``call`` is for, or until none of them can any more."""
         ...
 
-    def spelling(self, endpoint: Endpoint) -> Spelling:
+    def spelling(self, endpoint: Endpoint, principal: Principal) -> Spelling:
         """How names are written at an endpoint for a client nothing is known about."""
         ...
 

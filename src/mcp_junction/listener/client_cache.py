@@ -133,7 +133,7 @@ class ClientCache:
         except FrameError:
             words = "clientCapabilities and clientInfo must be objects"
             raise FrameError(INVALID_PARAMS, words) from None
-        spelling = self._backend.spelling(endpoint)
+        spelling = self._backend.spelling(endpoint, principal)
         if self._backend.settings.separator is None:
             spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
         usage = self._backend.quotas.of(principal)

@@ -14,9 +14,11 @@ from typing import Final
 
 from msgspec import Raw
 
+from mcp_junction.catalog.items import RESOURCES
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND
 from mcp_junction.sessions.clients import ConnectedClients
 from mcp_junction.sessions.session import Session
@@ -72,6 +74,8 @@ class ServerMessages:
     def _tell_updated(self, upstream: Upstream, frame: Frame) -> None:
         """Tell subscribers of a resource that it changed, by the address they know it by.
 
+        A subscriber from whom it has been hidden since is told nothing.
+
         Where several principals use the link they are told nothing but that address.
         """
         params = frames.members(frame.params)
@@ -80,7 +84,9 @@ class ServerMessages:
         is_shared = link is None or link.users.only is None
         for subscriber, name in self._subscriptions.names(upstream.key, uri).items():
             assert isinstance(subscriber, Session | Listen)
-            if not is_told_by(upstream, subscriber):
+            scope = subscriber.scope
+            is_visible = scope.grants is None or scope.admits(RESOURCES, Pair(upstream.key, uri))
+            if not is_visible or not is_told_by(upstream, subscriber):
                 continue
             if is_shared or name != uri:
                 known = {} if is_shared else params
