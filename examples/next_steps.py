@@ -1,4 +1,4 @@
-"""What `make run` says at its end: what was just seen, and three things to do next."""
+"""Printed by `make demo` at its end: what it has shown, and three things to do next."""
 
 import json
 from pathlib import Path
