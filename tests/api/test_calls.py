@@ -91,6 +91,11 @@ async def test_a_call_to_a_disconnected_server_says_which_and_how_it_stands(serv
         assert (answer.status_code, told["error_code"]) == (503, "SERVER_UNAVAILABLE")
         info = {"id": record["id"], "name": "one", "status": "DISCONNECTED"}
         assert told["context"] == {"server": info, "delivery": "not_sent"}
+        await served.audit.flush()
+        query = AuditQuery(limit=1, action="tools/call")
+        (row,) = await served.audit._trail.rows(query)
+        assert (row.decision, row.outcome, row.delivery) == ("allowed", "error", "not_sent")
+        assert (row.target, row.server_id) == ("one.echo", record["id"]), "as over /mcp"
 
 
 async def test_a_call_right_after_the_registration_waits_for_the_first_connection(served):

@@ -1,13 +1,23 @@
-"""Forward: what of the params is touched, and nothing else."""
+"""Forward: which params it changes, and when the time of an attempt begins."""
 
+import asyncio
 import json
 
 import pytest
 from hypothesis import given
-from tests.calls.world import World, raw
+from msgspec import Raw
+from tests.calls.world import BOUND, World, raw
 from tests.protocol import json_texts
 
-from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.calls.call import tool_call
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.protocol import frames, names
+from mcp_junction.protocol.versions import CALL_TIMEOUT, Era
+from mcp_junction.sessions.stateless import StatelessClient
+from mcp_junction.testing.link import FakeUpstream, greets
+from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.outcome import Delivery, Outcome
 
 
 async def forwarded(params: bytes, name: str = "one:echo") -> tuple[bytes, bytes]:
@@ -80,3 +90,40 @@ async def test_the_servers_answer_is_the_outcome():
     world = World(one)
     outcome = await world.run(world.call(arguments={"n": 1}))
     assert json.loads(bytes(outcome.payload)) == {"name": "echo", "arguments": {"n": 1}}
+
+
+# -- time
+
+
+@pytest.mark.parametrize("era", Era)
+async def test_the_wait_for_a_link_is_not_the_time_of_the_attempt(era):
+    greet = greets(("echo",), eras=[Era.HANDSHAKE])
+
+    def answer(flight: Flight) -> Outcome | None:
+        return None if flight.method == "tools/call" else greet(flight)
+
+    late = FakeUpstream("one", script=answer, connected=False, timeout_ms=1000)
+    late.refused_eras = {Era.STATELESS}
+    world = World(late)
+    world.tasks.spawn(world.deadlines.run())
+    caller = world.session
+    if era is Era.STATELESS:
+        caller = StatelessClient(LOCAL_OWNER, EVERYTHING, names.STDIO, {}, Raw(b"{}"))
+    params = frames.members(b'{"name":"one:echo","_meta":{}}')
+    call = tool_call(caller, world.snapshot, "one:echo", params)
+    running = world.start(call)
+    await world.clock.advance(3)
+    assert (running.done(), call.attempts, len(world.deadlines)) == (False, 0, 0)
+    life = world.tasks.spawn(late.run())
+    await asyncio.wait_for(late.settled.wait(), BOUND)
+    await world.clock.advance(0.9)
+    assert (running.done(), call.attempts, call.sent_at) == (False, 1, 3.0)
+    await world.clock.advance(0.2)
+    outcome = await asyncio.wait_for(running, BOUND)
+    assert (outcome.code, outcome.delivery) == (CALL_TIMEOUT, Delivery.UNKNOWN)
+    (ended,) = world.sink.calls
+    assert ended.waited == 3.0
+    assert 4.0 <= ended.seconds < 4.2
+    late.stop()
+    await life
+    await world.tasks.close()

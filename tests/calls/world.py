@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Snapshot, tool_call
 from mcp_junction.calls.pipeline import ExtraStage, build_handlers
+from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.listener.stateless import ResultWriter
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
@@ -24,13 +25,18 @@ BOUND = 5.0
 class World:
     """Calls made here end by themselves, by what the test does, or by the fake clock."""
 
-    def __init__(self, *upstreams: FakeUpstream, extra: Sequence[ExtraStage] = ()) -> None:
+    def __init__(
+        self,
+        *upstreams: FakeUpstream,
+        extra: Sequence[ExtraStage] = (),
+        strict_audit: CallAudit | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.sink = MemorySink()
         self.sent: list[bytes] = []
         self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
         self.tasks = TaskScope("calls")
-        composed = TestParts(self.clock, [self.sink], extra)
+        composed = TestParts(self.clock, [self.sink], extra, strict_audit=strict_audit)
         self.deadlines, self.register = composed.deadlines, composed.register
         self.parked_calls, self.links = composed.parked_calls, composed.links
         self.search, self.parts = composed.search, composed.parts

@@ -9,6 +9,7 @@ from tests.calls.world import World, body, seen
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import address
+from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS, Route
 from mcp_junction.policy.principal import LOCAL_OWNER
@@ -38,10 +39,12 @@ QUESTION = "elicitation/create"
 class Stateless:
     """A client that can be asked, before a server that is silent until the test speaks for it."""
 
-    def __init__(self, server: FakeUpstream | None = None) -> None:
+    def __init__(
+        self, server: FakeUpstream | None = None, strict_audit: CallAudit | None = None
+    ) -> None:
         self.server = server or FakeUpstream("one", script=silence)
         self.server.refused_eras = {Era.STATELESS}
-        self.world = World(self.server)
+        self.world = World(self.server, strict_audit=strict_audit)
         capabilities = {"elicitation": Raw(b"{}")}
         self.caller = StatelessClient(
             LOCAL_OWNER, EVERYTHING, names.STDIO, capabilities, Raw(b"{}")
@@ -90,6 +93,18 @@ async def test_what_a_client_is_sent_beside_the_words_of_an_older_server_is_ours
     assert sent.pop("resultType") == "complete"
     assert sent["_meta"].pop(SERVER_INFO_KEY)["name"]
     assert sent == {"_meta": {}, **words}
+
+
+async def test_a_handshake_call_ends_without_the_envelope_of_its_stateless_server():
+    result = b'{"resultType":"complete","content":[],"_meta":{"own":1}}'
+    server = FakeUpstream("one", script=lambda _: outcomes.result(result), era=Era.STATELESS)
+    server.refused_eras = {Era.HANDSHAKE}
+    world = World(server)
+    outcome = await world.run(world.call())
+    (ended,) = world.sink.calls
+    assert body(outcome) == {"content": [], "_meta": {"own": 1}}
+    assert ended.outcome.payload == outcome.payload, "the audit has what the client has"
+    assert not outcome.is_enveloped
 
 
 async def test_what_is_recorded_of_a_call_is_what_its_older_server_said():

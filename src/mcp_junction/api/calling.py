@@ -129,7 +129,7 @@ class RestCalls:
         ended = now()
         sent = call.sent_at or ended
         reached = None if call.route is None else self._find(call.route.pair.server)
-        return Done(bytes(outcome.plain_payload), reached, sent - began, ended - sent)
+        return Done(bytes(outcome.payload), reached, sent - began, ended - sent)
 
     async def _run(
         self, call: Call, principal: Principal, watch: Callable[[Callable[[], None]], None]

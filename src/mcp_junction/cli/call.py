@@ -92,7 +92,7 @@ async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -
         )  # of the others nothing is wanted
         call.snapshot = junction.snapshot
         outcome = await junction.snapshot.handle(call)
-    payload = frames.octets(outcome.plain_payload)
+    payload = frames.octets(outcome.payload)
     if outcome.kind is not OutcomeKind.RESULT:
         print(_describe_error(outcome), file=sys.stderr)
         if as_json:

@@ -47,7 +47,7 @@ class HandshakeToStatelessAdapter:
             if outcome.kind is not RESULT:
                 return outcome
             if envelope.result_type(outcome.payload) != envelope.INPUT_REQUIRED:
-                return Outcome(RESULT, outcome.payload, is_enveloped=True)
+                return Outcome(RESULT, envelope.to_handshake_result(outcome.payload))
             members = frames.object_members(outcome.payload)
             answers = await ask_client(members.get("inputRequests"), call.ask, call.ending)
             if (ended := call.ended_by) is not None:

@@ -251,8 +251,6 @@ class Dispatcher:
             del session.calls[frame_id]
         if outcome.kind is outcomes.CANCELLED:
             return None
-        if outcome.is_enveloped and outcome.kind is outcomes.RESULT:
-            return encode.result(frame_id, outcome.plain_payload)
         return outcome.frame(frame_id)
 
     # -- logging

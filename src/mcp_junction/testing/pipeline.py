@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallSink
 from mcp_junction.calls.pipeline import ExtraStage, PipelineParts
+from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.own import OwnTools
 from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
@@ -18,6 +20,8 @@ from mcp_junction.eras.tickets import Seal
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.sessions.subscriptions import Subscriptions
 from mcp_junction.tasks import TaskScope
+
+PARKED_SECONDS: Final = 600.0
 
 
 class TestParts:
@@ -31,10 +35,12 @@ class TestParts:
         sinks: Sequence[CallSink] = (),
         extra: Sequence[ExtraStage] = (),
         catalog: Catalog | None = None,
+        strict_audit: CallAudit | None = None,
     ) -> None:
+        record = strict_audit.record if strict_audit is not None else None
         self.deadlines = Deadlines(clock)
         self.register = Subscriptions()
-        self.parked_calls = ParkedCalls(clock, Seal(), 600.0, 1000)
+        self.parked_calls = ParkedCalls(clock, Seal(), PARKED_SECONDS, 1000, record)
         self.resume = Resume(self.parked_calls, self.deadlines)
         self.links = EraLinks(self.resume, self.deadlines)
         self.search = ToolSearch(TaskScope("search"), catalog or Catalog())
@@ -46,6 +52,7 @@ class TestParts:
             ResolveTask(self.parked_calls.seal),
             OwnTools(self.search),
             self.register,
-            sinks,
-            extra=extra,
+            sinks if record is None else (record, *sinks),
+            strict_audit.intend if strict_audit is not None else None,
+            extra,
         )

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.protocol import encode, envelope
+from mcp_junction.protocol import encode
 from mcp_junction.protocol.versions import (
     CALL_TIMEOUT,
     LINK_LOST,
@@ -61,16 +61,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     target: str = ""
     """The canonical name of what was called; empty when nothing was."""
     is_enveloped: bool = False
-    """Whether the payload is a result with the envelope of the stateless era."""
+    """Whether the payload has the result envelope of the stateless era already."""
 
     def counted(self, attempts: int, target: str) -> Outcome:
         """Return this outcome with the attempts that were made for it."""
         return Outcome(self.kind, self.payload, self.delivery, attempts, target, self.is_enveloped)
-
-    @property
-    def plain_payload(self) -> Raw | bytes:
-        """The payload as the handshake era has it."""
-        return envelope.to_handshake_result(self.payload) if self.is_enveloped else self.payload
 
     @property
     def message(self) -> str:
