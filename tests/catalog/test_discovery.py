@@ -7,7 +7,7 @@ import logging
 import msgspec
 import pytest
 
-from mcp_junction.catalog.discovery import MOST, discover, discover_tools
+from mcp_junction.catalog.discovery import MAX_WARNINGS, discover, discover_tools
 from mcp_junction.catalog.items import ALL, TOOLS
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import CircularError, Phase, ServerError
@@ -130,10 +130,10 @@ async def test_what_is_odd_is_said_once_however_often_a_list_is_read(caplog):
 
 
 async def test_a_server_that_is_odd_in_ever_new_ways_is_not_listened_to_for_ever(caplog):
-    upstream = serving(*(tools(str(n), str(n)) for n in range(MOST + 100)))
-    for _ in range(MOST + 100):
+    upstream = serving(*(tools(str(n), str(n)) for n in range(MAX_WARNINGS + 100)))
+    for _ in range(MAX_WARNINGS + 100):
         await found(upstream)
-    assert len(caplog.records) == MOST + 1
+    assert len(caplog.records) == MAX_WARNINGS + 1
     assert "more wrong with its lists" in caplog.records[-1].getMessage()
 
 

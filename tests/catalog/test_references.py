@@ -5,14 +5,14 @@ import json
 import pytest
 from msgspec import Raw
 
-from mcp_junction.catalog.resources import read_as, referred
+from mcp_junction.catalog.resources import rewrite_contents, rewrite_references
 from mcp_junction.protocol.names import Pair
 
 APART = {Pair("two", "ui://form"): "ui://two/form"}
 
 
 def renamed(meta: object, server: str = "two") -> object:
-    return json.loads(bytes(referred(Raw(json.dumps(meta).encode()), server, APART)))
+    return json.loads(bytes(rewrite_references(Raw(json.dumps(meta).encode()), server, APART)))
 
 
 def test_both_ways_of_naming_it_follow():
@@ -41,13 +41,13 @@ def test_the_same_address_at_another_server_stays():
 )
 def test_what_names_nothing_that_moved_is_left_alone(meta):
     raw = Raw(json.dumps(meta).encode())
-    assert referred(raw, "two", APART) is raw
+    assert rewrite_references(raw, "two", APART) is raw
 
 
 def test_what_is_read_says_the_address_it_was_asked_for_by():
     part = {"uri": "ui://form", "text": "é", "x": 1.0}
     result = {"contents": [part, {"uri": "ui://other"}], "_meta": {"a": 1}}
-    told = read_as(json.dumps(result).encode(), "ui://form", "ui://two/form")
+    told = rewrite_contents(json.dumps(result).encode(), "ui://form", "ui://two/form")
     assert json.loads(bytes(told)) == {
         "contents": [{**part, "uri": "ui://two/form"}, {"uri": "ui://other"}],
         "_meta": {"a": 1},
@@ -58,4 +58,4 @@ def test_what_is_read_says_the_address_it_was_asked_for_by():
     "result", [b"5", b"{}", b'{"contents":5}', b'{"contents":[5]}', b'{"contents":[{"uri":5}]}']
 )
 def test_what_is_read_and_names_nothing_stays(result):
-    assert json.loads(bytes(read_as(result, "a", "b"))) == json.loads(result)
+    assert json.loads(bytes(rewrite_contents(result, "a", "b"))) == json.loads(result)

@@ -6,7 +6,14 @@ import pytest
 from msgspec import Raw
 
 from mcp_junction.catalog.pins import define
-from mcp_junction.catalog.suspicion import ExaminedTool, Flag, Reason, examine, hidden, skeleton
+from mcp_junction.catalog.suspicion import (
+    ExaminedTool,
+    Flag,
+    Reason,
+    examine,
+    find_hidden,
+    skeleton,
+)
 from mcp_junction.protocol.names import Pair
 
 
@@ -41,7 +48,7 @@ def test_a_hidden_character_is_found_wherever_it_is(char):
         f"/annotations/{text}": tool("s", "t", annotations={text: 1}),
     }.items():
         expected = Flag(Reason.HIDDEN_CHARACTERS, f"U+{ord(char):04X}", where)
-        assert hidden(made.definition) == [expected]
+        assert find_hidden(made.definition) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -50,12 +57,12 @@ def test_a_hidden_character_is_found_wherever_it_is(char):
      "می‌خواهم", "क्‍ष", "→ ∑ “quoted” — …", "\\u200b as text"],
 )  # fmt: skip
 def test_honest_writing_is_left_alone(text):
-    assert hidden(tool("s", "t", text).definition) == []
+    assert find_hidden(tool("s", "t", text).definition) == []
 
 
 def test_what_has_two_readings_is_flagged():
     definition = define({"name": Raw(b'"t"'), "inputSchema": Raw(b'{"a":1,"a":2}')})
-    assert [flag.reason for flag in hidden(definition)] == [Reason.AMBIGUOUS]
+    assert [flag.reason for flag in find_hidden(definition)] == [Reason.AMBIGUOUS]
     assert flags(ExaminedTool(Pair("s", "t"), definition)) == {"s.t": [("ambiguous", "")]}
 
 

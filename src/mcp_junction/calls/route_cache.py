@@ -1,6 +1,6 @@
-"""RouteCache: the routes that stateless requests led to, by what they asked for.
+"""RouteCache: remembers which route a stateless request led to.
 
-A session remembers for its client; a stateless client repeats everything, mostly in the same bytes.
+Stateless clients repeat everything in each request, mostly in the same bytes.
 The cache holds look-ups in one catalog and is dropped with its snapshot. It decides nothing: every
 stage that may refuse a call runs each time.
 """
@@ -26,21 +26,23 @@ MAX_BYTES: Final = 256
 
 
 class CachedRoute(msgspec.Struct, frozen=True):
-    """What a request is for."""
+    """What a request is for, and the route that it leads to."""
 
     method: str
     address: Address
     plain_headers: tuple[bytes, bytes] | None
-    """The headers that repeat method and name; None where those need a closer look."""
+    """The expected headers of method and name; None where they must be compared in full."""
     route: Route | None = None
-    """None where it is left to be found."""
+    """None if the stage ``resolve`` has to find it."""
     headers: tuple[ParamHeader, ...] = ()
-    """The arguments that headers are to repeat."""
+    """The arguments that the client must repeat as headers."""
 
 
 class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
-    """Those of all clients in one snapshot, by all that a look-up depends on: how names are spelled
-    and where, the method, and the name as it is written. Nobody is held by them."""
+    """The cached routes of all clients in one snapshot.
+
+    Keyed by all that a look-up depends on: spelling, Scope, method, and the bytes of the name.
+    """
 
     def find(
         self,
@@ -65,7 +67,7 @@ class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
         cached = CachedRoute(method, target, None if route.headers else plain, route, route.headers)
         written = octets(params["name"])
         if len(written) <= MAX_BYTES:
-            if len(self) >= MAX_CACHED:  # they are only remembered, not needed
+            if len(self) >= MAX_CACHED:  # a cache: it fills again
                 self.clear()
             self[spelling, scope, method, written] = cached
         return cached

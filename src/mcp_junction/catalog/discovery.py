@@ -1,6 +1,6 @@
 """Discovery: reads a server's lists page by page, within limits of items, bytes and seconds.
 
-What is odd about a list is logged once per server, however often the list is read.
+A fault in a list is logged once per server, however often the list is read.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from mcp_junction.upstream.server import Upstream
 
 log = logging.getLogger("mcp_junction.catalog")
 
-MOST: Final = 1000
-"""Remarks about one server; it may make up new oddities for ever."""
+MAX_WARNINGS: Final = 1000
+"""Warnings about one server; a hostile one could cause new ones without end."""
 
-_said: WeakKeyDictionary[Upstream, set[int]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[Upstream, set[int]] = WeakKeyDictionary()
 
 
-def remark(upstream: Upstream, words: str, *about: object) -> None:
-    """Warn of something, unless that was done before."""
-    said = _said.setdefault(upstream, set())
-    what = hash((words, about))
-    if what in said or len(said) > MOST:
+def warn_once(upstream: Upstream, words: str, *about: object) -> None:
+    """Log a warning about a server, unless the same was logged before."""
+    warned = _warned.setdefault(upstream, set())
+    warning = hash((words, about))
+    if warning in warned or len(warned) > MAX_WARNINGS:
         return
-    said.add(what)
-    if len(said) <= MOST:
+    warned.add(warning)
+    if len(warned) <= MAX_WARNINGS:
         log.warning(words, *about)
     else:
         log.warning("server %r: there is more wrong with its lists than is told", upstream.key)
@@ -67,7 +67,7 @@ async def discover(upstream: Upstream, kind: ListKind, timeout: float) -> Listin
     if not shortfall:
         return Listing(tuple(offers.values()))
     shortfall = f"{kind.list_method} {shortfall}"
-    remark(upstream, "server %r: %s; the rest of it is not served", upstream.key, shortfall)
+    warn_once(upstream, "server %r: %s; the rest of it is not served", upstream.key, shortfall)
     return Listing(tuple(offers.values()), shortfall)
 
 
@@ -88,7 +88,7 @@ async def _read_pages(
         if outcome.kind is not outcomes.OutcomeKind.RESULT:
             if outcome.code == CALL_TIMEOUT and left < timeout:
                 return f"takes longer than {MAX_SECONDS:g} s"
-            raise _failed(upstream, kind, outcome.message)
+            raise _list_error(upstream, kind, outcome.message)
         size += len(outcome.payload)
         if size > MAX_BYTES:
             return f"is larger than {MAX_BYTES // 1024 // 1024} MiB"
@@ -118,7 +118,7 @@ async def _read_page(
         page = frames.members(payload)
         items = _list.decode(page[kind.member])
     except (FrameError, KeyError, msgspec.DecodeError, RecursionError) as error:
-        raise _failed(upstream, kind, f"the answer makes no sense: {error}") from None
+        raise _list_error(upstream, kind, f"the answer makes no sense: {error}") from None
     if upstream.greeting is not None and upstream.greeting.junction_id:
         _check_cycle(upstream, page.get("_meta"))
     is_marked = kind is TOOLS and MARK_BYTES in bytes(payload)
@@ -133,9 +133,11 @@ async def _read_page(
             continue
         if not name or "\0" in name:  # which no store takes, and no program as an argument
             words = "lists something in %s without a %s that can be used; it is left out"
-            remark(upstream, f"server %r {words}", upstream.key, kind.name, kind.key)
+            warn_once(upstream, f"server %r {words}", upstream.key, kind.name, kind.key)
         elif name in offers:
-            remark(upstream, "server %r lists %r twice; the first one stands", upstream.key, name)
+            warn_once(
+                upstream, "server %r lists %r twice; the first one stands", upstream.key, name
+            )
         else:
             # A copy of its own, so that an item does not keep its whole page in memory.
             kept = {key: raw.copy() for key, raw in members.items()}
@@ -167,11 +169,11 @@ def _headers(
         return param_headers.find_marked(schema)
     if not (upstream.definition.transport == "http" and upstream.is_stateless):
         return ()  # nobody sends it headers
-    remark(upstream, "server %r: the tool %r is left out: %s", upstream.key, name, fault)
+    warn_once(upstream, "server %r: the tool %r is left out: %s", upstream.key, name, fault)
     return None
 
 
-def _failed(upstream: Upstream, kind: ListKind, message: str) -> ServerError:
+def _list_error(upstream: Upstream, kind: ListKind, message: str) -> ServerError:
     words = f"{kind.list_method} failed: {message}"
     link = upstream.current
     refused = link is not None and link.refuses_credentials

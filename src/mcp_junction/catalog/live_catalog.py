@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.discovery import Listing, discover, remark
+from mcp_junction.catalog.discovery import Listing, discover, warn_once
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.catalog.scope import Scope
@@ -83,7 +83,7 @@ class LiveCatalog:
         self._changed = changed
         self._again: dict[Upstream, bool] = {}
         self._reading: dict[Upstream, asyncio.Task[ServerError | None]] = {}
-        self._said: dict[Upstream, set[str]] = {}
+        self._announced: dict[Upstream, set[str]] = {}
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def follow(self, event: ServerChanged) -> None:
@@ -135,7 +135,7 @@ class LiveCatalog:
         That is passed on once they are read, even when nothing of it can be seen in them.
         """
         if method is not None:
-            self._said.setdefault(upstream, set()).add(method)
+            self._announced.setdefault(upstream, set()).add(method)
         running = upstream in self._again
         self._again[upstream] = running
         if not running:
@@ -181,7 +181,7 @@ class LiveCatalog:
 
     def _forget(self, upstream: Upstream) -> None:
         changes = _compare(upstream.key, self.catalog.offerings.get(upstream.key), None)
-        self._said.pop(upstream, None)
+        self._announced.pop(upstream, None)
         if upstream.key in self._order:
             self._order.remove(upstream.key)
         self._swap(self.catalog.forgetting(upstream.key, self._order), changes)
@@ -212,7 +212,7 @@ class LiveCatalog:
         except ServerError as error:
             if kind is TOOLS or upstream.current is None or isinstance(error, CircularError):
                 raise
-            remark(upstream, "%s; the rest of it serves", str(error))
+            warn_once(upstream, "%s; the rest of it serves", str(error))
             return Listing()
         selection = upstream.definition.tools
         if kind is not TOOLS or selection is None:
@@ -244,7 +244,9 @@ class LiveCatalog:
         known = self.catalog.offerings.get(key)
         changes = _compare(key, known, offering)
         is_another = known is None or known.upstream is not offering.upstream
-        announced = self._said.pop(offering.upstream, set()) - {c.kind.changed for c in changes}
+        announced = self._announced.pop(offering.upstream, set()) - {
+            c.kind.changed for c in changes
+        }
         is_new = bool(changes) or is_another
         for kind in ALL:
             if kind.changed in announced:
@@ -285,7 +287,7 @@ def _selected(
         name = selection.name_for(offer.name)
         if name in chosen:
             words = "server %r: two tools would be called %r; %r is left out"
-            remark(upstream, words, upstream.key, name, offer.name)
+            warn_once(upstream, words, upstream.key, name, offer.name)
         elif name is not None:
             chosen[name] = ListItem(name, offer.members, offer.headers)
     return tuple(chosen.values())

@@ -1,4 +1,4 @@
-"""NameHistory: the names and URIs that were shown in this run, and whose each of them is.
+"""NameHistory: remembers which names and URIs clients were shown, and which tool each means.
 
 A catalog is of one moment; the history goes on from one to the next. A name that was shown stays
 its pair's, and nobody else gets it when that pair is no longer offered: only a server that is
@@ -21,17 +21,16 @@ from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair, Spelling
 
 MOST_PAST: Final = 5_000
-"""How many tools that it no longer offers a server is remembered for, in each list. One that offers
-something else all the time gives up names of its own, and no one else's."""
+"""How many tools that a server no longer offers are remembered in each list. A server that keeps
+changing its tools loses names of its own, never those of others."""
 MOST_UNUSED: Final = 4 * MOST_PAST
-"""Numbers of a Roll that nobody uses, beyond as many as are used, before it is made anew."""
+"""How many unused numbers a Roll may have, beyond as many as are used, before it is replaced."""
 URIS: Final = Spelling("", prefixed=False)
 """How URIs are spelled: as they are."""
 
 
 class NameHistory:
-    """The names, or the URIs, of one list: which pairs were shown, and those names that are not the
-    plain ones."""
+    """The history of one list: which pairs were shown, and the names that are not plain."""
 
     __slots__ = ("_names", "_owners", "_roll", "plain", "shown")
 
@@ -69,7 +68,7 @@ class NameHistory:
         return owner
 
     def is_reserved(self, name: str) -> bool:
-        """Whether a name is no pair's plain one, and belongs to a pair."""
+        """Whether a name belongs to a pair that has another plain name."""
         return name in self._owners
 
     def has_own_name(self, number: int) -> bool:
@@ -104,7 +103,7 @@ class NameHistory:
             self._forget_oldest(_numbers(past))
 
     def _note_name(self, number: int, name: str | None, shown: bytearray) -> None:
-        """Remember the name of a pair that is new; it is not, if the name is another's by now."""
+        """Remember the name of a new pair, unless another pair owns the name by now."""
         if self.owner(name or self.plain.names[number]) is not None:
             shown[number] = 0
         elif name is not None:
@@ -112,13 +111,13 @@ class NameHistory:
             self._owners[name] = number
 
     def reserve(self, aliases: Mapping[str, int]) -> None:
-        """Let spellings of pairs that were shown stay theirs: others came that have such names."""
+        """Keep other spellings of shown pairs for them, when newcomers have such names."""
         for name, number in aliases.items():
             if self.has(number):
                 self._owners.setdefault(name, number)
 
     def _forget_oldest(self, past: list[int]) -> None:
-        """Forget what is too much of the servers that no longer offer many things."""
+        """Forget the oldest pairs of each server that has too many it no longer offers."""
         over = Counter(self._roll.pairs[number].server for number in past)
         for number in past:
             server = self._roll.pairs[number].server
@@ -143,7 +142,7 @@ class NameHistory:
         return self._changed(self._roll, shown.to_bytes(len(self.shown), "little"), lambda n: n)
 
     def renamed(self, moves: Mapping[int, int]) -> NameHistory:
-        """A history in which some pairs have other numbers, and no names but the shown ones."""
+        """A history with other numbers for some pairs, which keep only shown names."""
         shown = self.shown.ljust(len(self._roll.pairs), b"\0")
         for old, new in moves.items():
             shown[new] |= shown[old]
@@ -232,8 +231,9 @@ class NameHistories:
         return self._with({key: each for key, each in lists.items() if not each.is_empty})
 
     def narrowed(self, sets: Iterable[Endpoint]) -> NameHistories:
-        """The histories when there are these named sets: what is no longer part of one has no names
-        there. The same object if nothing is freed."""
+        """The histories for these named sets: what was taken out of a set loses its names there.
+
+        The same object if nothing is freed."""
         by_address = {endpoint.name: endpoint for endpoint in sets}
         freed: dict[tuple[str, ListKind], bytes] = {}
         lists = dict(self._lists)
@@ -270,7 +270,7 @@ class NameHistories:
         return self._with(lists)
 
     def is_sparse(self, kind: ListKind, used: int) -> bool:
-        """Whether most numbers of a kind are used by nobody; ``used`` is how many are."""
+        """Whether most numbers of a kind are unused; ``used`` counts the others."""
         roll = self._rolls.get(kind)
         return roll is not None and len(roll.pairs) > 2 * used + MOST_UNUSED
 

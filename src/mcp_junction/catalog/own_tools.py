@@ -15,7 +15,7 @@ DESCRIBE: Final = "describe_tools"
 CALL: Final = "call_tool"
 OWN_NAMES: Final = (FIND, DESCRIBE, CALL)
 OWN_SERVER: Final = ""
-"""What stands for a server where one must be named. No server has this key."""
+"""The server key of Junction's own tools. No real server has it."""
 
 MOST_FOUND: Final = 50
 MOST_DESCRIBED: Final = 20
@@ -29,45 +29,44 @@ _CHANGING: Final = {"readOnlyHint": False, "openWorldHint": True}
 
 
 def own_offers(servers: Mapping[str, int]) -> tuple[ListItem, ...]:
-    """The three tools. ``servers`` are those that can be called now, with how many tools each.
+    """Return the three tools. ``servers``: how many tools each server has that can be called now.
 
-    They are named in the description: of a search that does not say what it has, nobody asks
-    anything.
+    The description names the servers: models do not use a search without knowing what it covers.
     """
     return (
-        _offer(FIND, "Find tools", _about(servers), _FIND_TAKES, _READING),
-        _offer(DESCRIBE, "Describe tools", _DESCRIBES, _DESCRIBE_TAKES, _READING),
-        _offer(CALL, "Call a tool", _CALLS, _CALL_TAKES, _CHANGING),
+        _offer(FIND, "Find tools", _describe_search(servers), _FIND_PROPERTIES, _READING),
+        _offer(DESCRIBE, "Describe tools", _DESCRIBE_TEXT, _DESCRIBE_PROPERTIES, _READING),
+        _offer(CALL, "Call a tool", _CALL_TEXT, _CALL_PROPERTIES, _CHANGING),
     )
 
 
-def _about(servers: Mapping[str, int]) -> str:
+def _describe_search(servers: Mapping[str, int]) -> str:
     if not servers:
-        return f"Search for tools. No server is connected now; try again later. {_THEN}"
+        return f"Search for tools. No server is connected now; try again later. {_NEXT_STEPS}"
     named = [f"{key[:_LONGEST_KEY]} ({count})" for key, count in list(servers.items())[:_NAMED]]
     more = len(servers) - len(named)
     rest = f" and {more} more servers" if more else ""
     total = sum(servers.values())
     return (
         f"Search the {total} tools that you can call here. They belong to these servers (with the"
-        f" number of their tools): {', '.join(named)}{rest}. {_THEN}"
+        f" number of their tools): {', '.join(named)}{rest}. {_NEXT_STEPS}"
     )
 
 
-_THEN: Final = (
+_NEXT_STEPS: Final = (
     "Whenever a task may need one of them, say in a few words what you want to do, and you get the"
     f" names of the best tools with what they are for. Then use {DESCRIBE} for the arguments they"
     f" take, and {CALL} to call one."
 )
-_DESCRIBES: Final = (
+_DESCRIBE_TEXT: Final = (
     f"Get the full definitions of tools, with the schema of their arguments, by the names that"
     f" {FIND} gave."
 )
-_CALLS: Final = (
+_CALL_TEXT: Final = (
     f"Call a tool by the name that {FIND} gave. The result is that tool's own. Look at its"
     f" arguments with {DESCRIBE} first."
 )
-_FIND_TAKES: Final = {
+_FIND_PROPERTIES: Final = {
     "query": {
         "type": "string",
         "minLength": 1,
@@ -82,7 +81,7 @@ _FIND_TAKES: Final = {
         "description": "How many tools at most.",
     },
 }
-_DESCRIBE_TAKES: Final = {
+_DESCRIBE_PROPERTIES: Final = {
     "names": {
         "type": "array",
         "items": {"type": "string"},
@@ -91,7 +90,7 @@ _DESCRIBE_TAKES: Final = {
         "description": "The names of the tools.",
     }
 }
-_CALL_TAKES: Final = {
+_CALL_PROPERTIES: Final = {
     "name": {"type": "string", "description": "The name of the tool."},
     "arguments": {
         "type": "object",
@@ -103,19 +102,19 @@ _REQUIRED: Final = {FIND: ["query"], DESCRIBE: ["names"], CALL: ["name"]}
 
 
 def _offer(
-    name: str, title: str, description: str, takes: dict[str, Any], hints: dict[str, bool]
+    name: str, title: str, description: str, properties: dict[str, Any], hints: dict[str, bool]
 ) -> ListItem:
     schema = {
         "type": "object",
-        "properties": takes,
+        "properties": properties,
         "required": _REQUIRED[name],
         "additionalProperties": False,
     }
-    said = {
+    members = {
         "name": name,
         "title": title,
         "description": description,
         "inputSchema": schema,
         "annotations": hints,
     }
-    return ListItem(name, {key: Raw(encode.dumps(value)) for key, value in said.items()})
+    return ListItem(name, {key: Raw(encode.dumps(value)) for key, value in members.items()})

@@ -32,7 +32,7 @@ _FLAT = "ui/resourceUri"
 _contents = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
-def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
+def rewrite_references(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
     """``_meta`` of one of a server's tools, with addresses as they are listed."""
     found = frames.object_members(meta)
     shown = frames.object_members(found.get(_OBJECT))
@@ -47,7 +47,7 @@ def referred(meta: Raw, server: str, apart: Mapping[Pair, str]) -> Raw:
     return Raw(encode.dumps(found))
 
 
-def read_as(payload: Raw | bytes, own: str, known: str) -> Raw | bytes:
+def rewrite_contents(payload: Raw | bytes, own: str, known: str) -> Raw | bytes:
     """The result of reading a resource, which its server calls its own way, as callers know it."""
     found = frames.object_members(payload)
     try:
@@ -224,12 +224,12 @@ class ResourceView:
         for offering in known:
             upstream = offering.upstream
             is_present = upstream.key in present
-            for offer in self._admitted(offering, RESOURCES):
+            for offer in self._admit(offering, RESOURCES):
                 self._add(upstream, offer, is_present, covering)
-            for offer in self._admitted(offering, TEMPLATES):
+            for offer in self._admit(offering, TEMPLATES):
                 self._add_template(upstream, offer, is_present)
 
-    def _admitted(self, offering: ServerLists, kind: ListKind) -> Iterator[ListItem]:
+    def _admit(self, offering: ServerLists, kind: ListKind) -> Iterator[ListItem]:
         admits = self.scope.of(kind, offering.upstream.key)
         return (offer for offer in offering.of(kind) if admits is not None and admits(offer.name))
 
@@ -265,7 +265,7 @@ class ResourceView:
         found = self._routes.get(uri)
         if found is not None:
             return found
-        guessed = self._guessed(uri)
+        guessed = self._guess(uri)
         if guessed is None or not self.scope.admits(RESOURCES, guessed.pair):
             return None
         owner = self._resources.pair_shown_as(uri)
@@ -276,14 +276,14 @@ class ResourceView:
         owner = self._only(self._schemes.get(_scheme(uri), {}).values()) or self._alone
         return self._route(owner, uri, Raw(encode.dumps(uri))) if owner is not None else None
 
-    def _guessed(self, uri: str) -> Route | None:
+    def _guess(self, uri: str) -> Route | None:
         """The route of an address that nobody lists."""
         fitting = [listed for listed in self._templates.values() if listed.template.matches(uri)]
         closely = [listed for listed in fitting if listed.template.has_scheme]
-        found = self._fitted(uri, closely) or self._by_scheme(uri)
-        return found if found is not None or closely else self._fitted(uri, fitting)
+        found = self._match_templates(uri, closely) or self._by_scheme(uri)
+        return found if found is not None or closely else self._match_templates(uri, fitting)
 
-    def _fitted(self, uri: str, found: list[_Listed]) -> Route | None:
+    def _match_templates(self, uri: str, found: list[_Listed]) -> Route | None:
         """The route of an address that the templates of one server, and only one, stand for."""
         owner = self._only(listed.upstream for listed in found)
         if owner is None:

@@ -1,9 +1,9 @@
-"""Roll: numbers all tools, or all prompts, of a run, and has the name of each in each spelling.
+"""Roll: numbers all tools (or all prompts) of a run, and spells the name of each.
 
 One Roll serves every generation of the catalog and every Scope. What a Scope admits is a *mask*: a
 byte for each number, which says whether the pair is absent, present, or departed with its server.
-So a Scope takes as many bytes as there are tools, and whatever is worked out about a name is worked
-out once. Numbers are only ever added: a catalog that has too many unused ones goes on with another
+So a Scope takes as many bytes as there are tools, and each name is computed
+once. Numbers are only ever added: a catalog with too many unused ones goes on with another
 Roll (``name_history.py``).
 """
 
@@ -70,7 +70,7 @@ class Roll:
         return self._numbers.get(pair)
 
     def add(self, pair: Pair) -> int:
-        """The number of a pair, which may be new."""
+        """Return the number of a pair; a new pair gets the next one."""
         number = self._numbers.setdefault(pair, len(self.pairs))
         if number == len(self.pairs):
             self.pairs.append(pair)
@@ -138,7 +138,7 @@ _ANY: Final = bytes([0, 1, 1]) + bytes(253)
 
 
 def fingerprint(mask: bytes | bytearray) -> bytes:
-    """What tells a mask from all others."""
+    """A hash of a mask: equal masks have the same."""
     return blake2b(mask, digest_size=16).digest()
 
 

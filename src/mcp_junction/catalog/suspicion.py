@@ -1,4 +1,4 @@
-"""Suspicion: what hides in a tool's definition, and which other server's tool it imitates.
+"""Flags suspicious tools: hidden characters, and names that imitate another server's tool.
 
 Flags are for people to look at: they say what and where, and decide nothing (``pins.py`` does). Of
 two servers with like tools the one that comes later is flagged; a name of ordinary words in a
@@ -34,7 +34,7 @@ NAMING_OTHERS: Final = frozenset({Reason.SAME_NAME, Reason.LOOKALIKE_NAME, Reaso
 
 
 class Flag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing to look at."""
+    """One finding about a tool, for a person to look at."""
 
     reason: Reason
     detail: str
@@ -44,7 +44,7 @@ class Flag(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExaminedTool(NamedTuple):
-    """A tool as it is looked at."""
+    """A tool to examine: whose it is, and its definition."""
 
     pair: Pair
     definition: ToolDefinition
@@ -87,22 +87,22 @@ _LOOKS_LIKE: Final = str.maketrans(
 
 
 def skeleton(name: str) -> str:
-    """What a name looks like, to people and models: equal for names easily taken for another."""
+    """Reduce a name to what it looks like: names easily confused have the same skeleton."""
     if not name.isascii():
-        name = "".join(c for c in unicodedata.normalize("NFKD", name) if not _unseen(c))
+        name = "".join(c for c in unicodedata.normalize("NFKD", name) if not _is_unseen(c))
     return name.casefold().translate(_LOOKS_LIKE)
 
 
-def hidden(definition: ToolDefinition) -> list[Flag]:
-    """Characters that a person does not see, anywhere in a definition."""
+def find_hidden(definition: ToolDefinition) -> list[Flag]:
+    """Flag characters that a person does not see, anywhere in a definition."""
     flags = []
     if not definition.is_plain:
         flags.append(Flag(Reason.AMBIGUOUS, "different readers would read it differently"))
     text = definition.text
     if text.isascii() and b"\\u" not in text and b"\x7f" not in text:
         return flags
-    for path, words in _texts("", _decode(text)):
-        found = sorted({f"U+{ord(char):04X}" for char in _hidden_in(words)})
+    for path, words in _iterate_texts("", _decode(text)):
+        found = sorted({f"U+{ord(char):04X}" for char in _find_hidden_in(words)})
         if found:
             flags.append(Flag(Reason.HIDDEN_CHARACTERS, ", ".join(found[:20]), path))
     return flags
@@ -113,24 +113,24 @@ def examine(
     separator: str = ".",
     iterate: Callable[[Iterable[ExaminedTool]], Iterable[ExaminedTool]] = iter,
 ) -> dict[Pair, list[Flag]]:
-    """All flags of all tools, earliest server first. Tools without any are left out.
+    """Return the flags of all tools that have any. Tools come in the order of their servers.
 
     ``iterate`` goes through the tools; it may pause between them (``slices.pace``).
     """
     tools = list(iterate(tools))
-    crowd = _Crowd([tool.pair for tool in tools], separator)
+    names = _ToolNames([tool.pair for tool in tools], separator)
     found = {}
     for tool in iterate(tools):
-        flags = hidden(tool.definition)
-        flags += crowd.imitated(tool.pair)
-        flags += crowd.named(tool)
+        flags = find_hidden(tool.definition)
+        flags += names.flag_imitation(tool.pair)
+        flags += names.flag_references(tool)
         if flags:
             found[tool.pair] = flags
     return found
 
 
-class _Crowd:
-    """Every tool of every server, to be compared with."""
+class _ToolNames:
+    """The names of all tools of all servers, to compare one tool with."""
 
     def __init__(self, pairs: list[Pair], separator: str) -> None:
         self._separator = separator
@@ -147,7 +147,7 @@ class _Crowd:
         self._known = {*self._owners, *self._spelled}
         self._written = {name.encode("utf-8", "replace") for name in self._known}
 
-    def imitated(self, pair: Pair) -> list[Flag]:
+    def flag_imitation(self, pair: Pair) -> list[Flag]:
         first = self._first[skeleton(pair.name)]
         if first.server == pair.server:
             return []
@@ -156,32 +156,33 @@ class _Crowd:
             return [Flag(Reason.SAME_NAME, "an earlier server has this name", "/name", other)]
         return [Flag(Reason.LOOKALIKE_NAME, "looks like an earlier server's", "/name", other)]
 
-    def named(self, tool: ExaminedTool) -> list[Flag]:
-        """Tools of other servers that its descriptions speak of."""
-        if not self._may_name(tool):
+    def flag_references(self, tool: ExaminedTool) -> list[Flag]:
+        """Flag each tool of another server that is named in its descriptions."""
+        if not self._may_refer(tool):
             return []
         described = _descriptions(tool.definition)
         words = _NAME.findall(described)
         found = {}
         for word in self._known.intersection(words):
-            if _TITLED.search(word) or _is_a_name(word, words, described):
-                other = self._foreign(tool.pair, word)
+            if _TITLED.search(word) or _is_written_as_name(word, words, described):
+                other = self._find_foreign(tool.pair, word)
                 if other is not None:
-                    found[self._separator.join(other)] = _place(word, tool.definition)
+                    found[self._separator.join(other)] = _locate(word, tool.definition)
         return [
             Flag(Reason.REFERS_TO, "it speaks of another server's tool", found[other], other)
             for other in sorted(found)
         ]
 
-    def _may_name(self, tool: ExaminedTool) -> bool:
-        """Whether another server's name is anywhere in it: mostly not, and this is quickly seen."""
+    def _may_refer(self, tool: ExaminedTool) -> bool:
+        """Whether the name of another server's tool occurs at all: a fast first check."""
         text = tool.definition.text.replace(b"\\n", b" ").replace(b"\\t", b" ")
         words = text.translate(_TO_WORDS).replace(b". ", b"  ").replace(b": ", b"  ").split()
         return any(
-            self._foreign(tool.pair, word.decode()) for word in self._written.intersection(words)
+            self._find_foreign(tool.pair, word.decode())
+            for word in self._written.intersection(words)
         )
 
-    def _foreign(self, pair: Pair, word: str) -> Pair | None:
+    def _find_foreign(self, pair: Pair, word: str) -> Pair | None:
         spelled = self._spelled.get(word)
         if spelled is not None and spelled.server != pair.server:
             return spelled
@@ -189,7 +190,7 @@ class _Crowd:
         return None if pair.server in owners else next(iter(owners.values()), None)
 
 
-def _is_a_name(word: str, words: list[str], text: str) -> bool:
+def _is_written_as_name(word: str, words: list[str], text: str) -> bool:
     """Whether an ordinary word is written as the name of a tool: quoted, or beside "tool"."""
     if word in _QUOTED.findall(text):
         return True
@@ -208,7 +209,7 @@ def _descriptions(definition: ToolDefinition) -> str:
     return texts.decode()
 
 
-def _place(word: str, definition: ToolDefinition) -> str:
+def _locate(word: str, definition: ToolDefinition) -> str:
     """Where a word stands: in the tool's own description, or somewhere below."""
     try:
         own = _decode(definition.text).get("description", "")
@@ -217,36 +218,36 @@ def _place(word: str, definition: ToolDefinition) -> str:
     return "/description" if word in str(own) else "/inputSchema"
 
 
-def _texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _iterate_texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
     """Every string in a definition, keys too, and where it is."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _texts(f"{path}/{index}", item)
+            yield from _iterate_texts(f"{path}/{index}", item)
     elif isinstance(value, dict):
         for key, item in value.items():
             below = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
             yield below, key
-            yield from _texts(below, item)
+            yield from _iterate_texts(below, item)
 
 
-def _hidden_in(text: str) -> Iterator[str]:
+def _find_hidden_in(text: str) -> Iterator[str]:
     for match in HIDDEN.finditer(text):
         before, char = text[match.start() - 1 : match.start()], match.group()
         after = text[match.end() : match.end() + 1]
-        if not _belongs(before, char, after):
+        if not _is_legitimate(before, char, after):
             yield char
 
 
-def _belongs(before: str, char: str, after: str) -> bool:
-    """Whether it is an honest part of an emoji, or of a script that needs joiners."""
+def _is_legitimate(before: str, char: str, after: str) -> bool:
+    """Whether an invisible character is a proper part of an emoji, or of a script with joiners."""
     if char == _EMOJI_STYLE:
         return bool(before) and (before in "0123456789#*" or _is_symbol(before))
     if char in _JOINERS and before and after:
         if before == _EMOJI_STYLE or _is_symbol(before):
             return _is_symbol(after)
-        return min(before, after) > "\u0590" and (after.isalpha() and _is_written(before))
+        return min(before, after) > "\u0590" and (after.isalpha() and _is_letter(before))
     return False
 
 
@@ -254,9 +255,9 @@ def _is_symbol(char: str) -> bool:
     return unicodedata.category(char) in ("So", "Sk", "Sm")
 
 
-def _is_written(char: str) -> bool:
+def _is_letter(char: str) -> bool:
     return unicodedata.category(char)[0] in "LM"
 
 
-def _unseen(char: str) -> bool:
+def _is_unseen(char: str) -> bool:
     return unicodedata.combining(char) > 0 or HIDDEN.match(char) is not None

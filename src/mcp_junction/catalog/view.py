@@ -1,8 +1,8 @@
 """View: the tools, or the prompts, of one Scope under one spelling: names to routes, and the list.
 
-The names are those of the Roll, but for the few that two pairs of this Scope would share, or that
-belong to another since they were shown. What the Scope does not admit plays no part in it. A View
-never changes, and notes nothing: whoever shows its names says so (``Catalog.show``).
+The names are those of the Roll, except where two pairs of this Scope would share one, or where a
+name was shown for another pair before. What the Scope does not admit has no influence. A View never
+changes, and does not record that its names were shown (``Catalog.show`` does).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_junction.catalog.items import ListItem, ListKind, Route, timeout_for
 from mcp_junction.catalog.name_history import URIS, NameHistory
-from mcp_junction.catalog.resources import ResourceView, referred
+from mcp_junction.catalog.resources import ResourceView, rewrite_references
 from mcp_junction.catalog.roll import (
     ABSENT,
     DEPARTED,
@@ -47,7 +47,7 @@ class Visible(msgspec.Struct, frozen=True, eq=False):
     mask: bytes
     """For each number: absent, present, or departed with its server."""
     fingerprint: bytes
-    """What tells the admitted pairs from those of another Scope."""
+    """A hash of the mask: Scopes that admit the same pairs have the same."""
     lists: Mapping[str, NumberedList]
     """The servers that can be seen."""
 
@@ -92,9 +92,9 @@ class View:
         self.resources = resources
         self.history = history
         self.names: dict[int, str] = {}
-        """The names of pairs that have another than the plain one here."""
+        """The names of pairs whose name here is not the plain one."""
         self.reserved: dict[str, int] = {}
-        """The plain names of newcomers that already meant another pair that was shown."""
+        """Plain names of new pairs that already meant another pair, which was shown."""
         self._visible = visible
         self._roll = visible.roll
         self._plain = history.plain
@@ -102,48 +102,48 @@ class View:
         self._timeout = timeout
         self._page_size = page_size
         self._pages = pages
-        self._decided: dict[str, int] = {}
+        self._assigned: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
-        self._decide()
+        self._assign_names()
 
-    # -- names that are not simply the plain ones
+    # -- names that differ from the plain ones
 
-    def _decide(self) -> None:
-        """Name the pairs whose plain name may not be theirs."""
-        numbers = list(self._doubtful())
+    def _assign_names(self) -> None:
+        """Name the pairs that may not be able to have their plain name."""
+        numbers = list(self._find_doubtful())
         pairs = self._roll.pairs
         known = ((number, self.history.name_of(number)) for number in numbers)
         kept = {pairs[number]: name for number, name in known if name is not None}
         doubtful = [pairs[number] for number in numbers]
-        table = assign(doubtful, self._plain.spelling, self.own, kept, self._is_anothers)
+        table = assign(doubtful, self._plain.spelling, self.own, kept, self._belongs_to_another)
         for number, name in zip(numbers, table, strict=True):
-            self._decided[name] = number
+            self._assigned[name] = number
             if name != self._plain.names[number]:
                 self.names[number] = name
 
-    def _doubtful(self) -> Iterator[int]:
+    def _find_doubtful(self) -> Iterator[int]:
         contested, history = self._plain.contested, self.history
         own = {number for name in self.own for number in self._plain.numbers(name)}
         is_first = history.is_empty
         if is_first and not own and not any(contested):
             return
         for number in self._visible.known():
-            if contested[number] or number in own or (not is_first and self._is_in_doubt(number)):
+            if contested[number] or number in own or (not is_first and self._is_doubtful(number)):
                 yield number
 
-    def _is_in_doubt(self, number: int) -> bool:
-        """Whether a pair was shown under a name of its own, or comes with one that may be another's
-        who was shown."""
+    def _is_doubtful(self, number: int) -> bool:
+        """Whether a pair was shown under a name that is not plain, or is new and its plain name may
+        belong to a pair that was shown."""
         history, name = self.history, self._plain.names[number]
         if history.has(number):
             return history.has_own_name(number)
         meant = self._roll.meanings.spelled(name)
         return history.is_reserved(name) or any(other != number for other in meant)
 
-    def _is_anothers(self, name: str, pair: Pair) -> bool:
-        """Whether what would be the name of a newcomer means another pair that was shown.
+    def _belongs_to_another(self, name: str, pair: Pair) -> bool:
+        """Whether the name that a new pair would get means another pair, which was shown.
 
-        If it does so in another spelling, it stays the other's in the views that follow.
+        If it does so in another spelling only, the name is reserved for that pair from now on.
         """
         number = self._roll.number(pair)
         owner = self.history.owner(name)
@@ -200,7 +200,7 @@ class View:
 
     def _owner(self, name: str) -> int | None:
         """The pair whose name this is, also of those that are offered no more."""
-        for table in (self._decided, self.reserved):
+        for table in (self._assigned, self.reserved):
             if name in table:
                 return table[name]
         for number in self._plain.numbers(name):
@@ -209,7 +209,7 @@ class View:
         return self.history.owner(name)
 
     def _by_hash(self, name: str) -> int | None:
-        """The pair that a name means by its hash, where it is listed under another."""
+        """The pair whose hashed name this is, where it is listed under its plain name."""
         found = filter(self._counts, self._roll.meanings.hashed(name, self._plain.spelling))
         return _only(found)
 
@@ -303,7 +303,7 @@ class View:
         offer = listed.items[number]
         apart = self.resources.apart
         if apart and _META in offer.members:
-            meta = referred(offer.members[_META], server, apart)
+            meta = rewrite_references(offer.members[_META], server, apart)
             return encode.dumps({**offer.members, _META: meta, "name": self._name(number)})
         if number in self.names:
             return encode_as(self.names[number], offer)

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 
 class ToolSelection(NamedTuple):
-    """``tools: {allow, deny, rename}`` of a server. A name denied is denied, allowed or not."""
+    """Which tools of a server are shown: ``{allow, deny, rename}``. ``deny`` beats ``allow``."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     rename: Mapping[str, str] = {}
 
     def name_for(self, name: str) -> str | None:
-        """What a tool is called here; None when it is not shown."""
+        """Return the name that a tool is shown under; None when it is not shown."""
         if _any(self.deny, name) or (self.allow is not None and not _any(self.allow, name)):
             return None
         return self.rename.get(name, name)
 
 
 def read_selection(value: Any) -> ToolSelection | None:
-    """A selection as it stands in a file; None when it makes no sense."""
+    """Read a selection from a file; None when it is not valid."""
     if not isinstance(value, dict):
         return None
     allow, deny, rename = value.get("allow"), value.get("deny", []), value.get("rename", {})

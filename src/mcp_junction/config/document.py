@@ -1,6 +1,6 @@
 """Parses JSON with comments and trailing commas, and locates every fault.
 
-Not a validator: it knows objects and arrays, not servers. A key that occurs twice in one object is
+It knows JSON only, nothing of servers. A key that occurs twice in one object is
 reported here, because a dict has only one of them.
 """
 

@@ -1,6 +1,6 @@
-"""From a path to a Config: read, parse, check and expand, before anything is started.
+"""Loads a config file: reads, parses, checks and expands it, before anything is started.
 
-All problems come in one report. Besides ``expand.read_dotenv`` nothing else here reads files.
+All problems come in one report. Besides ``variables.read_dotenv`` nothing else here reads files.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mcp_junction.errors import ConfigError, Problem, ProblemCode
 log = logging.getLogger("mcp_junction.config")
 
 _EXTRAS = "$.junction.servers"
-_OF_SETS = {"names": NAMINGS, "exposure": EXPOSURES}
+_SET_OPTIONS = {"names": NAMINGS, "exposure": EXPOSURES}
 _WORD = re.compile(r"[^\s='\";]+")
 _OURSELVES = re.compile(r"mcp[-_]junction(\.exe|[@=<>~].*)?")
 _LAUNCHER = re.compile(
     rf"{_OURSELVES.pattern}|(python[\d.]*|uvx?|pipx|env|(ba|da|z)?sh|nice|nohup|setsid|timeout)(\.exe)?"
 )
-_ELSEWHERE = frozenset(
+_REMOTE_LAUNCHERS = frozenset(
     {"ssh", "docker", "podman", "nerdctl", "kubectl", "flatpak", "wsl", "chroot"}
 )
-"""Programs behind which a path is another machine's, or a container's."""
+"""Programs that run a command elsewhere, where a path means another file."""
 _SET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
@@ -45,20 +45,20 @@ class EndpointSet(NamedTuple):
 
 
 class Config(NamedTuple):
-    """Everything the user said, checked."""
+    """A config file with all settings, checked."""
 
     source: str
     servers: tuple[ServerDefinition, ...]
     settings: Settings
     identity: str
-    """Says which file this is, whatever it is called from: how a circle of aggregators is seen."""
+    """A hash of the file's real path, by which a cycle of aggregators is detected."""
     endpoints: Mapping[str, EndpointSet]
     """Named sets of servers and tools, each at an address of its own."""
     disabled: frozenset[str] = frozenset()
-    """Servers that the file names and leaves out: a set may name them too, and is without them."""
+    """Keys of disabled servers. A named set may list them; it shows nothing of them."""
 
     def once(self) -> Config:
-        """The same for a command that only looks: what fails is not tried again."""
+        """The same config for a command that runs once: servers that fail are not restarted."""
         servers = tuple(server._replace(restart=False) for server in self.servers)
         return self._replace(servers=servers)
 
@@ -68,7 +68,7 @@ def without_file(
     options: Mapping[str, Any],
     entries: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The config of a service that has no file; ``entries`` are as in one. Raises ConfigError."""
+    """Make the config of a service without a file; ``entries`` as in one. Raises ConfigError."""
     settings, problems = merge_settings({}, environ, options)
     document = {"mcpServers": dict(entries or {})}
     servers, _, found = _servers(document, None, environ, settings, lenient=False, path="")
@@ -81,20 +81,20 @@ def without_file(
 def load(
     path: str, environ: Mapping[str, str], options: Mapping[str, Any], *, lenient: bool = False
 ) -> Config:
-    """The config at ``path``. Raises ConfigError with every problem found.
+    """Load the config at ``path``. Raises ConfigError with every problem found.
 
-    ``lenient``: a server whose variables are not set is in it, with its fault; the others can run.
+    ``lenient``: a server whose variables are not set is kept, with its fault; the others can run.
     Warns in the log of keys that have a meaning to other clients and none here.
     """
     document, repeated = parse(_read(path), path)
     variables = {**read_dotenv(os.path.join(os.path.dirname(path), ".env")), **environ}
     if not isinstance(document, dict):
-        wrong = _wrong("$", "must be an object with a member mcpServers")
+        wrong = _schema_problem("$", "must be an object with a member mcpServers")
         raise ConfigError(path, [*repeated, wrong])
     own = document.get("junction") or {}
     problems = repeated
     if not isinstance(own, dict):
-        problems.append(_wrong("$.junction", "must be an object"))
+        problems.append(_schema_problem("$.junction", "must be an object"))
         own = {}
     settings, found = merge_settings(own, variables, options)
     problems += found
@@ -105,9 +105,9 @@ def load(
     endpoints, found = _endpoints(own.get("endpoints"), servers)
     problems += found
     if problems:
-        # What stands twice may have one fault twice.
+        # A repeated entry has its problems twice.
         raise ConfigError(path, list(dict.fromkeys(problems)))
-    checked = tuple(_unless_circular(server, path) for server in servers)
+    checked = tuple(_mark_circular(server, path) for server in servers)
     return Config(path, checked, settings, _identity(path), endpoints, disabled)
 
 
@@ -146,15 +146,17 @@ def _servers(
     entries = document.get(member)
     if not isinstance(entries, dict):
         what = "must be" if member in document else "is missing:"
-        problem = _wrong(root, f"{what} an object with one entry for each server")
+        problem = _schema_problem(root, f"{what} an object with one entry for each server")
         return [], frozenset(), [problem]
     servers: list[ServerDefinition] = []
     problems: list[Problem] = []
     if not isinstance(extras, dict | None):
-        problems.append(_wrong(_EXTRAS, "must be an object with one entry for each server"))
+        problems.append(
+            _schema_problem(_EXTRAS, "must be an object with one entry for each server")
+        )
     extras = extras if isinstance(extras, dict) else {}
     problems += [
-        _wrong(child_path(_EXTRAS, key), f"names no server of {member}")
+        _schema_problem(child_path(_EXTRAS, key), f"names no server of {member}")
         for key in extras
         if key not in entries
     ]
@@ -183,44 +185,48 @@ def _endpoints(
     if value is None:
         return {}, []
     if not isinstance(value, dict):
-        return {}, [_wrong(root, "must be an object: a name and an array for each")]
+        return {}, [_schema_problem(root, "must be an object: a name and an array for each")]
     keys = {server.key for server in servers}
     sets: dict[str, EndpointSet] = {}
     problems: list[Problem] = []
     for name, entries in value.items():
         path = child_path(root, name)
         if name in keys:
-            problems.append(_wrong(path, "has the name of a server, which has an address already"))
+            problems.append(
+                _schema_problem(path, "has the name of a server, which has an address already")
+            )
         if not _SET_NAME.match(name):
-            problems.append(_wrong(path, "a name is letters, digits, '-', '_' and '.'"))
+            problems.append(_schema_problem(path, "a name is letters, digits, '-', '_' and '.'"))
         chosen: dict[str, Any] = {}
         if isinstance(entries, dict):
-            chosen = {member: entries.get(member) for member in _OF_SETS}
+            chosen = {member: entries.get(member) for member in _SET_OPTIONS}
             entries = entries.get("servers")
             problems += [
-                _wrong(child_path(path, member), f"must be one of {', '.join(_OF_SETS[member])}")
+                _schema_problem(
+                    child_path(path, member), f"must be one of {', '.join(_SET_OPTIONS[member])}"
+                )
                 for member, value in chosen.items()
-                if value is not None and value not in _OF_SETS[member]
+                if value is not None and value not in _SET_OPTIONS[member]
             ]
         if not isinstance(entries, list) or not all(isinstance(e, str) and e for e in entries):
             words = 'must be an array like ["git", "files.read_*"], or an object with it as servers'
-            problems.append(_wrong(path, words))
+            problems.append(_schema_problem(path, words))
             continue
         sets[name] = EndpointSet(tuple(entries), **chosen)
     return sets, problems
 
 
-def _unless_circular(server: ServerDefinition, path: str) -> ServerDefinition:
-    """The server, at fault if it plainly starts our own program here with this very file.
+def _mark_circular(server: ServerDefinition, path: str) -> ServerDefinition:
+    """Give a server a fault if it plainly starts Junction with this same file.
 
-    A circle is also seen by who is started in it, from its environment; but that may be cleared.
+    A started Junction also sees a cycle in its environment, but that may have been cleared.
     """
     words = [server.command, *(word for arg in server.args for word in _WORD.findall(arg))]
     programs = [os.path.basename(word) for word in words]
     if (
         not _LAUNCHER.fullmatch(programs[0])
         or not any(map(_OURSELVES.fullmatch, programs))
-        or not _ELSEWHERE.isdisjoint(programs)
+        or not _REMOTE_LAUNCHERS.isdisjoint(programs)
     ):
         return server
     own, folder = os.path.realpath(path), server.cwd or ""
@@ -242,5 +248,5 @@ def _identity(path: str) -> str:
     return hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
 
 
-def _wrong(path: str, message: str) -> Problem:
+def _schema_problem(path: str, message: str) -> Problem:
     return Problem(ProblemCode.INVALID_SCHEMA, path, message)

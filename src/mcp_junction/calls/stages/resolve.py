@@ -10,7 +10,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import OWN, READ, Address
 from mcp_junction.calls.own_arguments import unwrap_call_tool
 from mcp_junction.catalog.items import RESOURCES, TOOLS
-from mcp_junction.catalog.resources import read_as
+from mcp_junction.catalog.resources import rewrite_contents
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.names import Pair, beginnings
@@ -144,7 +144,7 @@ async def _resolve_resource(call: Call, following: Handler) -> Outcome:
         own = call.route.pair.name
         if call.name == own or call.method != READ or outcome.kind is not RESULT:
             return outcome
-        return replace(outcome, payload=read_as(outcome.payload, own, call.name))
+        return replace(outcome, payload=rewrite_contents(outcome.payload, own, call.name))
     uri = _short(call.name)
     message = f"Resource not found: {uri}"
     code = INVALID_PARAMS if call.caller.era is STATELESS else RESOURCE_NOT_FOUND
