@@ -7,8 +7,8 @@ import logging
 import msgspec
 import pytest
 
-from mcp_junction.catalog.discovery import MAX_WARNINGS, discover, discover_tools
-from mcp_junction.catalog.items import ALL, TOOLS
+from mcp_junction.catalog.discovery import MAX_WARNINGS, discover
+from mcp_junction.catalog.items import ALL, TOOLS, ListItem
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import CircularError, Phase, ServerError
 from mcp_junction.protocol import encode
@@ -42,6 +42,10 @@ def serving(*pages: object, capabilities: tuple[str, ...] = ("tools",)) -> FakeU
 def tools(*names: str, cursor: object = None) -> dict[str, object]:
     page: dict[str, object] = {"tools": [{"name": name} for name in names]}
     return page if cursor is None else page | {"nextCursor": cursor}
+
+
+async def discover_tools(upstream: FakeUpstream, timeout: float) -> tuple[ListItem, ...]:
+    return (await discover(upstream, TOOLS, timeout)).offers
 
 
 async def found(upstream: FakeUpstream) -> list[str]:

@@ -105,11 +105,6 @@ async def _read_pages(
     return f"has over {_MAX_PAGES} pages"
 
 
-async def discover_tools(upstream: Upstream, timeout: float) -> tuple[ListItem, ...]:
-    """Read every tool of a server. Raises ServerError."""
-    return (await discover(upstream, TOOLS, timeout)).offers
-
-
 async def _read_page(
     upstream: Upstream, kind: ListKind, payload: Raw | bytes, offers: dict[str, ListItem]
 ) -> Raw | None:

@@ -77,9 +77,8 @@ class NameHistory:
 
     def items(self) -> Iterator[tuple[str, Pair]]:
         """Every name that was shown, and its pair."""
-        for number, is_shown in enumerate(self.shown):
-            if is_shown:
-                yield self._names.get(number) or self.plain.names[number], self._roll.pairs[number]
+        for number in compress(range(len(self.shown)), self.shown):
+            yield self._names.get(number) or self.plain.names[number], self._roll.pairs[number]
 
     # -- noting
 
@@ -134,7 +133,7 @@ class NameHistory:
     # -- what follows from a change of the servers
 
     def copy(self) -> NameHistory:
-        return self._changed(self._roll, self.shown, lambda number: number)
+        return self.without(b"")
 
     def without(self, freed: bytes | bytearray) -> NameHistory:
         """A history without the names of the pairs in a mask."""
@@ -208,9 +207,8 @@ class NameHistories:
         roll = self._rolls[kind]
         plain = roll.plain(spelling)
         if found is None:
-            shared = self._lists.get(key._replace(agent=""))
-            is_inherited = shared is not None and scope.saw_everything
-            found = shared.copy() if shared and is_inherited else NameHistory(roll, plain)
+            shared = self._lists.get(key._replace(agent="")) if scope.saw_everything else None
+            found = NameHistory(roll, plain) if shared is None else shared.copy()
             self._lists[key] = found
         return found
 

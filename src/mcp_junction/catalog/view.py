@@ -184,8 +184,9 @@ class View:
     def find_departed(self, name: str) -> Route | None:
         """Where a name led, if that server has left; it may be back in a moment."""
         number = self._look_up(name)
-        is_departed = number is not None and self.mask[number] == DEPARTED
-        return self._route(number) if number is not None and is_departed else None
+        if number is None or self.mask[number] != DEPARTED:
+            return None
+        return self._route(number)
 
     def _look_up(self, name: str) -> int | None:
         """The pair that a name means here, be it present or departed."""
