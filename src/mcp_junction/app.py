@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class Junction:
-    """Everything, put together. Use as ``async with Junction(config) as junction``."""
+    """The gateway, composed of its parts. Use as ``async with Junction(config) as junction``."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Junction:
         self.junction_id = self._factory.junction_id
         everything = self.servers, self.live_catalog, self.startup
         self.summary = ServerSummary(*everything, settings, self.junction_id)
-        self.finding = ToolSearch(self.tasks, self.live_catalog.catalog)
+        self.tool_search = ToolSearch(self.tasks, self.live_catalog.catalog)
         self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
         self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
 
@@ -122,10 +122,10 @@ class Junction:
             exposure=self.settings.exposure,
         )
         timeout = self.settings.start_timeout_ms / 1000
-        return LiveCatalog(first, [], self.tasks, timeout, self._catalog_changed, review)
+        return LiveCatalog(first, [], self.tasks, timeout, self._on_catalog_changed, review)
 
     def _make_servers(self, others: Sequence[ServerSink]) -> ServerSet:
-        """The servers, and who hears of them, in order."""
+        """Make the set of servers, with the sinks of their events in order."""
         sinks = [self.live_catalog.follow, self.messages.follow, *others]
         if telemetry.isEnabledFor(logging.DEBUG):
             sinks.append(log_change)
@@ -147,7 +147,7 @@ class Junction:
                 EraLinks(resume, self._deadlines),
                 resume,
                 ResolveTask(self.parked_calls.seal),
-                OwnTools(self.finding),
+                OwnTools(self.tool_search),
                 self.clients.subscriptions,
                 sinks if audit is None else (audit.record, *sinks),
                 audit.intend if audit is not None and is_strict else None,
@@ -185,7 +185,7 @@ class Junction:
     def spelling(
         self, endpoint: Endpoint = EVERYTHING, principal: Principal = LOCAL_OWNER
     ) -> Spelling:
-        """How names are written at an endpoint for a client nothing is known about."""
+        """Return how names are spelt at an endpoint for a client that is not known yet."""
         scope, servers = self.scopes.of(principal, endpoint), len(self.servers)
         if scope.grants is not None:  # servers that are hidden from the client do not count
             shows = self._snapshot.catalog.shows_server
@@ -199,7 +199,7 @@ class Junction:
         principal: Principal = LOCAL_OWNER,
         endpoint: Endpoint = EVERYTHING,
     ) -> Session:
-        """A conversation; by default with the person who started this process."""
+        """Open a client's session; by default for the owner of this process."""
         usage = self.quotas.of(principal)
         spelling = self.spelling(endpoint, principal)
         session = Session(principal, spelling, send, offer, endpoint, usage, self.scopes)
@@ -225,7 +225,7 @@ class Junction:
 
     # -- changes
 
-    def _catalog_changed(self, changes: Sequence[ListChange]) -> None:
-        self.finding.follow(self.live_catalog.catalog)
+    def _on_catalog_changed(self, changes: Sequence[ListChange]) -> None:
+        self.tool_search.follow(self.live_catalog.catalog)
         self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
         self.clients.announce(changes, self._snapshot.generation)

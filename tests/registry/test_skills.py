@@ -175,7 +175,7 @@ async def test_what_fails_stays_unclassified_and_findable_and_is_tried_again(
     by_name = {one.name: one for one in await running.registry.tools.all("mail")}
     assert not by_name["read_email"].is_classified
     assert by_name["send_email"].is_classified is (fails == "one")
-    hits = await running.junction.finding("read the inbox", 5, lambda pair: True)
+    hits = await running.junction.tool_search("read the inbox", 5, lambda pair: True)
     assert "read_email" in [hit.pair.name for hit in hits]
     moody.is_well = True
     assert all(one.is_classified for one in await classified(running))
@@ -200,7 +200,7 @@ async def test_tools_wait_out_crashes_of_the_models_process_and_are_classified_a
     await running.add("many", await toolbox([tool(f"t{n}", f"item {n}") for n in range(50)]))
     work.begin()
     await until(lambda: worker.failures >= 1)
-    hits = await running.junction.finding("item 7", 5, lambda pair: True)
+    hits = await running.junction.tool_search("item 7", 5, lambda pair: True)
     assert "t7" in [hit.pair.name for hit in hits]
     assert len(await classified(running)) == 50
     assert worker.failures == 2

@@ -75,7 +75,7 @@ async def test_after_a_restart_tools_are_found_before_their_server_answers(platf
     server.answers.clear()
     run = await platform(exposure="search")
     assert run.registry.find("box").status == "CONNECTING"
-    finding = run.junction.finding
+    finding = run.junction.tool_search
     view = run.junction.snapshot.catalog.view(run.session.spelling)
     assert [hit.pair for hit in await finding("penguin", 5, view.admits)] == [("box", "one")]
     server.answers.set()

@@ -49,7 +49,7 @@ def make_app(context: ApiContext) -> Litestar:
         [*ROUTERS, openapi.show_openapi, openapi.show_docs],
         dependencies={"context": Provide(lambda: context, sync_to_thread=False, use_cache=True)},
         guards=[_make_guard(context)],
-        exception_handlers={Exception: _error},
+        exception_handlers={Exception: _respond_to_error},
         openapi_config=openapi.CONFIG,
         on_app_init=[openapi.drop_default_pages],
         logging_config=None,
@@ -74,7 +74,7 @@ def _make_guard(context: ApiContext) -> Guard:
     return guard
 
 
-def _error(_: AnyRequest, error: Exception) -> Response[bytes]:
+def _respond_to_error(_: AnyRequest, error: Exception) -> Response[bytes]:
     answer = to_answer(error)
     return Response(
         answer.body,

@@ -8,7 +8,7 @@ import msgspec
 from litestar import MediaType, Response, Router, post
 from msgspec import Raw
 
-from mcp_junction.api.calling import Done
+from mcp_junction.api.calling import RestReply
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.requests import ToolCall
 from mcp_junction.api.rights import Right
@@ -83,7 +83,7 @@ async def call_tool(request: AnyRequest, context: Context) -> Response[CallResul
     return Response(content, media_type=MediaType.JSON)
 
 
-def _with_metadata(done: Done) -> bytes:
+def _with_metadata(done: RestReply) -> bytes:
     """The result with one more member; its other bytes stay as they are."""
     told = CallMetadata(
         routed_to=OURSELVES if done.server is None else done.server.name,

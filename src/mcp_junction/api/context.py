@@ -28,7 +28,7 @@ class ApiContext:
         self.registry = registry
         self.denials = registry.audit.denials
         self.searching = RestSearch(junction, registry)
-        self._finding = junction.finding
+        self._tool_search = junction.tool_search
         self._classifies = junction.settings.classifier != OFF
         self.calling = RestCalls(junction, registry, keys.is_in_force)
         self._tasks = TaskScope("REST")
@@ -44,13 +44,13 @@ class ApiContext:
 
     async def load(self) -> None:
         """Load the REST routes. Call it before the service listens: loading holds up calls."""
-        self._finding.begin()
+        self._tool_search.begin()
         await self.front.load()
 
     async def wait_until_indexed(self) -> None:
         """Wait until the tools of the servers are stored and indexed for search."""
         await self.registry.wait_until_stored()
-        await self._finding.begin().wait_until_current()
+        await self._tool_search.begin().wait_until_current()
 
     def open(self) -> None:
         """Begin to classify what is found."""

@@ -1,8 +1,7 @@
-"""RestFront: the REST API as the listener sees it: a bare ASGI app, there from the beginning.
+"""RestFront: authenticates REST requests and passes them to the Litestar app. A bare ASGI app.
 
-It authenticates the request, refuses bodies that are too large, and hands the rest to the Litestar
-app, which is loaded in a thread: until then requests get 503. The only route it answers itself is
-``/metrics``, which does not need that app.
+It also refuses bodies that are too large. The Litestar app is loaded in a thread: until then
+requests get 503. The only route answered here is ``/metrics``, which does not need that app.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NEEDED: Final = "a key is needed: Authorization: Bearer …"
 
 
 class KeyCheck(Protocol):
-    """Who a key speaks for."""
+    """Authenticates bearer keys."""
 
     def principal(self, authorization: bytes) -> Principal | None: ...
 
@@ -69,7 +68,7 @@ class RestFront:
         """
         try:
             self.app = await asyncio.to_thread(self._make)
-        except Exception:
+        except Exception:  # a broken install: MCP clients are served all the same
             log.exception("the routes of the REST API cannot be loaded; reinstall the program")
             self._is_broken = True
 
@@ -93,7 +92,7 @@ class RestFront:
                 self._deny(describe_denial(scope, error.detail, principal))
             await respond(send, to_answer(error))
             return
-        # What the app needs of our own server is the body, and to hear that the client has left.
+        # The app needs only the body, and the message that the client has left.
         await app(scope, receive, send)
 
     async def refuse(self, send: Send, code: str, detail: str) -> None:
@@ -101,7 +100,7 @@ class RestFront:
         await respond(send, to_answer(RequestError(code, detail)))
 
     def _admit(self, scope: Scope) -> Principal | None:
-        """Whom a request is from; None for anyone, who is let in where anyone is."""
+        """Check a request, and return its principal; None without a key, on public paths only."""
         principal = self._identify(scope["headers"])
         if principal is None and scope["path"].rstrip("/") not in PUBLIC:
             raise RequestError("UNAUTHENTICATED", _NEEDED)
@@ -119,7 +118,7 @@ class RestFront:
         return principal
 
     def _identify(self, headers: list[tuple[bytes, bytes]]) -> Principal | None:
-        """Whose key a request shows; None when it shows none."""
+        """Return the principal of a request's key; None without a key."""
         given = [value for name, value in headers if name == b"authorization"]
         principal = self._keys.principal(given[0]) if len(given) == 1 else None
         if principal is None and given:
@@ -146,7 +145,7 @@ class RestFront:
 
 
 def _check_type(headers: list[tuple[bytes, bytes]]) -> None:
-    """What has a body has JSON: also so that no form of a foreign page can be posted here."""
+    """Refuse a body that is not JSON: forms of foreign web pages, too."""
     given = dict(headers)
     sized = given.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in given
     kind = given.get(b"content-type", b"").partition(b";")[0].strip().lower()

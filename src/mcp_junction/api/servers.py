@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from litestar import Response, Router, delete, get, patch, post
 from litestar.params import PathParameter, QueryParameter
 
-from mcp_junction.api.calling import unavailable
+from mcp_junction.api.calling import unavailable_error
 from mcp_junction.api.errors import field_error, validation_error
 from mcp_junction.api.models import (
     Classifying,
@@ -309,7 +309,7 @@ async def refresh_tools(request: AnyRequest, context: Context, server_id: Ref) -
     await read_model(request, Nothing, optional=True)
     record = context.registry.find(server_id)
     if record.status == ServerState.DISCONNECTED:
-        raise unavailable(record, "it is disconnected")
+        raise unavailable_error(record, "it is disconnected")
     changes = await context.registry.refresh(server_id, caller(request))
     return Refreshed(
         added=[tool.name for tool in changes.added],

@@ -115,7 +115,7 @@ def add_lenient_option(options: argparse.ArgumentParser) -> None:
 def read_config(
     args: argparse.Namespace, *, service: bool = False, lenient: bool = False
 ) -> Config:
-    """Read the config file that a command was args. Raises ConfigError or UsageError.
+    """Read the config file that the options name. Raises ConfigError or UsageError.
 
     ``lenient``: a server whose variables are missing fails alone, instead of the whole file.
     A service is always lenient, and needs no file.
@@ -149,7 +149,7 @@ def _demo_servers() -> dict[str, Any]:
 
 
 def set_up_logging(args: argparse.Namespace) -> None:
-    """Log warnings and errors, or everything with --debug, to stderr, and to a file if args.
+    """Log warnings and errors to stderr, or everything with --debug; and to the --log-file.
 
     From now on writing to stderr never blocks.
     """

@@ -112,8 +112,8 @@ class Inspection:
             self._again = False
             try:
                 await self._examine_once()
-            except Exception:
-                self._again = True  # the task is run again, and then has this to do
+            except Exception:  # the task is restarted, and then tries again
+                self._again = True
                 raise
 
     async def _examine_once(self) -> None:

@@ -192,7 +192,7 @@ class Registry:
     def state(self) -> State:
         """Return the totals over all servers, for REST."""
         interval = self._junction.settings.health_interval_ms / 1000
-        uptime, indexed = time.time() - self._started_at, self._junction.finding.indexed
+        uptime, indexed = time.time() - self._started_at, self._junction.tool_search.indexed
         done = (
             indexed,
             self.skills.classifier.classified,
