@@ -94,6 +94,7 @@ class ToolStorage:
         self, member: Member, lists: PreparedLists, suspects: Iterable[str] = ()
     ) -> None:
         """Store a server's newest lists soon; the tools in ``suspects`` were flagged."""
+        member.tool_count = len(lists[TOOLS.name])
         self._newest[member.id] = lists, frozenset(suspects)
         if member.id not in self._writing:
             self._writing[member.id] = self._tasks.spawn(self._write(member))
@@ -130,7 +131,6 @@ class ToolStorage:
         changes = await self._store.tools.replace(
             member.id, tools, strict=strict, suspects=suspects
         )
-        member.tool_count = len(lists[TOOLS.name])
         for kind in ALL:
             if kind is not TOOLS:
                 await self._store.offers.replace(member.id, kind.name, lists[kind.name])
