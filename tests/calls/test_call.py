@@ -181,7 +181,7 @@ async def test_the_deadline_stands_still_while_the_client_is_asked(sweeping):
     await world.clock.advance(60)
     assert not task.done()
     (asked,) = world.told()
-    world.session.answered(
+    world.session.take_answer(
         frames.decode(b'{"jsonrpc":"2.0","id":"%b","result":{}}' % asked["id"].encode())
     )
     await asyncio.wait_for(question, BOUND)

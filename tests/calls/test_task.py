@@ -37,7 +37,7 @@ class Workers:
 
     def sealed(self, server: str, endpoint: Endpoint = EVERYTHING) -> str:
         seal = self.world.parked_calls.seal
-        return seal.sealed_task("1", server, LOCAL_OWNER, endpoint.name)
+        return seal.seal_task("1", server, LOCAL_OWNER, endpoint.name)
 
     async def ask(
         self,

@@ -92,21 +92,21 @@ def test_the_state_of_a_server_may_be_large():
 
 def test_the_id_of_a_task_leads_to_its_server():
     seal = Seal()
-    one, two = (seal.sealed_task("1", server, ANN, "") for server in ("files", "git"))
-    assert seal.task(one, ANN, "") == ("files", "1")
-    assert seal.task(two, ANN, "") == ("git", "1")
+    one, two = (seal.seal_task("1", server, ANN, "") for server in ("files", "git"))
+    assert seal.open_task(one, ANN, "") == ("files", "1")
+    assert seal.open_task(two, ANN, "") == ("git", "1")
 
 
 @pytest.mark.parametrize(("who", "endpoint"), [(BOB, ""), (LOCAL_OWNER, ""), (ANN, "coding")])
 def test_a_task_is_nobody_elses(who, endpoint):
     seal = Seal()
     with pytest.raises(StateError):
-        seal.task(seal.sealed_task("1", "files", ANN, ""), who, endpoint)
+        seal.open_task(seal.seal_task("1", "files", ANN, ""), who, endpoint)
 
 
 def test_a_ticket_is_no_task_and_a_task_no_ticket():
     seal = Seal()
     with pytest.raises(StateError):
-        seal.task(seal.close(Ticket(OWNER, inner="1")), ANN, "")
+        seal.open_task(seal.close(Ticket(OWNER, inner="1")), ANN, "")
     with pytest.raises(StateError):
-        seal.open(seal.sealed_task("1", "files", ANN, ""), OWNER)
+        seal.open(seal.seal_task("1", "files", ANN, ""), OWNER)

@@ -106,7 +106,7 @@ def test_a_guard_does_not_remember_without_end():
     guard = Guard("127.0.0.1", [], [])
     for number in range(5000):
         assert not guard.admits(b"host-%d.example" % number, b"")
-    assert len(guard._known) <= 1024
+    assert len(guard._cache) <= 1024
 
 
 @pytest.mark.parametrize(

@@ -137,4 +137,4 @@ async def test_peers_are_not_remembered_without_end():
     forwarded = Forwarded(app, ["10.0.0.0/8"])
     for number in range(3000):
         assert not forwarded._trusts(f"192.168.{number // 256}.{number % 256}")
-    assert len(forwarded._known) <= 1024
+    assert len(forwarded._cache) <= 1024

@@ -277,7 +277,7 @@ async def deliver(desk: Desk, found, size: int, *, reads: bool = True) -> int:
     stream = found.new_stream(desk.tasks)
     attached = await stream.attach(send, after=0, prime=False)
     if not reads:
-        stream.left(attached)
+        stream.release(attached)
     stream.send(b"x" * size)
     stream.end()
     if reads:

@@ -82,9 +82,9 @@ async def test_a_call_that_waits_for_its_client_can_be_cancelled(request_id):
 async def test_only_so_many_calls_that_wait_are_remembered_by_their_ids():
     client = StatelessClient(FakeBackend())
     for number in range(1500):
-        client.pipe._ask(b"%d" % number, b'"s"')
+        client.pipe._remember_question(b"%d" % number, b'"s"')
     assert len(client.pipe._asked) == 256
-    client.pipe._ask(b"1500", b'"%b"' % (b"s" * 10_000))
+    client.pipe._remember_question(b"1500", b'"%b"' % (b"s" * 10_000))
     assert b"1500" not in client.pipe._asked, "a state as long as no ticket of ours"
     client.say({"method": "notifications/cancelled", "params": {"requestId": 1499}})
     assert client.sent == [], "nothing of ours"

@@ -46,7 +46,7 @@ class Client:
 
     def answer(self, frame_id: str, rest: str = '"result":{"ok":1.0}') -> None:
         text = f'{{"jsonrpc":"2.0","id":{json.dumps(frame_id)},{rest}}}'
-        self.session.answered(frames.decode(text.encode()))
+        self.session.take_answer(frames.decode(text.encode()))
 
 
 def test_a_session_is_open_when_a_version_is_agreed():
@@ -154,8 +154,8 @@ async def test_a_cancel_reaches_the_call_with_that_id_and_no_other():
         for key in (b"1", b'"1"')
     }
     client.session.calls = dict(calls)
-    client.session.cancelled(b'"1"', "enough")
-    client.session.cancelled(b"2", "nobody")
+    client.session.cancel_call(b'"1"', "enough")
+    client.session.cancel_call(b"2", "nobody")
     assert calls[b"1"].ended_by is None
     assert calls[b'"1"'].ended_by.kind is OutcomeKind.CANCELLED
 
@@ -178,13 +178,13 @@ def test_a_log_message_that_is_everyones_is_read_once_and_filtered_for_each():
     for least, client in enumerate(clients):
         client.session.protocol_version = "2025-11-25"
         client.session.log_level = least
-        client.session.overhear(levels.level_rank(message), line)
+        client.session.offer_log(levels.level_rank(message), line)
     told = [len(client.offered) for client in clients]
     warning = LOG_LEVELS.index("warning")
     assert told == [1] * (warning + 1) + [0] * (len(LOG_LEVELS) - warning - 1)
     assert clients[0].offered == [json.loads(line)]
     stranger = Client()
-    stranger.session.overhear(levels.level_rank(message), line)
+    stranger.session.offer_log(levels.level_rank(message), line)
     assert stranger.offered == [], "who has not said hello"
 
 

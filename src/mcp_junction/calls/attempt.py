@@ -81,16 +81,16 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def is_paused(self) -> bool:
-        """Whether its time stands still: the client is asked, or nothing is in the air."""
+        """Whether its time stands still: the client is asked, or no flight is under way."""
         return self.call.asking > 0 or self.flight is None or self.flight.state is DONE
 
     def expire(self, seconds: float) -> None:
-        """Its time is over; the call may be tried again."""
+        """End it because its time is over; the call may be tried again."""
         if self.flight is not None:
             late = outcomes.timed_out(self.route.pair.server, self.flight.delivery, seconds)
             self.flight.abandon(late, "timed out")
 
-    # -- what the server says before it answers
+    # -- messages of the server before its answer
 
     def progress(self, params: dict[str, Raw]) -> None:
         self.call.progress(params)

@@ -87,7 +87,7 @@ class Caller(Channel, Protocol):
 
     @property
     def envelope(self) -> Raw:
-        """What a stateless server is told of it with each request."""
+        """The ``_meta`` that describes it to stateless servers."""
         ...
 
     def hello(self) -> Hello: ...
@@ -129,7 +129,7 @@ class Call(msgspec.Struct, eq=False):
     claim: str | None = None
     """The claim of its idempotency key, once there are any."""
     intent: str | None = None
-    """The row of the audit that said, before it was sent, that it would be."""
+    """Its intent: the audit row that was stored before it was sent."""
     denial: str | None = None
     """Why the policy refused it, if it did."""
     spoke: bool = False
@@ -147,16 +147,16 @@ class Call(msgspec.Struct, eq=False):
     # -- downward: ending it from our side
 
     def cancel(self, reason: str) -> None:
-        """The caller no longer wants it."""
+        """End it because the caller no longer wants it."""
         self._end(outcomes.cancelled(reason, self.delivery), reason)
 
     def expire(self, seconds: float) -> None:
-        """Its time is over."""
+        """End it because its time is over."""
         server = self.route.pair.server if self.route is not None else ""
         self._end(outcomes.timed_out(server, self.delivery, seconds), "timed out")
 
     def drop(self, reason: str) -> None:
-        """We can no longer wait for it; unlike a cancelled call it is answered."""
+        """End it from our side; unlike a cancelled call it is answered."""
         self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self.delivery), reason)
 
     @property
@@ -175,7 +175,7 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def delivery(self) -> Delivery:
-        """What can be said about it if it failed now."""
+        """How far it has got, for the outcome if it failed now."""
         return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
 
     def _end(self, outcome: Outcome, reason: str) -> None:
@@ -186,7 +186,7 @@ class Call(msgspec.Struct, eq=False):
             if self.flight is not None:
                 self.flight.abandon(outcome, reason)
 
-    # -- upward: what the server says before it answers
+    # -- upward: messages of the server before its answer
 
     def progress(self, params: dict[str, Raw]) -> None:
         """Relay progress under the client's own token."""

@@ -27,7 +27,7 @@ class Expiring(Protocol):
 
 
 class Deadlines:
-    """What may not last for ever."""
+    """Ends attempts and calls whose time is over."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -52,7 +52,7 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
     denial: str | None = None
     """Why the policy refused it, if it did."""
     intent: str | None = None
-    """The row of the audit that said, before it was sent, that it would be."""
+    """Its intent: the audit row that was stored before it was sent."""
 
     @property
     def server_id(self) -> str | None:

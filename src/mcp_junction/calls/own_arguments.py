@@ -44,21 +44,21 @@ class CallArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WrongArguments(Exception):
-    """The arguments are not what the tool takes; its words are for whoever called."""
+    """The arguments do not fit the tool; its text is for the caller."""
 
 
 def read_arguments(call: Call, kind: type[T]) -> T:
     """The arguments of a call. Raises WrongArguments."""
     raw = call.params.get("arguments") or Raw(b"{}")
     try:
-        frames.unique_members(raw)  # what is said twice may mean two things
+        frames.unique_members(raw)  # a repeated member is ambiguous
         return msgspec.json.decode(raw, type=kind)
     except (FrameError, msgspec.MsgspecError) as error:
         raise WrongArguments(str(error)) from None
 
 
 def unwrap_call_tool(call: Call) -> bool:
-    """Make the call that ``call_tool`` asks for out of it; whether it was one that makes sense.
+    """Turn a call of ``call_tool`` into the call that it wraps; return whether it was valid.
 
     From then on it is a call like any other: with the same policy, audit, deadline, questions and
     cancellation, under the name of the tool that is called.

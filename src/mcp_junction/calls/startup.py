@@ -57,7 +57,7 @@ class ServerStartup:
                 wait.cancel()
 
     async def wait_for(self, call: Call) -> None:
-        """Wait until a server offers what ``call`` is for, or until none of them can any more.
+        """Wait until a server offers the target of ``call``, or all servers have started.
 
         The call counts as one in flight meanwhile. One that is over its principal's quota does not
         wait: it is refused where it goes on.

@@ -36,7 +36,7 @@ class ToolSearch:
         return max(0, len(self._finder.index) - len(self._own)) if self._finder is not None else 0
 
     def follow(self, catalog: Catalog) -> None:
-        """The catalog is another."""
+        """Search another catalog from now on."""
         self._catalog = catalog
         if self._finder is not None:
             self._finder.follow(self._offers())

@@ -30,7 +30,7 @@ Ask = Callable[[str, Raw], Coroutine[Any, Any, Outcome]]
 
 
 class HandshakeToStatelessAdapter:
-    """From handshake clients to stateless servers."""
+    """Takes calls from handshake clients to stateless servers."""
 
     attempt = Attempt
 
@@ -79,7 +79,7 @@ async def wait_for_link(call: Call, upstream: Upstream, limit: float) -> Link | 
 async def _link_after_question(
     call: Call, upstream: Upstream, link: Link, limit: float
 ) -> Link | None:
-    """The link to go on by: any of its era, for the server's state is with us."""
+    """Find the link to go on with: any stateless one, because we hold the server's state."""
     if upstream.current is link:
         return link
     again = await wait_for_link(call, upstream, limit)
@@ -89,7 +89,7 @@ async def _link_after_question(
 async def ask_client(
     requests: Raw | None, ask: Ask, ending: asyncio.Event
 ) -> dict[str, Raw] | Outcome | None:
-    """Ask a client all that a stateless server's answer asks; its answers by the server's keys.
+    """Ask a client the questions of a stateless server; return its answers by their keys.
 
     A server that only wants to be called again asks nothing. A client that refuses one question
     ends the call: there is no way to tell the server so. When the call is ``ending``, nothing comes

@@ -40,7 +40,7 @@ class ParkingAttempt(Attempt):
 
     @property
     def session(self) -> object:
-        """Before a handshake server no two calls of a stateless client are one conversation."""
+        """Each call of a stateless client is a conversation of its own for a handshake server."""
         return self
 
     def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
@@ -54,7 +54,7 @@ class ParkingAttempt(Attempt):
 
 
 class StatelessToHandshakeAdapter:
-    """From stateless clients to handshake servers."""
+    """Takes calls from stateless clients to handshake servers."""
 
     attempt = ParkingAttempt
 
@@ -87,7 +87,7 @@ class StatelessToHandshakeAdapter:
 
 
 def _refuse(attempt: Attempt, params: dict[str, Raw]) -> Outcome | None:
-    """Take off what only stateless servers are sent; or say why a call cannot be made."""
+    """Remove params that only stateless servers take; return why a call cannot be made."""
     if attempt.call.method in OF_TASKS:
         return outcomes.failed(INVALID_PARAMS, _NO_TASK, Delivery.NOT_SENT)
     if params.pop("requestState", None) is not None:  # of a server that was stateless then

@@ -100,7 +100,7 @@ class EraLinks:
 
     @staticmethod
     def _for_stateless(call: Call, upstream: Upstream) -> Upstream:
-        """A handshake server for a stateless client: one that was told what this client can do.
+        """The link to a handshake server that knows this stateless client's capabilities.
 
         A conversation over HTTP costs little. A process is shared, and says it can be asked all.
         """

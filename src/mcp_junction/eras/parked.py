@@ -32,7 +32,7 @@ from mcp_junction.upstream.questions import question_refusal
 
 MAX_QUESTIONS: Final = 32
 ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")
-"""What a flight's waiter is told when the server has asked something instead of answering."""
+"""Wakes the waiter of a flight whose server has asked something instead of answering."""
 
 
 class WaitingCall(Protocol):
@@ -44,7 +44,7 @@ class WaitingCall(Protocol):
 
 
 class Question:
-    """Something the server wants to know, and how to answer it."""
+    """One question of a server, and the function that answers it."""
 
     __slots__ = ("_key", "_parked", "answer", "method", "params")
 
@@ -63,7 +63,7 @@ class Question:
         self.answer = answer
 
     def cancel(self) -> None:
-        """The server no longer wants to know."""
+        """Withdraw the question: the server no longer waits for an answer."""
         self._parked.questions.pop(self._key, None)
 
 
@@ -115,7 +115,7 @@ class ParkedCall(msgspec.Struct, eq=False):
         return await answer
 
     def park(self, method: str, params: Raw, answer: Callable[[Outcome], None]) -> Question | None:
-        """Take a question of the server's; None when it is answered already."""
+        """Park a question of the server; None when it was answered at once."""
         refused = question_refusal(method, params, self._askable)
         if refused is not None:
             answer(refused)
@@ -167,7 +167,7 @@ class ParkedCall(msgspec.Struct, eq=False):
         }
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
-        """Nobody will come back: end the call at the server too."""
+        """End the call at the server too: nobody will come back for it."""
         if self.flight is not None:
             self.flight.abandon(outcome, reason)
         self._refuse_questions(reason)
@@ -187,13 +187,13 @@ class ParkedCall(msgspec.Struct, eq=False):
         )
 
     def _refuse_questions(self, reason: str) -> None:
-        """The call is over: a server that still waits for an answer gets none."""
+        """Refuse all open questions, because the call is over."""
         questions, self.questions = self.questions, {}
         for question in questions.values():
             question.answer(outcomes.failed(METHOD_NOT_FOUND, reason))
 
     def _wake(self) -> None:
-        """Let whoever waits for the flight go, and the flight go on without anyone waiting."""
+        """Wake the waiting request; the flight goes on with a new future."""
         flight = self.flight
         if flight is None or self.waiting is None or flight.future.done():
             return
@@ -220,7 +220,7 @@ class ParkedCalls:
     ) -> None:
         """``limit`` is how many calls of one principal may wait.
 
-        ``close_intent`` is told of a call that ends here with an open intent in the audit.
+        ``close_intent`` records the end of a call that is abandoned with an open intent.
         """
         self.seal = seal
         self._clock = clock
@@ -309,7 +309,7 @@ class ParkedCalls:
             self._end(parked, reason)
 
     def end(self, belongs: Callable[[TicketOwner], bool], reason: str) -> None:
-        """End the calls of owners that are no longer expected."""
+        """End the calls of the owners that ``belongs`` selects."""
         for parked in list(self._parked.values()):
             if parked.owner is not None and belongs(parked.owner):
                 self._end(parked, reason)

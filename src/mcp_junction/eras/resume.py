@@ -30,11 +30,11 @@ from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Ou
 _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
 """The params that differ when a call comes back."""
 NO_STATE: Final = Raw(b"null")
-"""How some write that there is no state."""
+"""An absent state, as some clients write it."""
 
 
 class Resume:
-    """The stage of calls that come back."""
+    """The stage that resumes calls whose clients were asked something."""
 
     def __init__(self, parked_calls: ParkedCalls, deadlines: Deadlines) -> None:
         self.parked_calls = parked_calls
@@ -98,11 +98,11 @@ class Resume:
         finally:
             self._deadlines.forget(attempt)
 
-    def _continue(self, call: Call, known: Continuation) -> None:
-        call.spoke = call.spoke or known.spoke
-        call.claim, call.intent = known.claim, known.intent
-        if known.left is not None:
-            self._deadlines.watch(call, known.left)
+    def _continue(self, call: Call, before: Continuation) -> None:
+        call.spoke = call.spoke or before.spoke
+        call.claim, call.intent = before.claim, before.intent
+        if before.left is not None:
+            self._deadlines.watch(call, before.left)
 
     async def wait(self, attempt: Attempt, parked: ParkedCall) -> Outcome:
         """Wait for the end of a parked call's flight, or park it with its next questions."""
@@ -120,12 +120,12 @@ class Resume:
 
 
 def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Continuation:
-    """What the next request takes over of a call that its client is asked something for."""
+    """Collect what the next request takes over from a call that asks its client something."""
     return Continuation(deadlines.left(call), True, call.claim, intent)  # it was asked
 
 
 def owner_of(call: Call, route: Route) -> TicketOwner:
-    """Who may bring back a ticket of this call, and with which arguments."""
+    """Describe who may resume this call, and with which arguments."""
     caller = call.caller
     who, role = caller.principal.id, caller.principal.role.value
     params = with_name(call.method, call.params, route.raw_name)
@@ -141,7 +141,7 @@ def state_text(state: Raw) -> str:
 
 
 def digest(params: dict[str, Raw]) -> str:
-    """Says whether a call that comes back is still the same call, however it is written."""
+    """Hash the params of a call, independent of their formatting."""
     text = encode.dumps({key: raw for key, raw in params.items() if key not in _OF_ROUNDS})
     try:
         text = msgspec.json.encode(msgspec.json.decode(text), order="sorted")
@@ -151,7 +151,7 @@ def digest(params: dict[str, Raw]) -> str:
 
 
 def read_answers(raw: Raw | None) -> dict[str, Raw]:
-    """The client's answers in ``inputResponses``. Raises StateError."""
+    """Read the client's answers from ``inputResponses``. Raises StateError."""
     if raw is None:
         return {}
     try:
@@ -165,7 +165,7 @@ def read_answers(raw: Raw | None) -> dict[str, Raw]:
 
 
 def in_stateless_era(outcome: Outcome) -> Outcome:
-    """An address that is not there has another code in the stateless era."""
+    """Replace the code of an unknown resource by that of the stateless era."""
     if outcome.kind is not ERROR or b"%d" % RESOURCE_NOT_FOUND not in bytes(outcome.payload):
         return outcome
     members = frames.members(outcome.payload)

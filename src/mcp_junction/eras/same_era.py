@@ -29,7 +29,7 @@ _HAS_NAME_HEADER: Final = ASKING | OF_TASKS
 
 
 class HandshakeAdapter:
-    """From handshake clients to handshake servers."""
+    """Takes calls from handshake clients to handshake servers."""
 
     attempt = Attempt
 
@@ -43,7 +43,7 @@ class HandshakeAdapter:
 
 
 class StatelessAdapter:
-    """From stateless clients to stateless servers."""
+    """Takes calls from stateless clients to stateless servers."""
 
     attempt = Attempt
 
@@ -61,10 +61,10 @@ class StatelessAdapter:
             return attempt.finish(outcome)
         payload = outcome.payload
         if attempt.call.method in ASKING:
-            said = envelope.result_type(payload)
-            if said == envelope.INPUT_REQUIRED:
+            kind = envelope.result_type(payload)
+            if kind == envelope.INPUT_REQUIRED:
                 return attempt.finish(self._seal_state(attempt, payload))
-            if said == envelope.TASK:
+            if kind == envelope.TASK:
                 payload = self._seal_task(attempt, payload)
         elif attempt.call.method in OF_TASKS:
             payload = _with_client_task(attempt, payload)
@@ -79,7 +79,7 @@ class StatelessAdapter:
             return payload
         caller, server = attempt.call.caller, attempt.route.pair.server
         seal = self._parked_calls.seal
-        sealed = seal.sealed_task(task, server, caller.principal, caller.endpoint.name)
+        sealed = seal.seal_task(task, server, caller.principal, caller.endpoint.name)
         members["taskId"] = Raw(encode.dumps(sealed))
         return encode.dumps(members)
 
@@ -107,7 +107,7 @@ class StatelessAdapter:
 
 
 class SubscriptionAdapter:
-    """For subscriptions, which are the server's own link's, whoever wants them."""
+    """Subscribes on the server's own link, which all subscribers share."""
 
     attempt = Attempt
 
@@ -121,7 +121,7 @@ class SubscriptionAdapter:
 
 
 def _with_client_task(attempt: Attempt, payload: Raw | bytes) -> Raw | bytes:
-    """What is said of a task, under the id that the client knows it by."""
+    """Put the client's sealed id of a task in place of the server's."""
     members = frames.members(payload)
     if "taskId" not in members:
         return payload
@@ -130,7 +130,7 @@ def _with_client_task(attempt: Attempt, payload: Raw | bytes) -> Raw | bytes:
 
 
 def headers_for(attempt: Attempt, upstream: Upstream) -> bytes:
-    """What a stateless server over HTTP wants repeated in headers."""
+    """The headers that repeat parts of a request to a stateless server over HTTP."""
     if upstream.definition.transport != "http" or attempt.call.method not in _HAS_NAME_HEADER:
         return b""
     route = attempt.route

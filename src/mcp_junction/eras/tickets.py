@@ -1,4 +1,4 @@
-"""Tickets: what a stateless client gets to bring back, encrypted so that only we can read it."""
+"""Tickets: encrypted ``requestState`` and task ids that stateless clients bring back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TicketOwner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Continuation(msgspec.Struct, frozen=True, array_like=True):
-    """What a call that is resumed takes over from the request before."""
+    """What a resumed call takes over from the request before it."""
 
     left: float | None = None
     """The seconds that the call has left; None if it has no deadline."""
@@ -72,7 +72,7 @@ class Seal:
         self._made: AESGCM | None = None
 
     def close(self, ticket: Ticket) -> str:
-        """The sealed ticket, as text that survives any client."""
+        """Seal a ticket, as text."""
         nonce = secrets.token_bytes(_NONCE)
         sealed = self._cipher.encrypt(nonce, msgspec.json.encode(ticket), self._replica.encode())
         return f"{self._replica}.{base64.urlsafe_b64encode(nonce + sealed).decode('ascii')}"
@@ -82,7 +82,7 @@ class Seal:
         return self._now() + seconds
 
     def open(self, state: str, owner: TicketOwner) -> Ticket:
-        """The ticket that was sealed. Raises StateError when it is not good for ``owner``."""
+        """Open a sealed ticket. Raises StateError when it is not good for ``owner``."""
         ticket = self.read(state)
         if ticket.owner != owner:
             raise StateError("this requestState was given for something else")
@@ -90,13 +90,13 @@ class Seal:
             raise StateError("this requestState has expired; make the call again without it")
         return ticket
 
-    def sealed_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
-        """The id of a server's task, as the client it is for is given it."""
+    def seal_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
+        """Seal the id of a server's task for the client."""
         owner = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
         return self.close(Ticket(owner, inner=task))
 
-    def task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
-        """The server of a task, and its id there. Raises StateError."""
+    def open_task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
+        """Open the sealed id of a task: its server and its id there. Raises StateError."""
         ticket = self.read(sealed)
         server = ticket.owner.server
         mine = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
@@ -105,7 +105,7 @@ class Seal:
         return server, ticket.inner
 
     def read(self, state: str) -> Ticket:
-        """The ticket that was sealed, whosever it is. Raises StateError."""
+        """Open a sealed ticket of any owner. Raises StateError."""
         from cryptography.exceptions import InvalidTag
 
         replica, _, body = state.partition(".")

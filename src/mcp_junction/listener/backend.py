@@ -27,13 +27,13 @@ class Backend(Protocol):
     scopes: Scopes
     """What each client may see."""
     summary: ServerSummary
-    """What clients are told of the servers together."""
+    """The capabilities and instructions of all servers together."""
     relay: ClientRelay
     """Passes on to servers what clients say to all of them."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The world as it is now."""
+        """The current snapshot."""
         ...
 
     @property
@@ -42,17 +42,17 @@ class Backend(Protocol):
         ...
 
     async def wait_until_settled(self) -> None:
-        """Wait until then, but not for ever."""
+        """Wait until it is settled, for a limited time."""
         ...
 
     async def wait_for_offer(self, call: Call) -> None:
-        """Wait until a server offers what ``call`` is for, or until none of them can any more."""
+        """Wait until a server offers the target of ``call``, or all servers have started."""
         ...
 
     def spelling(self, endpoint: Endpoint, principal: Principal) -> Spelling:
-        """How names are written at an endpoint for a client nothing is known about."""
+        """The spelling of names at an endpoint, for an unknown client."""
         ...
 
     def note_client(self, client: Session | StatelessClient) -> None:
-        """A client has said who it is and what it can do."""
+        """Note the name and capabilities of a new client."""
         ...

@@ -1,4 +1,4 @@
-"""ServerSummary: what clients are told of the servers together: capabilities and instructions."""
+"""ServerSummary: joins the capabilities and instructions of all servers for clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CAPABILITIES: Final[dict[str, Any]] = {
 
 
 class ServerSummary:
-    """What clients are told of the servers in their Scope."""
+    """Capabilities and instructions of the servers in a client's Scope."""
 
     def __init__(
         self,

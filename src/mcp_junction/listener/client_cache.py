@@ -1,8 +1,7 @@
-"""ClientCache: what stateless requests say of their senders, parsed once per distinct ``_meta``.
+"""ClientCache: parses the senders of stateless requests, once per distinct ``_meta``.
 
-A client repeats itself with each request, nearly always in the same bytes. What belongs to one
-request only, such as a progress token, is read each time. It does not compare headers and does not
-look at what the request wants.
+A client describes itself in each request, nearly always in the same bytes. What belongs to one
+request only, such as a progress token, is read each time. Headers are compared elsewhere.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _LEVELS: Final = {name: level for level, name in enumerate(LOG_LEVELS)}
 
 
 class SenderInfo(msgspec.Struct, frozen=True):
-    """What one request says of its sender."""
+    """The sender of one request, as its ``_meta`` describes it."""
 
     client: StatelessClient | None
     """The client; None when it speaks a version that we do not."""
     version: bytes
-    """As a header says it."""
+    """The protocol version, as a header has it."""
     level: int | None
     progress_token: Raw | None
     has_plain_meta: bool
@@ -56,7 +55,7 @@ _NOBODY: Final = LastSender(Raw(), None, None, SenderInfo(None, b"", None, None,
 
 
 class ClientCache:
-    """Parses what requests say of their senders, and remembers as much as is worth it."""
+    """Parses the senders of requests, and caches those that are short enough."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -64,13 +63,13 @@ class ClientCache:
         self.last = _NOBODY
         """Most often the next request is of the same sender: compare with this before ``read``."""
         self._clients: dict[tuple[int, int, bytes, bytes], StatelessClient] = {}
-        """By what they say of themselves. Keyed by id(); each keeps those objects alive."""
+        """Clients by their own descriptions. Keyed by id(); the value keeps those objects alive."""
 
     def __len__(self) -> int:
         return len(self._known) + len(self._clients)
 
     def read(self, principal: Principal, endpoint: Endpoint, meta: Raw | None) -> SenderInfo:
-        """What a request's ``_meta`` says of its sender. Raises FrameError if that is wrong."""
+        """Read the sender from a request's ``_meta``. Raises FrameError if that is wrong."""
         text = frames.octets(meta or b"")
         key = id(principal), id(endpoint), text
         found = self._known.get(key)

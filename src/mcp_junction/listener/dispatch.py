@@ -1,8 +1,7 @@
-"""Dispatcher: what each method of a handshake-era client leads to.
+"""Dispatcher: handles each method of a handshake client.
 
 Lists and greetings are answered inline; a routed request becomes a Call and a coroutine that ends
-with its answer. It is given frames, a session and the channel that the answer will go on; which
-kind of wire that is it does not know.
+with its answer. It takes frames, a session and the channel for the answer, of any transport.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _UNANSWERABLE = b"null"
 
 
 class Dispatcher:
-    """Takes a client's frames, one at a time."""
+    """Answers the frames of handshake clients, one at a time."""
 
     def __init__(self, backend: Backend, tasks: TaskScope) -> None:
         self._backend = backend
@@ -79,7 +78,7 @@ class Dispatcher:
             session.send(answer)
 
     def receive_batch(self, session: Session, parts: list[BatchPart]) -> None:
-        """Handle a batch of a client with a single channel, and answer with another."""
+        """Handle a batch of a client with a single channel, and answer with a batch."""
         self._tasks.spawn(
             self._send_batch_later(session, self.begin_batch(session, parts, session))
         )
@@ -104,17 +103,17 @@ class Dispatcher:
         return self._tasks.spawn(answer) if isinstance(answer, Coroutine) else answer
 
     async def collect_batch(self, begun: list[Begun]) -> list[bytes]:
-        """The answers to a batch, in the order of its requests, when all of them are there."""
+        """Wait for all answers to a batch; return them in the order of its requests."""
         ended = [await each if isinstance(each, asyncio.Task) else each for each in begun]
         return [answer for answer in ended if answer is not None]
 
     def answer(self, session: Session, frame: Frame, channel: Channel) -> Answer:
-        """The answer to a frame, or the coroutine of it; None where there is none to give.
+        """Return the answer to a frame, or its coroutine; None where none is due.
 
         Whatever is wrong with the frame is answered, never raised.
         """
         if not frame.method:
-            session.answered(frame)
+            session.take_answer(frame)
             return None
         if not frame.id:
             self._handle_notification(session, frame)
@@ -128,7 +127,7 @@ class Dispatcher:
             return _refusal(frame_id, INVALID_PARAMS, f"{frame.method}: {error}")
 
     def refuse(self, error: FrameError) -> bytes:
-        """The answer to bytes that were no frame."""
+        """Make the answer to bytes that are not a frame."""
         return _refusal(error.frame_id or _UNANSWERABLE, error.code, error.message)
 
     def _answer_own(self, session: Session, frame_id: bytes, frame: Frame) -> Answer:
@@ -279,7 +278,7 @@ class Dispatcher:
         request_id = params.get("requestId")
         if request_id is not None:
             reason = frames.text(params.get("reason")) or "cancelled by the client"
-            session.cancelled(bytes(request_id), reason)
+            session.cancel_call(bytes(request_id), reason)
 
     def _roots_changed(self, session: Session, frame: Frame) -> None:
         if session.may_call:  # else it has nothing to tell servers

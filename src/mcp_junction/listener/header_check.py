@@ -21,7 +21,7 @@ _PARAM: Final = b"mcp-param-"
 
 
 def repeated_header(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """The first header that must be there once and is there more often."""
+    """Find a header that is repeated and must not be."""
     seen: set[bytes] = set()
     for name, _ in given:
         if name in _ROUTING or name.startswith(_PARAM):
@@ -42,7 +42,7 @@ def is_plain(headers: Headers, version: bytes, method: bytes, name: bytes) -> bo
 
 
 def check(headers: Headers, version: bytes, method: str) -> None:
-    """Raise FrameError when the headers that every request has say something else than it."""
+    """Compare the headers that every request has with its body. Raises FrameError."""
     if headers.get(b"mcp-protocol-version") != version:
         raise _mismatch("the MCP-Protocol-Version header is not the version in params._meta")
     if headers.get(b"mcp-method") != method.encode():
@@ -50,7 +50,7 @@ def check(headers: Headers, version: bytes, method: str) -> None:
 
 
 def check_name(headers: Headers, method: str, name: str) -> None:
-    """The same of what the request is for."""
+    """Compare the header that repeats the target. Raises FrameError."""
     value = headers.get(b"mcp-name")
     key = _NAMED.get(method)
     if key is None and value is not None and method.startswith(_TASKS):
@@ -62,7 +62,7 @@ def check_name(headers: Headers, method: str, name: str) -> None:
 def check_arguments(
     headers: Headers, marked: tuple[ParamHeader, ...], params: dict[str, Raw]
 ) -> None:
-    """The same of the arguments that a tool wants repeated."""
+    """Compare the headers that repeat arguments of a tool. Raises FrameError."""
     wrong = param_headers.find_mismatch(marked, params.get("arguments") or b"{}", headers)
     if wrong is not None:
         raise _mismatch(wrong)

@@ -1,8 +1,7 @@
 """PipeClient: a stateless client on a single channel, such as our own stdin and stdout.
 
-Each request stands for itself here too; only the ids are shared, by which the client takes one
-back: what runs has them as keys, in a dispatcher that no other client has. What a method means is
-the dispatcher's to say.
+Its requests share nothing but their ids, by which the client cancels one: they are the keys of what
+runs, in a dispatcher that no other client has. The dispatcher handles the methods.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class PipeClient:
         self._running = dispatcher.running
         self._answer = dispatcher.answer
         self._asked: dict[bytes, bytes] = {}
-        """The latest requests that were answered with a question, and what they come back with."""
+        """The ``requestState`` of the latest requests that were answered with a question."""
 
     def receive(self, frame: Frame) -> None:
         """Handle one frame, and answer on the channel."""
@@ -68,11 +67,11 @@ class PipeClient:
     def end_with(self, frame_id: bytes, reply: Reply | None) -> None:
         if reply is not None:
             if reply.state:
-                self._ask(frame_id, reply.state)
+                self._remember_question(frame_id, reply.state)
             self.send(reply.frame)
 
-    def _ask(self, frame_id: bytes, state: bytes) -> None:
-        """Remember what was answered with a question: it may be cancelled all the same."""
+    def _remember_question(self, frame_id: bytes, state: bytes) -> None:
+        """Remember a request that was answered with a question: it can still be cancelled."""
         self._asked.pop(frame_id, None)
         if len(state) > _MAX_STATE:
             return  # a server's own, which we only sealed: nothing waits for it here
@@ -100,12 +99,12 @@ class PipeClient:
             self._dispatcher.withdraw(state, reason)
 
     def close(self, reason: str) -> None:
-        """Nobody waits any more."""
+        """End everything that runs."""
         self._dispatcher.end(lambda _: False, reason)
 
 
 def _version(frame: Frame) -> str:
-    """The version that a client wants to open a session with, if it says one."""
+    """Read the version that a client wants to open a session with, if there is one."""
     try:
         return frames.text(frame.members().get("protocolVersion")) or ""
     except FrameError:

@@ -1,4 +1,4 @@
-"""The stdio listener: one client on our own stdin and stdout.
+"""StdioListener: serves one client on our own stdin and stdout.
 
 The real stdout is taken aside first, so that a stray ``print`` of anyone in this process lands on
 stderr: nothing but frames ever reaches the client. One session, one reader, one writer.
@@ -30,9 +30,9 @@ _CHUNK = 1 << 16
 _LOOKS_EVERY = 0.5
 _STEP = 0.01
 _PATIENCE = 5.0
-"""Seconds without a byte taken, after which a client is not waited for at the end of its input."""
+"""Seconds that a client may read nothing after the end of its input, before we give up."""
 _HASTE = 1.0
-"""The same where we are told to end."""
+"""The same after ``stop``."""
 
 log = logging.getLogger("mcp_junction.listener")
 
@@ -82,16 +82,16 @@ class StdioListener:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more is taken from the client."""
+        """Whether no more requests are read."""
         return self._ended.is_set()
 
     def stop(self) -> None:
-        """Whoever runs us wants us to end."""
+        """End: a signal or the parent asks for it."""
         self._ended.set()
         self._patience = _HASTE
 
     async def close(self) -> None:
-        """Write what is left, as long as the client reads on, and let go."""
+        """Write what is left while the client reads, and close the pipes."""
         output = self._output
         if output is None:
             return
@@ -112,7 +112,7 @@ class StdioListener:
             self._output.send(frame)
 
     def offer(self, frame: bytes) -> None:
-        """Send what may be dropped: a client that does not read is not worth memory without end."""
+        """Send a message that may be dropped when the client does not read."""
         if self._output is not None and self._output.unsent < _DROP_ABOVE:
             self._output.send(frame)
 
@@ -130,7 +130,7 @@ class StdioListener:
         self._ended.set()
 
     def client_gone(self) -> None:
-        """Nobody reads what we write: unlike at the end of the input, nothing needs finishing."""
+        """End at once: the client has closed its input, and reads no answers."""
         self._ended.set()
         self._nobody_reads = True
         self.drop("the client is gone")
@@ -156,7 +156,7 @@ class StdioListener:
             self._dispatcher.receive(self.session, frame)
 
     def _client_of(self, frame: Frame) -> PipeClient | None:
-        """Who is asked, if it is a stateless client who asks.
+        """Return the PipeClient, if the client is stateless.
 
         The first request that an era can begin with says of which one the client is, for as long as
         it stays. What comes before is answered for what it is.
@@ -170,14 +170,14 @@ class StdioListener:
         return client
 
     def drop(self, reason: str) -> None:
-        """Whatever still runs is answered that nobody waits for it."""
+        """End running calls; they are answered with ``reason``."""
         if self._client is not None:
             self._client.close(reason)
         elif self.session is not None:
             self.session.close(reason)
 
     def _batch(self, session: Session, line: bytes, error: FrameError) -> None:
-        """Several messages in one line, from a client whose version has that."""
+        """Handle a batch in one line, from a client whose version allows batches."""
         try:
             if session.protocol_version not in BATCH_VERSIONS:
                 raise error
@@ -195,14 +195,14 @@ class StdioListener:
         return FrameError(INVALID_REQUEST, message, frames.recover_id(line.head + line.tail))
 
     def pause(self) -> None:
-        """The client does not read what it asked for: take no more until it does."""
+        """Stop reading requests until the client reads its answers."""
         if self._input is not None and not self._input.is_closing():
             self._paused = True
             self._input.pause_reading()
             self._look()
 
     def _look(self) -> None:
-        """While nothing is read, the end of the input would not be seen, either."""
+        """Check for the end of the input, which a paused pipe does not report."""
         if self._paused and self._hangup is not None:
             if self._hangup.is_there():
                 self.resume()  # what is left fits into a pipe

@@ -1,6 +1,6 @@
-"""ConnectedClients: the clients that are there now, and what they want to hear of changes.
+"""ConnectedClients: holds the connected clients, and notifies them of changed lists.
 
-ClientRelay: passes on to servers what clients say to all of them, and what ends with a client.
+ClientRelay: passes notifications of clients on to servers, and ends what servers hold for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_LEVELS
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.stateless import Listen, is_told_by, subscribed
+from mcp_junction.sessions.stateless import Listen, is_notified_by, subscribe_all
 from mcp_junction.sessions.subscriptions import Coalescer, Subscriptions
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.server import Upstream
@@ -67,7 +67,7 @@ class ConnectedClients:
 
 
 class ClientRelay:
-    """From clients to servers."""
+    """Passes notifications, log levels and subscriptions of clients on to servers."""
 
     def __init__(
         self, servers: Mapping[str, Upstream], clients: ConnectedClients, tasks: TaskScope
@@ -95,8 +95,8 @@ class ClientRelay:
         self._unsubscribe(session)
 
     async def subscribe(self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
-        """Have updates of these resources come to ``listen``; returns those that will."""
-        return await subscribed(listen, snapshot, uris)
+        """Subscribe ``listen`` to resources; return those that worked."""
+        return await subscribe_all(listen, snapshot, uris)
 
     def add_listen(self, listen: Listen) -> None:
         """Announce changed lists to a listening stream, from now on."""
@@ -114,7 +114,7 @@ class ClientRelay:
         """Unsubscribe from what nobody else wants to hear of."""
         for server, uri in self._clients.subscriptions.drop(subscriber):
             upstream = self._servers.get(server)
-            if upstream is not None and is_told_by(upstream, subscriber):
+            if upstream is not None and is_notified_by(upstream, subscriber):
                 self._tasks.spawn(self._unsubscribe_from(upstream, uri))
 
     async def _unsubscribe_from(self, upstream: Upstream, uri: str) -> None:

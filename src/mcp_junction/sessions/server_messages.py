@@ -1,4 +1,4 @@
-"""ServerMessages: hands what a server says of its own accord to the sessions that it belongs to.
+"""ServerMessages: routes messages of servers that belong to no call to the right sessions.
 
 A log message or a question that names no call reaches sessions of one principal only: the one that
 alone has used the link it came on. Among several sessions of that principal a log message is told
@@ -22,7 +22,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND
 from mcp_junction.sessions.clients import ConnectedClients
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.stateless import Listen, is_told_by
+from mcp_junction.sessions.stateless import Listen, is_notified_by
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.events import ServerChange, ServerChanged
@@ -54,14 +54,14 @@ class ServerMessages:
         if frame.method == LOG_MESSAGE:
             self._log(upstream, frame)
         elif frame.method == RESOURCE_UPDATED:
-            self._tell_updated(upstream, frame)
+            self._notify_updated(upstream, frame)
 
     def _log(self, upstream: Upstream, frame: Frame) -> None:
         """Tell a log message to the sessions of the only principal that has used the link."""
         rank = levels.level_rank(frame.params)
         message = encode.notification(frame.method, frame.params)
         for session in self._sessions_of(upstream):
-            session.overhear(rank, message)
+            session.offer_log(rank, message)
 
     async def ask(self, upstream: Upstream, frame: Frame) -> Outcome:
         """Put a question to the only session of the only principal that has used the link."""
@@ -71,7 +71,7 @@ class ServerMessages:
             return outcomes.failed(METHOD_NOT_FOUND, f"there is no client to ask {frame.method}")
         return await sessions[0].ask(frame.method, frame.params)
 
-    def _tell_updated(self, upstream: Upstream, frame: Frame) -> None:
+    def _notify_updated(self, upstream: Upstream, frame: Frame) -> None:
         """Tell subscribers of a resource that it changed, by the address they know it by.
 
         A subscriber from whom it has been hidden since is told nothing.
@@ -86,7 +86,7 @@ class ServerMessages:
             assert isinstance(subscriber, Session | Listen)
             scope = subscriber.scope
             is_visible = scope.grants is None or scope.admits(RESOURCES, Pair(upstream.key, uri))
-            if not is_visible or not is_told_by(upstream, subscriber):
+            if not is_visible or not is_notified_by(upstream, subscriber):
                 continue
             if is_shared or name != uri:
                 known = {} if is_shared else params
@@ -94,7 +94,7 @@ class ServerMessages:
             else:
                 subscriber.notify(frame.method, frame.params)
 
-    # -- what servers are told
+    # -- to servers
 
     def follow(self, event: ServerChanged) -> None:
         """Keep subscriptions under the server's key, and tell them to a server that lost them."""
@@ -113,19 +113,19 @@ class ServerMessages:
             await self._clients.set_log_level(upstream)
         if upstream.session is None and upstream.primary is not None:
             return  # nobody subscribes there
-        wanted = self._subscribed(upstream)
+        wanted = self._wanted_uris(upstream)
         if upstream.is_stateless:  # all together are one request
             await asyncio.gather(*map(upstream.subscribe, wanted))
             return
         for uri in wanted:
             await upstream.subscribe(uri)
 
-    def _subscribed(self, upstream: Upstream) -> list[str]:
-        """The addresses of which this link tells a subscriber; each is noted as its user."""
+    def _wanted_uris(self, upstream: Upstream) -> list[str]:
+        """The addresses to subscribe to on this link; notes their subscribers as its users."""
         wanted: list[str] = []
         for uri in self._subscriptions.of(upstream.key, upstream.session):
             names = self._subscriptions.names(upstream.key, uri)
-            subscribers = [one for one in names if is_told_by(upstream, one)]
+            subscribers = [one for one in names if is_notified_by(upstream, one)]
             wanted += [uri] if subscribers else []
             for one in subscribers:
                 assert isinstance(one, Session | Listen)

@@ -1,4 +1,4 @@
-"""Session: one downstream conversation: who, which version, which spelling, which calls."""
+"""Session: one conversation with a handshake client: its principal, version, spelling and calls."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Session:
         self.calls: dict[bytes, Call] = {}
         self.log_level: int | None = None
         self.listed: dict[str, int] | None = None
-        """The generation of each list the client has, by what announces another one."""
+        """The generation of each list the client has read, by its ``list_changed`` notification."""
         self._envelope: tuple[Raw, int | None, Raw] | None = None
         self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
 
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the client has introduced itself."""
+        """Whether the client has sent ``initialize``."""
         return self.protocol_version is not None
 
     @property
@@ -105,7 +105,7 @@ class Session:
         return askable_methods(self.capabilities)
 
     def hello(self) -> Hello:
-        """What a server of this client's own is told about it."""
+        """Describe the client to a server that is opened for it alone."""
         relayed = {
             key: raw for key, raw in self.capabilities.items() if key in RELAYED_CAPABILITIES
         }
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def envelope(self) -> Raw:
-        """What a stateless server is told of it with each request; made anew when that changes."""
+        """The ``_meta`` that describes the client to stateless servers; cached until it changes."""
         made = self._envelope
         if made is None or made[0] is not self.client_info or made[1] != self.log_level:
             hello = self.hello()
@@ -131,7 +131,7 @@ class Session:
     # -- to the client
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
-        """Tell the client something it can do without, if it does not read."""
+        """Send a notification, which is dropped when the client does not read."""
         self.offer(encode.notification(method, params))
 
     async def ask(self, method: str, params: Raw, channel: Channel | None = None) -> Outcome:
@@ -161,15 +161,15 @@ class Session:
         if self.wants_log(params):
             self.notify(LOG_MESSAGE, params)
 
-    def overhear(self, rank: int, message: bytes) -> None:
-        """The same for what is everyone's: its level was read and it was encoded once for all."""
+    def offer_log(self, rank: int, message: bytes) -> None:
+        """Send an encoded log message of level ``rank``, if the client wants that level."""
         if self.is_open and rank >= (self.log_level or 0):
             self.offer(message)
 
     # -- from the client
 
-    def answered(self, frame: Frame) -> None:
-        """The client's answer to a question of ours."""
+    def take_answer(self, frame: Frame) -> None:
+        """Take the client's answer to a question of ours."""
         waiting = self._questions.get(bytes(frame.id))
         if waiting is not None and not waiting.done():
             if frame.error:
@@ -177,14 +177,14 @@ class Session:
             else:
                 waiting.set_result(Outcome(OutcomeKind.RESULT, frame.result))
 
-    def cancelled(self, request_id: bytes, reason: str) -> None:
-        """The client no longer wants an answer."""
+    def cancel_call(self, request_id: bytes, reason: str) -> None:
+        """Cancel the call with this request id, if it still runs."""
         call = frames.find_by_id(self.calls, request_id)
         if call is not None:
             call.cancel(reason)
 
     def close(self, reason: str) -> None:
-        """The conversation ends: whatever still runs is answered that nobody waits for it."""
+        """End the session: running calls and open questions fail with ``reason``."""
         for call in list(self.calls.values()):
             call.drop(reason)
         for waiting in self._questions.values():

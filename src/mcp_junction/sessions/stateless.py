@@ -1,4 +1,4 @@
-"""StatelessClient: a stateless client, as far as one request describes it. Listen: its open stream.
+"""StatelessClient: a client as one request describes it. Listen: its open stream.
 
 A StatelessClient has no session and no memory. A Listen is one ``subscriptions/listen``: what the
 client wants to hear, until the stream ends.
@@ -32,7 +32,7 @@ from mcp_junction.upstream.server import Upstream
 
 
 class StatelessClient:
-    """Who asks, and what they can be asked."""
+    """The sender of stateless requests, and what it can be asked."""
 
     era = Era.STATELESS
 
@@ -95,10 +95,10 @@ class StatelessClient:
         return outcomes.failed(INVALID_REQUEST, "a stateless client is asked by its own requests")
 
     def send(self, frame: bytes) -> None:
-        """Nobody is there."""
+        """Drop the frame: there is no channel beside the requests' own."""
 
     def offer(self, frame: bytes) -> None:
-        """Nobody is there."""
+        """Drop the frame: there is no channel beside the requests' own."""
 
 
 _MAX_EARLY: Final = 64
@@ -106,7 +106,7 @@ _PATIENCE: Final = 5.0
 
 
 class Wanted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a client asks to be told about."""
+    """The changes that a client wants to be notified of."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -147,7 +147,7 @@ class Listen(StatelessClient):
         self._meta = {SUBSCRIPTION_KEY: Raw(frame_id)}
 
     def acknowledge(self, honoured: Wanted) -> None:
-        """Say what it will be told about; nothing comes before that."""
+        """Confirm the subscriptions, then send what was held back until now."""
         params = {"notifications": honoured, "_meta": self._meta}
         frame = encode.notification(
             "notifications/subscriptions/acknowledged", encode.dumps(params)
@@ -167,26 +167,26 @@ class Listen(StatelessClient):
             self._early.append(frame)
 
     def result(self) -> bytes:
-        """The answer that ends it on our side."""
+        """Make the answer that ends the stream."""
         payload = {"resultType": "complete", "_meta": self._meta}
         return encode.result(self.id, encode.dumps(payload))
 
 
-def is_told_by(upstream: Upstream, subscriber: object) -> bool:
-    """Whether it is this link that tells a subscriber of changes: who only listens has no own."""
+def is_notified_by(upstream: Upstream, subscriber: object) -> bool:
+    """Whether this link notifies a subscriber; a Listen has no link of its own."""
     if upstream.session is not None:
         return upstream.session is subscriber
     return isinstance(subscriber, Listen) or not upstream.is_isolated
 
 
-async def subscribed(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
-    """Subscribe to resources on behalf of ``listen``, as a client would; those that worked."""
+async def subscribe_all(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
+    """Subscribe ``listen`` to resources; return those that worked."""
     wanted = list(dict.fromkeys(uris))
-    done = await asyncio.gather(*(_subscribed(listen, snapshot, uri) for uri in wanted))
+    done = await asyncio.gather(*(_subscribe(listen, snapshot, uri) for uri in wanted))
     return [uri for uri, works in zip(wanted, done, strict=True) if works]
 
 
-async def _subscribed(listen: Listen, snapshot: Snapshot, uri: str) -> bool:
+async def _subscribe(listen: Listen, snapshot: Snapshot, uri: str) -> bool:
     params = {"uri": Raw(encode.dumps(uri))}
     call = Call(listen, snapshot, "resources/subscribe", Address(RESOURCES, uri), params, listen)
     late = asyncio.get_running_loop().call_later(_PATIENCE, call.expire, _PATIENCE)

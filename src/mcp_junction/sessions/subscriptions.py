@@ -1,4 +1,4 @@
-"""Who wants to hear about which resource; and Coalescer: many changes, told once."""
+"""Subscriptions: the subscribers of each resource. Coalescer: one notification for many changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Coalescer:
 
 
 class Subscriptions:
-    """Sessions by server and address, each with its own word for it. Knows neither's inside."""
+    """The subscribers by server and address, each with the name it uses for the resource."""
 
     def __init__(self) -> None:
         self._wanted: dict[tuple[str, str], dict[object, str]] = {}
@@ -43,7 +43,7 @@ class Subscriptions:
         self._wanted.setdefault((server, uri), {})[session] = name
 
     def remove(self, server: str, uri: str, session: object) -> bool:
-        """Whether that was the last session to want it."""
+        """Remove one subscription; return whether it was the last."""
         sessions = self._wanted.get((server, uri))
         if sessions is None:
             return True
@@ -54,7 +54,7 @@ class Subscriptions:
         return True
 
     def drop(self, session: object) -> list[tuple[str, str]]:
-        """A session is over; what nobody wants any more."""
+        """Remove a session; return the resources that nobody else wants."""
         mine = [key for key, sessions in self._wanted.items() if session in sessions]
         return [key for key in mine if self.remove(*key, session)]
 
@@ -67,15 +67,15 @@ class Subscriptions:
         ]
 
     def rename(self, old: str, new: str) -> None:
-        """A server has another key."""
+        """Move the subscriptions of a server to its new key."""
         for key, uri in [known for known in self._wanted if known[0] == old]:
             self._wanted[new, uri] = self._wanted.pop((key, uri))
 
     def forget(self, server: str) -> None:
-        """There is no such server any more."""
+        """Remove the subscriptions to a server that is gone."""
         for known in [known for known in self._wanted if known[0] == server]:
             del self._wanted[known]
 
     def names(self, server: str, uri: str) -> dict[object, str]:
-        """Who wants an address, and what each calls it."""
+        """The subscribers of an address, and the name each uses for it."""
         return dict(self._wanted.get((server, uri), ()))

@@ -27,7 +27,7 @@ from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 
 
 class CallAudit:
-    """What the audit is told of calls."""
+    """Writes calls to the audit."""
 
     def __init__(self, log: AuditLog) -> None:
         self._log = log
@@ -70,7 +70,7 @@ class CallAudit:
         )
 
     async def intend(self, call: Call, following: Handler) -> Outcome:
-        """Have it written that a call will be made, before it is."""
+        """Store the intent of a call before it is sent."""
         if call.intent is not None:  # for an earlier attempt
             return await following(call)
         try:
@@ -103,7 +103,7 @@ def _describe_denial(ended: CallEnded, reason: str) -> Denial:
 
 
 def _questions(payload: Raw | bytes) -> bytes:
-    """What a client is asked, without what it is to come back with: that is its own to know."""
+    """The questions of a suspended call, without the client's ``requestState``."""
     asked = frames.members(payload)
     asked.pop("requestState", None)
     return encode.dumps(asked)

@@ -43,7 +43,7 @@ def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
 
 
 def _resolve_further(call: Call, view: View, following: Handler) -> Awaitable[Outcome]:
-    """Find what is no plain name of a tool or prompt that is there."""
+    """Find own tools, wrapped calls, departed tools and servers' own names."""
     name, takes_own_name = call.address.name, call.address.takes_own_name
     if call.route is None and name in view.own:
         if not unwrap_call_tool(call):
@@ -96,7 +96,7 @@ def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
 
 
 def _shown(call: Call) -> View:
-    """The view of a caller that is told of names in it."""
+    """The view of a caller, for names that the answer mentions."""
     caller = call.caller
     return call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.scope)
 
@@ -117,9 +117,9 @@ async def _refuse_unknown(call: Call) -> Outcome:
 
 
 def _absent(call: Call) -> Upstream | None:
-    """The server whose tool it must be by its name, if that has failed and never said what it has.
+    """Find the failed server that an unknown name must belong to, by its prefix.
 
-    For its owner alone: others are told nothing of servers that they may not see.
+    For the owner alone: others do not learn of servers that they may not see.
     """
     caller, catalog = call.caller, call.snapshot.catalog
     if caller.principal is not LOCAL_OWNER or not caller.spelling.prefixed:

@@ -1,4 +1,4 @@
-"""Subscribe: keeps count, so that a server is told to stop only when nobody wants more.
+"""Subscribe: counts subscribers, so that a server is unsubscribed from after the last one.
 
 Everything but subscribing and unsubscribing passes.
 """
@@ -14,7 +14,7 @@ from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
 
 class Register(Protocol):
-    """Who wants to hear about what."""
+    """The register of subscriptions."""
 
     def add(self, server: str, uri: str, session: object, name: str) -> None: ...
 
@@ -24,7 +24,7 @@ class Register(Protocol):
 
 
 class Subscribe:
-    """Keeps the register of subscriptions true to what servers were told."""
+    """The stage that keeps the register of subscriptions."""
 
     def __init__(self, register: Register) -> None:
         self._register = register

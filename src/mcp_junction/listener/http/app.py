@@ -1,4 +1,4 @@
-"""HttpListener: ``/mcp`` and its kin over streamable HTTP, as a bare ASGI app.
+"""HttpListener: serves ``/mcp`` and the other endpoints over streamable HTTP, as a bare ASGI app.
 
 It checks who is asking and from where, finds the session, hands the frame to the Dispatcher and
 brings the answer back: as JSON when the answer is all there is, as a stream when the call speaks
@@ -59,7 +59,7 @@ _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 
 
 class HttpRefusal(NamedTuple):
-    """An HTTP status, and the words that go with it."""
+    """The HTTP status and message of a refused request."""
 
     status: int
     message: str
@@ -77,7 +77,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class HttpListener:
-    """The ASGI app."""
+    """The ASGI app of the MCP endpoints."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class HttpListener:
         self._draining = False
 
     def drain(self) -> None:
-        """Take no more requests; what runs goes on, and answers and cancellations still come in."""
+        """Take no more requests; running calls go on, and can be answered and cancelled."""
         self._draining = True
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -113,10 +113,10 @@ class HttpListener:
         if not self._guard.admits(headers.get(b"host", b""), headers.get(b"origin", b"")) or (
             len(given) != len(headers) and _has_two_hosts(given)
         ):
-            return self._keep_out(scope, send)
+            return self._refuse_host(scope, send)
         endpoint = self._host.endpoint(scope["path"])
         if endpoint is None:
-            return self._elsewhere(scope, receive, send)
+            return self._serve_other_path(scope, receive, send)
         principal = self._host.principal(headers, scope)
         if principal is None:
             self._note_refused(scope, 401, "no good key")
@@ -140,7 +140,7 @@ class HttpListener:
         if self._deny is not None:
             self._deny(describe_denial(scope, reason))
 
-    async def _keep_out(self, scope: Scope, send: Send) -> None:
+    async def _refuse_host(self, scope: Scope, send: Send) -> None:
         words = "this Host or Origin is not let in"
         self._note_refused(scope, 403, words)
         if self._rest is not None and _is_rest(scope["path"]):
@@ -148,7 +148,7 @@ class HttpListener:
         else:
             await _refuse(send, 403, words)
 
-    async def _elsewhere(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_other_path(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if self._rest is not None and _is_rest(path):
             await self._rest(scope, receive, send)
@@ -189,7 +189,7 @@ class HttpListener:
         await self._read(asked, await self._body(receive))
 
     def _read(self, asked: _Asked, body: bytes | None) -> Awaitable[None]:
-        """One frame, or what else there is in a body."""
+        """Handle the body of a POST: one frame, a batch, or neither."""
         headers, send = asked.headers, asked.send
         if body is None:
             return _refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
@@ -216,7 +216,7 @@ class HttpListener:
         return self._exchange(found, frame, headers, send, asked.exchange)
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body, or None when it is over the limit."""
+        """Read the whole body; None when it is over the limit."""
         message = await receive()
         body: bytes = message.get("body", b"")
         while message.get("more_body") and len(body) <= self._max_body:
@@ -243,7 +243,7 @@ class HttpListener:
     def _session(
         self, headers: dict[bytes, bytes], principal: Principal, endpoint: Endpoint
     ) -> HttpSession | HttpRefusal:
-        """The session a request names, or why it is refused."""
+        """Find the session that a request names, or say why it is refused."""
         session_id = headers.get(b"mcp-session-id")
         if session_id is None:
             return HttpRefusal(400, "no Mcp-Session-Id: send initialize first")
@@ -276,7 +276,7 @@ class HttpListener:
             await rest
 
     async def _batch(self, body: bytes, error: FrameError, asked: _Asked) -> None:
-        """Several messages in one POST, from a client whose version has that."""
+        """Handle a batch in one POST, from a client whose version allows batches."""
         headers, send = asked.headers, asked.send
         found = self._session(headers, asked.principal, asked.endpoint)
         if isinstance(found, HttpRefusal):
@@ -327,13 +327,13 @@ class HttpListener:
         exchange: AsgiExchange | None = scope.get("exchange")
         if exchange is not None:
             exchange.principal = principal
-            exchange.when_gone = partial(stream.left, ended)
+            exchange.when_gone = partial(stream.release, ended)
             await ended
             return
         while not ended.done():
             message = await receive()
             if message["type"] == "http.disconnect":
-                stream.left(ended)
+                stream.release(ended)
                 return
 
     async def _delete(
@@ -352,18 +352,18 @@ def _is_rest(path: str) -> bool:
 
 
 def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
-    """Whether a request says in its own params what a session would know."""
+    """Whether a request is stateless: its params describe its sender."""
     return b"mcp-session-id" not in headers and envelope.stated_version(frame) is not None
 
 
 def _has_two_hosts(given: list[tuple[bytes, bytes]]) -> bool:
-    """Whether there are two Hosts or Origins: then who knows which one others believe."""
+    """Whether there are two Hosts or Origins: a proxy may have read the other one."""
     names = [name for name, _ in given]
     return names.count(b"host") > 1 or names.count(b"origin") > 1
 
 
 def _ending(part: batch.BatchPart) -> batch.BatchPart:
-    """What becomes of a message of a batch while Junction is ending: no request is begun."""
+    """Replace a request of a batch by a refusal, because Junction is ending."""
     if isinstance(part, Frame) and part.is_request:
         return FrameError(SERVER_UNAVAILABLE, "Junction is ending", bytes(part.id))
     return part

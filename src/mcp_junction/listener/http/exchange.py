@@ -66,10 +66,10 @@ class AsgiExchange:
         self._disconnected: asyncio.Future[None] | None = None
         self.complete = False
         self.principal: Principal | None = None
-        """Who asks, once that is known."""
+        """The sender of the request, once that is known."""
         self.keep_alive = True
         self.when_gone: Callable[[], None] | None = None
-        """Told when the response is complete or the client has left; ``receive`` says it too."""
+        """Called when the response is complete or the client has left."""
 
     async def run(self, app: Any) -> None:
         try:
@@ -95,16 +95,16 @@ class AsgiExchange:
 
     @property
     def body(self) -> bytes | None:
-        """The whole body, without asking ``receive`` for it; None when it was too large to keep."""
+        """The whole body, without ``receive``; None when it was too large to keep."""
         return self._body if self._size <= self._connection.max_body else None
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody reads a response any more: it is complete, or the client has left."""
+        """Whether the response is complete or the client has left."""
         return self._gone
 
     def respond(self, head: bytes, body: bytes) -> None:
-        """A whole response in one step: status line and headers, without the blank line."""
+        """Write a whole response; ``head`` is status line and headers without the blank line."""
         if self._gone or self._started:
             return
         self._started = self.complete = True

@@ -1,4 +1,4 @@
-"""Forwarded: what a trusted proxy says about the client it stands in front of.
+"""Forwarded: takes the client's address, scheme and host from the headers of trusted proxies.
 
 An ASGI app before the listener, there only when proxies are trusted: it puts what their
 ``X-Forwarded-Host``, ``-Proto`` and ``-For`` say in place of what the connection itself shows. From
@@ -17,7 +17,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 PROXIED: Final = "mcp_junction.proxied"
-"""Where the scope of a request says that it came from a trusted proxy."""
+"""The key in the scope of a request that came through a trusted proxy."""
 PROXY_HEADERS: Final = frozenset(
     (
         b"forwarded",
@@ -49,7 +49,7 @@ PROXY_HEADERS: Final = frozenset(
         b"x-envoy-external-address",
     )
 )
-"""Headers by which a proxy says that it passes on what somebody else asked for."""
+"""Headers that proxies add to the requests they pass on."""
 _HOST, _PROTO, _FOR = b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-for"
 _SCHEMES = {b"http": "http", b"https": "https"}
 _MAX_REMEMBERED = 1024
@@ -57,21 +57,21 @@ _MAX_HOPS = 32
 
 
 class Forwarded:
-    """Believes the proxies of these networks, and nobody else."""
+    """ASGI middleware that trusts the forwarding headers of proxies in the given networks."""
 
     def __init__(self, app: App, proxies: Iterable[str]) -> None:
         self._app = app
         self._networks = [ipaddress.ip_network(proxy, strict=False) for proxy in proxies]
-        self._known: dict[str, bool] = {}
+        self._cache: dict[str, bool] = {}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         client = scope.get("client")
         if client and self._trusts(client[0]):
             scope[PROXIED] = True
-            self._believe(scope)
+            self._apply_headers(scope)
         await self._app(scope, receive, send)
 
-    def _believe(self, scope: Scope) -> None:
+    def _apply_headers(self, scope: Scope) -> None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         hosts, schemes, clients = (_values(headers, name) for name in (_HOST, _PROTO, _FOR))
         if hosts:
@@ -85,7 +85,7 @@ class Forwarded:
             scope["client"] = (found, 0)
 
     def _client(self, hops: list[bytes]) -> str | None:
-        """The nearest hop that is not a proxy of ours: what stands before it anyone can write."""
+        """Find the nearest hop that is not a trusted proxy; anyone can write what precedes it."""
         found = None
         for hop in reversed(hops[-_MAX_HOPS:]):
             address = _address(hop.decode("latin-1"))
@@ -97,23 +97,23 @@ class Forwarded:
         return found
 
     def _trusts(self, text: str) -> bool:
-        found = self._known.get(text)
+        found = self._cache.get(text)
         if found is None:
             address = _address(text)
             found = address is not None and any(address in n for n in self._networks)
-            if len(self._known) < _MAX_REMEMBERED:
-                self._known[text] = found
+            if len(self._cache) < _MAX_REMEMBERED:
+                self._cache[text] = found
         return found
 
 
 def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
-    """The values of a header that may be a list, may stand several times, or not at all."""
+    """Collect the values of a header that may be a list, and may be repeated or absent."""
     lines = [value for found, value in headers if found == name]
     return [word.strip() for line in lines for word in line.split(b",")]
 
 
 def _address(text: str) -> _Address | None:
-    """The address of a hop, which some write with its port; None when it is none."""
+    """Parse the address of a hop, with or without a port; None when it is not an address."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

@@ -1,5 +1,7 @@
-"""Guard: which Host and Origin headers are let in. A page in a browser must not reach us by way of
-a name that was made to point here."""
+"""Guard: checks Host and Origin headers, against DNS rebinding.
+
+A page in a browser must not reach us by a name that was made to point here.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _MAX_REMEMBERED = 1024
 
 
 def is_loopback(host: str) -> bool:
-    """Whether listening on ``host`` is listening to this machine only."""
+    """Whether ``host`` is an address of this machine alone."""
     if host == "localhost":
         return True
     try:
@@ -25,13 +27,13 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local_host(host: bytes) -> bool:
-    """Whether a Host header names the loopback itself, whatever other names are let in."""
+    """Whether a Host header names the loopback itself; other names may be allowed, too."""
     name = _hostname(f"//{host.decode('latin-1')}")
     return name is not None and is_loopback(name)
 
 
 class Guard:
-    """Says yes or no to Host and Origin; remembers what it said."""
+    """Checks Host and Origin headers, and caches the answers."""
 
     def __init__(self, host: str, allowed_hosts: Iterable[str], origins: Iterable[str]) -> None:
         self._hosts = {name.lower() for name in allowed_hosts}
@@ -40,16 +42,16 @@ class Guard:
         if self._any_address:
             self._hosts.update({host.lower(), socket.gethostname().lower()})
         self._origins = {origin.lower().rstrip("/") for origin in origins}
-        self._known: dict[tuple[bytes, bytes], bool] = {}
+        self._cache: dict[tuple[bytes, bytes], bool] = {}
 
     def admits(self, host: bytes, origin: bytes) -> bool:
         """Whether a request with these headers may pass. An absent Origin is an empty one."""
-        found = self._known.get((host, origin))
-        if found is None:
-            found = self._admits_host(host) and self._admits_origin(origin)
-            if len(self._known) < _MAX_REMEMBERED:
-                self._known[host, origin] = found
-        return found
+        is_admitted = self._cache.get((host, origin))
+        if is_admitted is None:
+            is_admitted = self._admits_host(host) and self._admits_origin(origin)
+            if len(self._cache) < _MAX_REMEMBERED:
+                self._cache[host, origin] = is_admitted
+        return is_admitted
 
     def _admits_host(self, host: bytes) -> bool:
         name = _hostname(f"//{host.decode('latin-1')}")

@@ -1,9 +1,9 @@
-"""Heads: what the head of a request says, read once for all requests that begin with the same one.
+"""CachedHead: the parsed head of a request, reused for requests that begin with the same bytes.
 
 A client sends the same head with every call; only the length of the body differs. So a connection
-remembers the last head that httptools has read for it, and the next request that begins with it and
-came in whole is not parsed at all. What is remembered follows from the bytes alone: who is asking,
-and whether it is let in, is found out each time. It parses nothing itself.
+keeps the last head that httptools has parsed, and the next request that begins with it and came in
+whole is not parsed again. The cache depends on the bytes alone: who sends a request, and whether it
+is allowed, is checked each time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNKEPT: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 
 
 class Fields(list[tuple[bytes, bytes]]):
-    """The headers of a request in their order, as ASGI wants them; and by name, the last counts."""
+    """The headers of a request in order, as ASGI wants them, and by name: the last one wins."""
 
     __slots__ = ("by_name",)
 
@@ -30,33 +30,33 @@ class Fields(list[tuple[bytes, bytes]]):
         super().__init__()
         self.by_name: dict[bytes, bytes] = {}
 
-    def of_length(self, length: bytes) -> Fields:
-        """The same, before a body of this length."""
+    def with_length(self, length: bytes) -> Fields:
+        """Copy the headers with another content length."""
         fields = Fields()
         fields += [(name, length if name == _NAME else value) for name, value in self]
         fields.by_name = {**self.by_name, _NAME: length}
         return fields
 
 
-class Known(msgspec.Struct):
-    """A head that was read: its bytes, and the scope that they lead to on this connection."""
+class CachedHead(msgspec.Struct):
+    """The bytes of a parsed head, and the ASGI scope made of them on this connection."""
 
     head: bytes
     size: int
-    """Of the body that it announces."""
+    """The length of the body that it announces."""
     place: tuple[int, int]
-    """Where in it the length stands."""
+    """The position of that length in the head."""
     scope: dict[str, Any]
 
-    def again(self, data: bytes) -> tuple[dict[str, Any], bytes] | None:
-        """Scope and body, if this is one whole request with the same head."""
-        if not data.startswith(self.head) and not self._has_adopted(data):
+    def match(self, data: bytes) -> tuple[dict[str, Any], bytes] | None:
+        """Return scope and body of one whole request with this head; None for anything else."""
+        if not data.startswith(self.head) and not self._adopt_length(data):
             return None
         body = data[len(self.head) :]
         return (self.scope.copy(), body) if len(body) == self.size else None
 
-    def _has_adopted(self, data: bytes) -> bool:
-        """Whether another length was all that is different, and is now known."""
+    def _adopt_length(self, data: bytes) -> bool:
+        """Take over another content length; whether nothing else is different."""
         start, stop = self.place
         end = data.find(b"\r", start, start + _DIGITS + 1)
         length = data[start:end]
@@ -68,12 +68,12 @@ class Known(msgspec.Struct):
         self.head = self.head[:start] + length + rest
         self.size = int(length)
         self.place = start, end
-        self.scope = {**self.scope, "headers": self.scope["headers"].of_length(length)}
+        self.scope = {**self.scope, "headers": self.scope["headers"].with_length(length)}
         return True
 
 
-def known(data: bytes, scope: dict[str, Any]) -> Known | None:
-    """The head of a request that was read from exactly this, if one like it may be recognised."""
+def cache_head(data: bytes, scope: dict[str, Any]) -> CachedHead | None:
+    """Make the cache entry of a request that was parsed from ``data``, if it can be reused."""
     end = data.find(_END, 0, LONGEST)
     length = _LENGTH.search(data, 0, end + 2) if end > 0 else None
     if length is None or end + len(_END) + int(length[1]) != len(data):
@@ -83,4 +83,4 @@ def known(data: bytes, scope: dict[str, Any]) -> Known | None:
     plain = lines == data.count(b"\r\n", 0, end) == len(fields) == len(fields.by_name)
     if not plain or not _UNKEPT.isdisjoint(fields.by_name):
         return None
-    return Known(data[: end + len(_END)], int(length[1]), length.span(1), scope.copy())
+    return CachedHead(data[: end + len(_END)], int(length[1]), length.span(1), scope.copy())

@@ -18,7 +18,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class HttpHost(Protocol):
-    """What the listener needs of the service: who may come in, and where to."""
+    """What the listener needs of the service: principals and endpoints."""
 
     def principal(self, headers: dict[bytes, bytes], scope: Scope) -> Principal | None:
         """Who a request is from; None when it must be refused."""
@@ -47,7 +47,7 @@ class RestApp(Protocol):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
     async def refuse(self, send: Send, code: str, detail: str) -> None:
-        """Answer a request that is not let in."""
+        """Answer a request that is refused."""
         ...
 
 

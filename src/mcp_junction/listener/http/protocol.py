@@ -1,7 +1,7 @@
-"""HTTP/1.1 for uvicorn's server, on httptools: less than its own does, and at half the cost.
+"""HttpProtocol: HTTP/1.1 for uvicorn's server, on httptools, at half the cost of its own.
 
-A request is handed to the app when its body is complete; a head that was read before is not read
-again (``heads.py``); head and body of a response go out in one write; one timer a connection
+A request is handed to the app when its body is complete; a head that was parsed before is not
+parsed again (``heads.py``); head and body of a response go out in one write; one timer a connection
 watches for idleness and for requests that drip in, instead of one a request. What the app sees is
 ASGI, so any ASGI app can stand behind it, and uvicorn's own protocol could take its place.
 """
@@ -20,7 +20,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
-from mcp_junction.listener.http.heads import Fields, Known, known
+from mcp_junction.listener.http.heads import CachedHead, Fields, cache_head
 from mcp_junction.listener.http.owner import is_own_peer
 from mcp_junction.policy.quotas import Quotas, QuotaUsage
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
@@ -36,22 +36,22 @@ _BLANK = (b" ", b"\t")
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """How long a request may take to come in: who drips one holds a connection for nothing."""
+    """How long a request may take to come in; a slower client is cut off."""
 
     head: float = 30.0
-    """Seconds for the head, and the first byte of a body where there is one."""
+    """Seconds for the head and the first byte of the body."""
     body: float = 60.0
-    """Seconds without a byte of the body, and what the whole may take beside its size."""
+    """Seconds without a byte of the body, and for the whole body beside what ``rate`` allows."""
     rate: int = 1024
-    """Bytes a second that a body must at least come in with."""
+    """The least bytes per second of a body."""
 
 
 class HttpProtocol(asyncio.Protocol):
     """One connection of a client. ``protocol_for`` makes the class that uvicorn is given."""
 
     __slots__ = (
-        "_app", "_base", "_begun", "_body", "_body_size", "_current", "_due", "_fields",
-        "_header_bytes", "_idle_after", "_idle_since", "_is_own_peer", "_keep_alive", "_known",
+        "_app", "_base", "_begun", "_body", "_body_size", "_cached_head", "_current", "_due",
+        "_fields", "_header_bytes", "_idle_after", "_idle_since", "_is_own_peer", "_keep_alive",
         "_last_active", "_last_scope", "_loop", "_parser", "_paused", "_queue", "_resumed",
         "_state", "_timer", "_transport", "_url", "_usage", "written",
     )  # fmt: skip
@@ -85,7 +85,7 @@ class HttpProtocol(asyncio.Protocol):
         self._resumed: asyncio.Future[None] | None = None
         self._keep_alive = True
         self._begun = 0.0  # when the request began that is coming in; 0 when none is
-        self._known: Known | None = None
+        self._cached_head: CachedHead | None = None
         self._is_own_peer: bool | None = None
         self._last_scope: dict[str, Any] | None = None
         self._begin()
@@ -121,8 +121,12 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._last_active = self._loop.time()
         begins = not self._begun and self._keep_alive
-        if begins and self._known is not None and (asked := self._known.again(data)) is not None:
-            scope, body = asked
+        if (
+            begins
+            and self._cached_head is not None
+            and (matched := self._cached_head.match(data)) is not None
+        ):
+            scope, body = matched
             if len(body) <= self.max_body:
                 self._take(AsgiExchange(self, scope, body, len(body)))
                 return
@@ -139,13 +143,13 @@ class HttpProtocol(asyncio.Protocol):
             self._remember(data)
 
     def _remember(self, data: bytes) -> None:
-        """What came in was read, from the beginning of a request to the end of one."""
+        """Cache the head of ``data``, which was exactly one request."""
         if self._last_scope is not None:
-            self._known = known(data, self._last_scope)
+            self._cached_head = cache_head(data, self._last_scope)
             self._last_scope = None
 
     def eof_received(self) -> None:
-        pass  # whoever closes its side is gone: a client that still reads looks no different
+        pass  # a client that closes its side counts as gone, though it may still read
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -153,7 +157,7 @@ class HttpProtocol(asyncio.Protocol):
             self.stalls.forget(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._transport = self._known = None
+        self._transport = self._cached_head = None
         del self._parser  # it holds methods of ours: a cycle for the collector
         self.resume_writing()
         for exchange in (self._current, *(self._queue or ())):
@@ -193,7 +197,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def shutdown(self) -> None:
-        """The server is ending: finish what runs, take nothing more."""
+        """Finish the current request and take no more; the server is ending."""
         self._keep_alive = False
         if self._current is None and self._transport is not None:
             self._transport.close()
@@ -212,7 +216,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _deadline(self) -> float:
-        """When to give up, if nothing is being answered."""
+        """The time at which to close the connection, if no response is being written."""
         since = self._idle_since
         if not self._begun:
             return since + self._idle_after
@@ -223,7 +227,7 @@ class HttpProtocol(asyncio.Protocol):
         return patience.body + min(max(self._last_active, since), begun + earned)
 
     def _watch(self) -> None:
-        """A request has come in part: look after it in time."""
+        """Move the timer forward for a request that has come in part."""
         if self._current is None and self._timer is not None:
             due = self._deadline()
             if due < self._due:
@@ -237,7 +241,7 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def is_own_peer(self) -> bool:
-        """Whether the client is a process of our own user here; found out once a connection."""
+        """Whether the client is a process of our own user; checked once per connection."""
         if self._is_own_peer is None:
             self._is_own_peer = is_own_peer(self._base["server"], self._base["client"])
         return self._is_own_peer
@@ -287,7 +291,7 @@ class HttpProtocol(asyncio.Protocol):
         self._take(exchange)
 
     def _take(self, exchange: AsgiExchange) -> None:
-        """A request is complete."""
+        """Start a complete request, or queue it behind the current one."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._current is None and not self._paused:
@@ -328,7 +332,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(data)
 
     def write_parts(self, parts: tuple[bytes, bytes]) -> None:
-        """Both in one go, without copying the second."""
+        """Write head and body in one step, without copying the body."""
         if self._transport is not None:
             self.written += len(parts[0]) + len(parts[1])
             self._transport.writelines(parts)
@@ -369,7 +373,7 @@ class HttpProtocol(asyncio.Protocol):
         self._start(self._queue.popleft())
 
     def _refuse(self, status: int, words: bytes) -> None:
-        """Answer what cannot be handed to the app, and hang up."""
+        """Answer a request that cannot be handed to the app, and close the connection."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._current is None:
@@ -385,9 +389,9 @@ def protocol_for(
     stalls: StallSweep | None = None,
     quotas: Quotas | None = None,
 ) -> type[HttpProtocol]:
-    """The protocol, with the owner of its tasks, the size of body it takes, and for how long.
+    """Make the protocol class for uvicorn, with its limits and the owner of its tasks.
 
-    ``stalls`` cuts clients that read nothing, ``quotas`` counts what is unsent to each principal.
+    ``stalls`` cuts clients that read nothing; ``quotas`` counts unsent bytes per principal.
     """
     patience = patience or Patience()
     own = {"tasks": tasks, "max_body": max_body, "patience": patience}

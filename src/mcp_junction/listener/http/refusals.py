@@ -1,4 +1,4 @@
-"""Refusals: describes a request that is not let in, for the audit.
+"""Refusals: describes refused requests for the audit.
 
 Its query, headers and body are left out: they may hold secrets.
 """

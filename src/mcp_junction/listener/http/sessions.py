@@ -1,4 +1,4 @@
-"""SessionRegistry: which sessions of HTTP clients there are, and when they are over.
+"""SessionRegistry: holds the sessions of HTTP clients, and ends those that are idle.
 
 A session belongs to the principal and the endpoint it was opened with; to anyone else it does not
 exist. Idle ones expire, and so do those whose client has gone, with the calls it left. Each
@@ -43,10 +43,10 @@ class HttpSession:
         """When it was last checked for whether it is in use."""
         self.streams: dict[int, EventStream] | None = None
         self._next_stream = _STANDING + 1
-        self._delivered: set[int] = set()  # the streams that were delivered at the last look
+        self._delivered: set[int] = set()  # the streams that were delivered at the last sweep
 
     def new_stream(self, tasks: TaskScope) -> EventStream:
-        """A stream for one call; old ones that have ended make room."""
+        """Make a stream for one call; drop old ones that have ended."""
         streams = self._streams()
         self._trim_delivered(streams)
         while len(streams) > KEPT_STREAMS:
@@ -81,14 +81,14 @@ class HttpSession:
             self._delivered = {n for n, stream in self.streams.items() if stream.is_delivered}
 
     def standing(self, tasks: TaskScope) -> EventStream:
-        """The stream for what belongs to no call."""
+        """Return the stream for messages that belong to no call."""
         streams = self._streams()
         if _STANDING not in streams:
             streams[_STANDING] = EventStream(_STANDING, tasks, self.session.usage)
         return streams[_STANDING]
 
     def find_stream(self, last_event_id: bytes) -> tuple[EventStream, int] | None:
-        """The stream an event id belongs to, and the number of the event in it."""
+        """Find the stream that an event id belongs to, and the event's number in it."""
         stream, _, number = last_event_id.partition(b"_")
         if not (stream.isdigit() and number.isdigit() and self.streams):
             return None
@@ -102,7 +102,7 @@ class HttpSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for anything: a call whose client has gone does not count."""
+        """Whether no reader is attached; a call whose client has gone does not count."""
         if any(stream.is_attached for stream in (self.streams or {}).values()):
             return False
         return not any(_has_reader(call.channel) for call in self.session.calls.values())
@@ -111,7 +111,7 @@ class HttpSession:
         self.session.close(reason)
         for stream in (self.streams or {}).values():
             stream.end()
-        # Its channel knows us, and so nobody but the collector would find out that all is over.
+        # The channel refers to us: without this a reference cycle is left for the collector.
         self.session.send = self.session.offer = _nowhere
 
     def _streams(self) -> dict[int, EventStream]:
@@ -162,7 +162,7 @@ class SessionRegistry:
         return was_used or not found.is_idle
 
     def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
-        """The session, if it is this principal's at this endpoint."""
+        """Return the session, if it is this principal's at this endpoint."""
         found = self._sessions.get(session_id)
         if found is None:
             return None
@@ -180,11 +180,11 @@ class SessionRegistry:
             self._closed(found.session)
 
     def discard(self, session: Session) -> None:
-        """A session that was not even begun."""
+        """End a session that was never added, because it was refused."""
         self._closed(session)
 
     def expel(self, is_allowed: Callable[[Principal], bool]) -> None:
-        """End the sessions of whoever is no longer let in, and their streams with them."""
+        """End the sessions and streams of principals that are no longer allowed."""
         for found in list(self._sessions.values()):
             if not is_allowed(found.session.principal):
                 self.remove(found, "the key was revoked")

@@ -1,4 +1,4 @@
-"""EventStream: the events of one stream, sent as they come and kept for a while.
+"""EventStream: sends events to one client as they come, and keeps them for a while.
 
 A stream has at most one reader attached. What it was sent is kept, up to a bound, so that a client
 whose connection broke can name the last event it saw and go on from there. An idle stream has no
@@ -33,7 +33,7 @@ _HEADERS: Final = [
 
 
 def accepts_stream(accept: bytes | None) -> bool:
-    """Whether a client takes a stream for an answer, by its Accept header."""
+    """Whether a client accepts a stream as the answer, by its Accept header."""
     return not accept or _STREAM in accept or b"*/*" in accept
 
 
@@ -60,7 +60,7 @@ class EventStream(Closable):
         self._resumable = resumable
         self.ended = False
         self.is_delivered = False
-        """Whether a reader has been written all of it, to the end."""
+        """Whether the whole stream was written to a reader."""
         self.detached: asyncio.Future[None] | None = None
         self._tasks = tasks
         self._next = 1
@@ -73,7 +73,7 @@ class EventStream(Closable):
         self._draining: Send | None = None
 
     def __del__(self) -> None:
-        self._usage.bytes -= self._held  # whatever became of it, it holds nothing any more
+        self._usage.bytes -= self._held  # also if it was never ended
 
     def _count_bytes(self, size: int) -> None:
         """Count bytes that are kept here; ``size`` is negative when they are released."""
@@ -86,7 +86,7 @@ class EventStream(Closable):
 
     @property
     def kept_bytes(self) -> int:
-        """How much is kept for a client that comes back."""
+        """Bytes that are kept for a client that comes back."""
         return self._kept_bytes
 
     # -- writing
@@ -106,9 +106,9 @@ class EventStream(Closable):
             self._push(frame)
 
     def _make_room_for(self, size: int) -> bool:
-        """Let go of what is kept here, then of the reader; whether there is room then.
+        """Drop the kept events, then the reader; return whether that makes room.
 
-        Its principal has as many bytes waiting as it may have, here or in other streams.
+        Its principal is at its limit of waiting bytes, here or in other streams.
         """
         self._count_bytes(-self._kept_bytes)
         self._kept.clear()
@@ -118,7 +118,7 @@ class EventStream(Closable):
         return self._usage.has_room_for(size)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """End the stream after what is pending."""
         self.ended = True
         self._drain_soon()
 
@@ -171,9 +171,9 @@ class EventStream(Closable):
     # -- reading
 
     async def attach(self, send: Send, *, after: int | None, prime: bool) -> asyncio.Future[None]:
-        """Begin the response and replay what came after event ``after``; a future of its end.
+        """Begin the response and replay the events after ``after``; return the future of its end.
 
-        Without an ``after`` it begins with what no reader has been given yet.
+        Without ``after`` it begins with the first event that no reader was given.
         """
         self.cut()
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -195,8 +195,8 @@ class EventStream(Closable):
         self._drain_soon()
         return self.detached
 
-    def left(self, attached: asyncio.Future[None]) -> None:
-        """A reader has gone; if it was not replaced meanwhile, there is none now."""
+    def release(self, attached: asyncio.Future[None]) -> None:
+        """Detach a reader that has gone, unless another has replaced it."""
         if self.detached is attached:
             self.detach()
         else:
@@ -216,7 +216,7 @@ class EventStream(Closable):
         self._pending_bytes = 0
 
     def detach(self) -> None:
-        """There is no reader any more."""
+        """Detach the current reader."""
         self._send = None
         self._usage.streams.discard(self)
         self._clear_pending()
