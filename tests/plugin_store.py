@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from tests.postgres_server import NoPostgres, shared
 
-from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.store.store import Store, default_url, open_store
 from mcp_junction.vault.vault import Vault
@@ -62,7 +62,7 @@ class Opener:
         self._stack = stack
         self.url = url
         self.vault = vault
-        self.checkpoints = Checkpoints(folder)
+        self.checkpoints = CheckpointDirectory(folder)
 
     async def __call__(self, **options) -> Store:
         store = await open_store(self.url, self.vault, **options)

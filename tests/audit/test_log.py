@@ -20,14 +20,14 @@ BOUND = 20
 DIE = """
 import asyncio, os, sys
 from pathlib import Path
-from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.store.store import open_store
 from mcp_junction.vault.vault import Vault
 async def main():
     vault = Vault([bytes(range(32))])
     store = await open_store(sys.argv[1], vault)
-    points = Checkpoints(Path(sys.argv[2]))
+    points = CheckpointDirectory(Path(sys.argv[2]))
     log = AuditLog(store.audit, vault.derive_keys("audit")[0], vault.key_id, points)
     await log.__aenter__()
     closed = await log.intent(log.entry("intent", "bot", "tools/call", target="files.done"))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mcp_junction.audit.chain import Entry
-from mcp_junction.audit.checkpoints import Checkpoint, Checkpoints, read_exported
+from mcp_junction.audit.checkpoints import Checkpoint, CheckpointDirectory, read_exported
 from mcp_junction.audit.retention import retire
 from mcp_junction.audit.verify import Verification, verify
 from mcp_junction.store.database import Dialect
@@ -290,4 +290,4 @@ async def test_a_forged_anchor_does_not_stand_for_rows_that_are_gone(trail):
 
 
 def test_checkpoints_of_an_empty_folder_are_none(tmp_path):
-    assert Checkpoints(tmp_path / "nothing").all() == []
+    assert CheckpointDirectory(tmp_path / "nothing").all() == []

@@ -10,7 +10,7 @@ from mcp_junction.catalog import live_catalog
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.items import ALL, PROMPTS, RESOURCES, TOOLS
 from mcp_junction.catalog.live_catalog import LiveCatalog
-from mcp_junction.config.client_keys import ToolSelection
+from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.errors import ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import STDIO

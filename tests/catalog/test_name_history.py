@@ -252,7 +252,7 @@ async def test_another_spelling_that_was_called_before_any_list_is_kept():
     late = catalog.with_offering(offering(Pair("a", "b:read"), Pair("a", "b.read")), order)
     assert pair_of(late, BARE, "b:read") == Pair("b", "read")
     assert late.note_used(late.view(BARE).name_of(Pair("a", "b:read")), BARE)
-    assert pair_of(late.again(), BARE, "b:read") == Pair("b", "read")
+    assert pair_of(late.rebuilt(), BARE, "b:read") == Pair("b", "read")
     together = Catalog().with_offering(offering(Pair("b", "read")), order)
     together = together.with_offering(offering(Pair("a", "b:read")), order)
     assert shown(together, BARE) == ["b:read", "read"], "nobody has called it"
@@ -320,8 +320,8 @@ async def test_what_is_taken_out_of_a_set_is_free_there_and_only_there():
     for at in (*both.values(), EVERYTHING, one_server("x")):
         assert "who" in shown(catalog, BARE, scope=everything_at(at))
     part = named_set("dev", ["x.what", "y"], keys)
-    after = catalog.narrowed([part, both["same"]])
-    assert after.narrowed([part, both["same"]]) is after
+    after = catalog.with_named_sets([part, both["same"]])
+    assert after.with_named_sets([part, both["same"]]) is after
 
     def whose(name: str, at: Endpoint) -> str | None:
         found = after.view(BARE, scope=everything_at(at)).find(name)

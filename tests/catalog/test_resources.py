@@ -223,7 +223,7 @@ async def test_an_address_that_led_to_a_server_by_its_template_is_not_anothers_t
         assert listed(found) == ["two+doc://7", "x://1", "doc:/7", "note://1"]
         assert found.find("doc://7").upstream is one.upstream
         assert found.find("two+doc://7").pair == Pair("two", "doc://7")
-        after = after.again()
+        after = after.rebuilt()
     assert after.without("one").resources().find("doc://7").upstream is one.upstream
     greedy = before.with_offering(offering("two", ("x://1",), ("doc://{+id}", "{+any}")), order)
     assert listed(greedy.show_resources()) == ["x://1", "note://1"]

@@ -34,7 +34,7 @@ async def test_what_search_spares_is_the_whole_list_less_what_was_listed(spellin
     sent = len(searched.page(spelling, TOOLS, OPEN, None))
     assert searched.tokens.saved == (whole - sent) // 4
     assert searched.tokens.listed == sent // 4
-    searched.again().page(spelling, TOOLS, OPEN, None)
+    searched.rebuilt().page(spelling, TOOLS, OPEN, None)
     assert searched.tokens.saved == (2 * whole - 2 * sent) // 4, "over all generations"
 
 

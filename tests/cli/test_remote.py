@@ -211,13 +211,13 @@ def test_help_has_an_example_or_says_what_it_does(program, command):
 
 
 def test_the_owners_key_is_sent_to_this_machine_only(tmp_path, monkeypatch):
-    from mcp_junction.cli.remote import Remote
+    from mcp_junction.cli.remote import ServiceClient
 
     (tmp_path / "admin.key").write_text("jct_a_secret\n")
     monkeypatch.delenv("JUNCTION_KEY", raising=False)
     given = {"key": None, "data_dir": str(tmp_path)}
-    here = Remote.from_options(SimpleNamespace(url="http://127.0.0.1:1", **given))
-    there = Remote.from_options(SimpleNamespace(url="http://far.example:1", **given))
+    here = ServiceClient.from_options(SimpleNamespace(url="http://127.0.0.1:1", **given))
+    there = ServiceClient.from_options(SimpleNamespace(url="http://far.example:1", **given))
     assert here._headers == {"authorization": "Bearer jct_a_secret"}
     assert there._headers == {}
 

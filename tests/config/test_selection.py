@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_junction.config.client_keys import ToolSelection
+from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.errors import ProblemCode
 
 

@@ -124,7 +124,7 @@ async def test_a_call_is_looked_up_once_for_as_long_as_its_snapshot_lasts(monkey
     for _ in range(3):
         assert "result" in await call(client, "one:echo")
     assert len(looked_up) == 1
-    showing(backend, backend.snapshot.catalog.again())
+    showing(backend, backend.snapshot.catalog.rebuilt())
     assert backend.snapshot.route_cache == {}, "what was found before is not held any longer"
     for _ in range(3):
         assert "result" in await call(client, "one:echo")

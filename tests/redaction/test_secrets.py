@@ -9,7 +9,7 @@ from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import DEFAULTS
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.redaction.secrets import secrets_of
-from mcp_junction.redaction.texts import cut_tail, redact_error
+from mcp_junction.redaction.texts import keep_tail, redact_error
 
 TOKEN = "sk-from-the-shell-7"
 PEM = "-----BEGIN KEY-----\nMIIEfirstline\nMIIEsecondline\nAb==\n-----END KEY-----"
@@ -209,7 +209,7 @@ def test_a_quoted_value_is_hidden_too(spelled, value):
 def test_a_value_that_is_not_text_does_no_harm():
     server = definition(env={"API_TOKEN": "\udcff\udcfe-binary"})
     assert told("x -binary", server) == "x -binary"
-    assert cut_tail(b"abc", 2, server) == "bc"
+    assert keep_tail(b"abc", 2, server) == "bc"
 
 
 def test_the_tail_begins_behind_a_secret_that_it_would_cut():
@@ -217,10 +217,10 @@ def test_the_tail_begins_behind_a_secret_that_it_would_cut():
     written = b"first 0123456789-SUFFIX-and-more, last"
     end = len(b", last")
     for size in range(end, len(written) + 5):
-        said = told(cut_tail(written, size, server), server)
+        said = told(keep_tail(written, size, server), server)
         assert not any(part in said for part in ("9-S", "SUF", "and", "more")), size
         assert said.endswith(", last")
-    assert cut_tail(written, 1000, server) == written.decode()
+    assert keep_tail(written, 1000, server) == written.decode()
 
 
 LONG = 1_000_000
@@ -261,7 +261,7 @@ def test_many_secrets_take_no_long_time():
     """Nor do these, where each is looked for at each place."""
     env = {f"V{i}": f"value-{i:05d}x" for i in range(20_000)} | {"KEY": "aaaaaa"}
     server = ServerDefinition("s", "stdio", env=env)
-    assert cut_tail(b"a" * 32_768, 8_192, server) == ""
+    assert keep_tail(b"a" * 32_768, 8_192, server) == ""
     assert told("a" * LONG + "value-00017x", server) == "***"
 
 

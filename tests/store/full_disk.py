@@ -6,7 +6,7 @@ import resource
 import sys
 from pathlib import Path
 
-from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
@@ -26,7 +26,7 @@ def limit_files(size: int) -> None:
 
 async def main(folder: Path) -> dict[str, object]:
     vault = Vault([bytes(32)])
-    points = Checkpoints(folder)
+    points = CheckpointDirectory(folder)
     key = vault.derive_keys("audit")[0]
     seen: dict[str, object] = {"stored": 0}
     async with (

@@ -14,7 +14,7 @@ from tests.postgres_server import Server, open_folder
 from tests.store import full_disk
 from tests.store.records import server
 
-from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
@@ -95,7 +95,7 @@ async def test_while_it_is_stopped_nothing_dangerous_is_done_and_nothing_is_lost
     machine.start()
     try:
         store = await open_store(await schema_url(machine.url), vault)
-        key, points = vault.derive_keys("audit")[0], Checkpoints(tmp_path)
+        key, points = vault.derive_keys("audit")[0], CheckpointDirectory(tmp_path)
         async with store, AuditLog(store.audit, key, vault.key_id, points) as log:
             now = 0.0
             ring = KeyRing(store, now=lambda: now)
@@ -131,7 +131,7 @@ async def test_a_server_that_freezes_with_its_connections_open_is_down(postgres,
     try:
         url = await schema_url(machine.url)
         store = await open_store(url, vault, patience=1.0)
-        key, points = vault.derive_keys("audit")[0], Checkpoints(tmp_path)
+        key, points = vault.derive_keys("audit")[0], CheckpointDirectory(tmp_path)
         async with store, AuditLog(store.audit, key, vault.key_id, points) as log:
             await log.flush()
             machine.freeze()

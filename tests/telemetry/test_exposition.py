@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.telemetry.grammar import Metrics
 
-from mcp_junction.telemetry.exposition import Family, MetricKind, format_families
+from mcp_junction.telemetry.exposition import MetricFamily, MetricKind, format_families
 
 BROKEN = [
     'a"} 1\nevil 2',
@@ -25,9 +25,9 @@ BROKEN = [
 
 def test_the_text_is_exactly_this():
     families = [
-        Family("a_total", "How often.", {"": 3}, kind=MetricKind.COUNTER),
-        Family("b", "How much.", {"x": 0.25, 'y"\n\\': 1}, "of"),
-        Family("c", "Nothing yet.", {}, "of"),
+        MetricFamily("a_total", "How often.", {"": 3}, kind=MetricKind.COUNTER),
+        MetricFamily("b", "How much.", {"x": 0.25, 'y"\n\\': 1}, "of"),
+        MetricFamily("c", "Nothing yet.", {}, "of"),
     ]
     assert format_families(families).decode() == (
         "# HELP a_total How often.\n# TYPE a_total counter\na_total 3\n"
@@ -44,7 +44,7 @@ def test_the_reader_of_these_tests_does_not_read_everything(text):
 
 @given(st.dictionaries(st.text() | st.sampled_from(BROKEN), st.floats(0, 1e9) | st.integers(0)))
 def test_any_value_of_a_label_comes_back_as_it_was(samples):
-    read = Metrics(format_families([Family("mcp_aggregator_x", "Words.", samples, "server")]))
+    read = Metrics(format_families([MetricFamily("mcp_aggregator_x", "Words.", samples, "server")]))
     assert len(read.samples) == len(samples)
     for name, number in samples.items():
         assert read.value("x", server=name) == float(number)
@@ -52,6 +52,6 @@ def test_any_value_of_a_label_comes_back_as_it_was(samples):
 
 def test_half_a_surrogate_pair_is_told_apart_and_breaks_nothing():
     read = Metrics(
-        format_families([Family("mcp_aggregator_x", "W.", {"a\ud800": 1, "a": 2}, "server")])
+        format_families([MetricFamily("mcp_aggregator_x", "W.", {"a\ud800": 1, "a": 2}, "server")])
     )
     assert read.labels("x") == ["a", "a\\ud800"]

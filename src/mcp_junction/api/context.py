@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from mcp_junction.api.calling import RestCalls
 from mcp_junction.api.event_streams import EventStreams
-from mcp_junction.api.found_tools import RestSearch
 from mcp_junction.api.front import App, RestFront
+from mcp_junction.api.rest_search import RestSearch
 from mcp_junction.app import Junction
 from mcp_junction.config.settings import OFF
 from mcp_junction.identity.keys import KeyRing

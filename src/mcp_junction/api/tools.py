@@ -11,7 +11,6 @@ from litestar import Router, get, post
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
-from mcp_junction.api.found_tools import VisibleTools
 from mcp_junction.api.models import (
     Paged,
     SearchResult,
@@ -23,6 +22,7 @@ from mcp_junction.api.models import (
     tool_model,
 )
 from mcp_junction.api.requests import DefinitionHash, Search
+from mcp_junction.api.rest_search import VisibleTools
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     DEFAULT_LIMIT,

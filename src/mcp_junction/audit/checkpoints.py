@@ -46,7 +46,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return hmac.digest(key, text.encode(), "sha256").hex()
 
 
-class Checkpoints:
+class CheckpointDirectory:
     """The checkpoints of a data directory."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -137,7 +137,7 @@ def read_exported(path: Path) -> list[Checkpoint]:
     return [msgspec.json.decode(line, type=Checkpoint) for line in lines if line.strip()]
 
 
-class Checkpointer:
+class CheckpointSchedule:
     """Writes the checkpoint of one chain when it is due."""
 
     def __init__(self, path: Path, key: bytes, writer: str) -> None:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from mcp_junction.audit.chain import AuditBatch, Chain, Entry, Waiter, refuse_each
-from mcp_junction.audit.checkpoints import Checkpointer, Checkpoints
+from mcp_junction.audit.checkpoints import CheckpointDirectory, CheckpointSchedule
 from mcp_junction.audit.denials import Denials
 from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
@@ -52,7 +52,7 @@ class AuditLog:
         trail: AuditTrail,
         key: bytes,
         key_id: str,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointDirectory,
         *,
         most: int = MOST,
         now: Callable[[], float] = time.time,
@@ -63,7 +63,7 @@ class AuditLog:
         self._now = now
         self.writer = token_hex(8)
         self._chain = Chain(key, self.writer)
-        self._checkpointer = Checkpointer(checkpoints.path(self.writer), key, self.writer)
+        self._checkpointer = CheckpointSchedule(checkpoints.path(self.writer), key, self.writer)
         self._entries: list[Entry] = []
         self._waiters: list[tuple[int, Waiter]] = []
         self._batch: AuditBatch | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mcp_junction.audit.chain import Seals
-from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog, describe_head
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock
@@ -27,7 +27,7 @@ AGAIN: Final = 600.0
 async def retire(
     trail: AuditTrail,
     audit: AuditLog,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointDirectory,
     keys: Sequence[bytes],
     before: float,
 ) -> int:
@@ -67,7 +67,7 @@ async def retire_daily(
     days: int,
     trail: AuditTrail,
     audit: AuditLog,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointDirectory,
     keys: Sequence[bytes],
     clock: Clock,
     now: Callable[[], float] = time.time,

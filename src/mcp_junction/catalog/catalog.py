@@ -107,7 +107,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         return self._next(present, departed, self.order, key)
 
     def with_absent(self, offering: ServerLists, order: Sequence[str]) -> Catalog:
-        """This catalog with what a server offers when it is there, and it is not."""
+        """This catalog with the stored lists of a server that is not connected."""
         key = offering.upstream.key
         present = {k: v for k, v in self.offerings.items() if k != key}
         return self._next(present, {**self.departed, key: offering}, order, key)
@@ -118,15 +118,15 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         departed = {k: v for k, v in self.departed.items() if k != key}
         return self._next(present, departed, order, None, self.histories.forgetting(key))
 
-    def narrowed(self, sets: Iterable[Endpoint]) -> Catalog:
-        """This catalog when there are these named sets: what was taken out of one is free there."""
+    def with_named_sets(self, sets: Iterable[Endpoint]) -> Catalog:
+        """This catalog with these named sets; names of items that left a set become free in it."""
         histories = self.histories.narrowed(sets)
         if histories is self.histories:
             return self
         return self._next(self.offerings, self.departed, self.order, None, histories)
 
-    def again(self) -> Catalog:
-        """The same offers; what was made of them is made anew."""
+    def rebuilt(self) -> Catalog:
+        """This catalog with all views made anew."""
         return self._next(self.offerings, self.departed, self.order, None)
 
     def renamed(self, old: str, new: str, order: Sequence[str]) -> Catalog:
@@ -213,7 +213,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     def note_used(
         self, name: str, spelling: Spelling, kind: ListKind = TOOLS, scope: Scope = OPEN
     ) -> bool:
-        """Remember that somebody uses a name, which stays whose it is. Whether it is anybody's."""
+        """Note that a name is in use: it stays its owner's. Return whether it has an owner."""
         view = self.view(spelling, kind, scope)
         route = view.find(name)
         if route is not None:
@@ -221,7 +221,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         return route is not None
 
     def settle(self) -> None:
-        """Count what can be looked up as shown, from now on: every server has been heard of."""
+        """Treat all names that can be looked up as shown from now on: every server has started."""
         self.histories.is_settled = True
         for place, view in self._views.items():
             self._note(place, view)

@@ -18,7 +18,7 @@ from mcp_junction.catalog.discovery import Listing, discover, warn_once
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.catalog.scope import Scope
-from mcp_junction.config.client_keys import ToolSelection
+from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.errors import CircularError, ServerError
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.slices import Slices
@@ -101,7 +101,7 @@ class LiveCatalog:
             case ServerChange.LISTS | ServerChange.RENEWED:
                 self.announce(server, event.method)
             case ServerChange.REDEFINED:
-                self._swap(self.catalog.again(), [])
+                self._swap(self.catalog.rebuilt(), [])
             case ServerChange.RENAMED:
                 self._rename(event.previous, server.key)
             case ServerChange.TOOLS:
@@ -193,7 +193,7 @@ class LiveCatalog:
 
     def narrow(self, sets: Iterable[Endpoint]) -> None:
         """There are these named sets now, as the file has been read again."""
-        narrowed = self.catalog.narrowed(sets)
+        narrowed = self.catalog.with_named_sets(sets)
         if narrowed is not self.catalog:
             self._swap(narrowed, [])
 

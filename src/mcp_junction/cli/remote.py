@@ -1,4 +1,4 @@
-"""Remote: the REST client with which commands reach a running service.
+"""ServiceClient: the REST client with which commands reach a running service.
 
 The key is that of ``--key``, else of ``JUNCTION_KEY``, else, for this machine only, the
 administrator's key that the first start of the service left in the data directory.
@@ -39,7 +39,7 @@ def add_remote_options(options: argparse.ArgumentParser) -> None:
     options.add_argument("--json", action="store_true", help="print JSON")
 
 
-class Remote:
+class ServiceClient:
     """A running service."""
 
     def __init__(self, url: str, key: str | None) -> None:
@@ -57,7 +57,7 @@ class Remote:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     @classmethod
-    def from_options(cls, args: argparse.Namespace) -> Remote:
+    def from_options(cls, args: argparse.Namespace) -> ServiceClient:
         """Make the client for the service that the options, or else the environment, name."""
         environ = variables()
         url = args.url or environ.get("JUNCTION_URL") or DEFAULT

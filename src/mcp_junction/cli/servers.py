@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_message, print_table
-from mcp_junction.cli.remote import SERVERS, Remote, add_remote_options, server_path
+from mcp_junction.cli.remote import SERVERS, ServiceClient, add_remote_options, server_path
 from mcp_junction.errors import UsageError
 
 _PATIENCE: Final = 35.0
@@ -66,7 +66,7 @@ def run(argv: list[str]) -> int:
     end = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:end])
     args.command = argv[end + 1 :]
-    return _ACTIONS[args.action](args, Remote.from_options(args))
+    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
 
 
 def _add_options(add: argparse.ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def _add_options(add: argparse.ArgumentParser) -> None:
     add.add_argument("--no-wait", action="store_true", help="do not wait until it is connected")
 
 
-def _list(args: argparse.Namespace, remote: Remote) -> int:
+def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
     found = list(remote.pages(SERVERS, status=args.status, include_absent=args.all or None))
     rows = [
         (one["name"], "ABSENT" if one.get("absent") else one["status"], one["tool_count"],
@@ -120,7 +120,7 @@ def _list(args: argparse.Namespace, remote: Remote) -> int:
     return print_table(args, found, headings, rows, empty)
 
 
-def _show(args: argparse.Namespace, remote: Remote) -> int:
+def _show(args: argparse.Namespace, remote: ServiceClient) -> int:
     found = remote.get(server_path(args.name), include_tools=True, include_absent=True)
     rows = [(name, found[name]) for name in _SHOWN if found[name] not in (None, "")]
     rows += [(f"connection.{name}", value) for name, value in found["connection_config"].items()]
@@ -128,7 +128,7 @@ def _show(args: argparse.Namespace, remote: Remote) -> int:
     return print_table(args, found, ("", ""), [(name, _to_lines(value)) for name, value in rows])
 
 
-def _add(args: argparse.Namespace, remote: Remote) -> int:
+def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
     made = remote.post(SERVERS, _registration(args))
     if not (args.no_connect or args.no_wait):
         made = _wait_until_settled(remote, made)
@@ -172,7 +172,7 @@ def _parse_pairs(texts: list[str], option: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _wait_until_settled(remote: Remote, made: dict[str, Any]) -> dict[str, Any]:
+def _wait_until_settled(remote: ServiceClient, made: dict[str, Any]) -> dict[str, Any]:
     """Wait until the first connection of a new server is made or has failed."""
     end = time.monotonic() + _PATIENCE
     while made["status"] == "CONNECTING" and time.monotonic() < end:
@@ -190,19 +190,19 @@ def _print_status(made: dict[str, Any]) -> None:
     print(words, file=sys.stderr if made["status"] == "ERROR" else sys.stdout)
 
 
-def _remove(args: argparse.Namespace, remote: Remote) -> int:
+def _remove(args: argparse.Namespace, remote: ServiceClient) -> int:
     remote.delete(server_path(args.name))
     print_message(args, {"removed": args.name}, f"{args.name} is removed, with its tools")
     return 0
 
 
-def _connect(args: argparse.Namespace, remote: Remote) -> int:
+def _connect(args: argparse.Namespace, remote: ServiceClient) -> int:
     done = remote.post(f"{server_path(args.name)}/connect")
     print_message(args, done, f"{args.name}: {done['status']}: {done['message']}")
     return 1 if done["status"] == "ERROR" else 0
 
 
-def _disconnect(args: argparse.Namespace, remote: Remote) -> int:
+def _disconnect(args: argparse.Namespace, remote: ServiceClient) -> int:
     done = remote.post(f"{server_path(args.name)}/disconnect", {"force": args.force})
     calls = f"{done['pending_requests']} calls were under way"
     print_message(args, done, f"{args.name}: {done['status']}; {calls}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_table
-from mcp_junction.cli.remote import Remote, add_remote_options
+from mcp_junction.cli.remote import ServiceClient, add_remote_options
 
 
 def run(argv: list[str]) -> int:
@@ -18,7 +18,7 @@ def run(argv: list[str]) -> int:
     listing = actions.add_parser("list", help="show all skills, and how many tools have each")
     add_remote_options(listing)
     args = parser.parse_args(argv)
-    skills = list(Remote.from_options(args).pages("/api/v1/skills"))
+    skills = list(ServiceClient.from_options(args).pages("/api/v1/skills"))
     rows = [
         (skill["id"], skill["name"], skill["tool_count"], skill["description"]) for skill in skills
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_table
-from mcp_junction.cli.remote import Remote, add_remote_options
+from mcp_junction.cli.remote import ServiceClient, add_remote_options
 
 
 def run(argv: list[str]) -> int:
@@ -15,7 +15,7 @@ def run(argv: list[str]) -> int:
     )
     add_remote_options(parser)
     args = parser.parse_args(argv)
-    found = Remote.from_options(args).get("/api/v1/aggregator/state")
+    found = ServiceClient.from_options(args).get("/api/v1/aggregator/state")
     rows = [(name.replace("_", " "), one) for name, one in found.items()]
     print_table(args, found, ("", ""), rows)
     return 1 if found["error_servers"] else 0

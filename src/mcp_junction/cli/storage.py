@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from mcp_junction.audit.checkpoints import Checkpoints
+from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.cli.environment import hidden_values, variables
 from mcp_junction.cli.options import data_dir
@@ -29,8 +29,8 @@ class Storage(NamedTuple):
     folder: Path
 
     @property
-    def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.folder)
+    def checkpoints(self) -> CheckpointDirectory:
+        return CheckpointDirectory(self.folder)
 
     @property
     def audit_keys(self) -> list[bytes]:

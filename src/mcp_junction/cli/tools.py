@@ -11,7 +11,7 @@ from urllib.parse import quote
 from mcp_junction.cli.call import format_result, read_arguments
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_message, print_table, printable
-from mcp_junction.cli.remote import Remote, add_remote_options
+from mcp_junction.cli.remote import ServiceClient, add_remote_options
 from mcp_junction.errors import RequestError, UsageError
 
 TOOLS: Final = "/api/v1/aggregator/tools"
@@ -55,7 +55,7 @@ def _add_review_actions(actions: Any) -> list[argparse.ArgumentParser]:
     return [changes, approve, block]
 
 
-def _changes(args: argparse.Namespace, remote: Remote) -> int:
+def _changes(args: argparse.Namespace, remote: ServiceClient) -> int:
     if args.name is not None:
         found = remote.get(_path(args.name, "changes"))
         if args.json:
@@ -69,7 +69,7 @@ def _changes(args: argparse.Namespace, remote: Remote) -> int:
     return print_table(args, every, headings, rows, "Every tool is as it was pinned.")
 
 
-def _decide(args: argparse.Namespace, remote: Remote) -> int:
+def _decide(args: argparse.Namespace, remote: ServiceClient) -> int:
     """Approve or block a tool's definition."""
     what = args.action
     found = remote.get(_path(args.name, "changes"))
@@ -173,10 +173,10 @@ def run(argv: list[str]) -> int:
     for review in _add_review_actions(actions):
         add_remote_options(review)
     args = parser.parse_args(argv)
-    return _ACTIONS[args.action](args, Remote.from_options(args))
+    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
 
 
-def _list(args: argparse.Namespace, remote: Remote) -> int:
+def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
     chosen = {"include_unavailable": args.all, "include_schemas": args.schemas}
     groups = list(remote.pages(TOOLS, server=args.server, **chosen))
     tools = [tool for group in groups for tool in group["tools"]]
@@ -185,7 +185,7 @@ def _list(args: argparse.Namespace, remote: Remote) -> int:
     return print_table(args, tools, ("tool", ""), rows, empty)
 
 
-def _search(args: argparse.Namespace, remote: Remote) -> int:
+def _search(args: argparse.Namespace, remote: ServiceClient) -> int:
     filters = {"server_filter": args.server, "skill_filter": args.skill}
     body = {"query": args.query, "limit": args.limit}
     body |= {name: [one] for name, one in filters.items() if one}
@@ -199,7 +199,7 @@ def _search(args: argparse.Namespace, remote: Remote) -> int:
     return print_table(args, found, ("tool", "score", ""), rows, empty)
 
 
-def _call(args: argparse.Namespace, remote: Remote) -> int:
+def _call(args: argparse.Namespace, remote: ServiceClient) -> int:
     arguments = read_arguments(args.arguments)
     head = {"name": args.name} | ({"server_id": args.server} if args.server else {})
     # The arguments go as they were written, not as we would write them.

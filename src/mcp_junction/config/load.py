@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mcp_junction.config import client_keys
+from mcp_junction.config import client_dialects as client_keys
 from mcp_junction.config.document import child_path, members, parse
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, merge_settings

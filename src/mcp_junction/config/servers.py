@@ -5,7 +5,7 @@ OPTIONS is the one table of a server's options. The config file and REST are rea
 the REST models take from there.
 
 The checks here say what is wrong, where, and never quote a value: it may be a secret. What keys of
-other clients mean is in ``config/client_keys.py``; keys that nobody knows are ignored.
+other clients mean is in ``config/client_dialects.py``; keys that nobody knows are ignored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from mcp_junction.config import client_keys
-from mcp_junction.config.client_keys import ToolSelection, read_selection
+from mcp_junction.config import client_dialects as client_keys
+from mcp_junction.config.client_dialects import ToolSelection, read_selection
 from mcp_junction.config.document import child_path
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits, Settings, is_writable, limits_of
 from mcp_junction.config.variables import describe_missing, expand, read_dotenv

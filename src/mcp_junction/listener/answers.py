@@ -13,7 +13,7 @@ from msgspec import Raw
 from mcp_junction.catalog.items import ListKind
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.errors import CursorError, FrameError
-from mcp_junction.listener.backend import Backend
+from mcp_junction.listener.host import ListenerHost
 from mcp_junction.protocol.cycles import is_from_junction, reachable_member
 from mcp_junction.protocol.merged_list import cursor_in
 from mcp_junction.protocol.names import Spelling
@@ -32,7 +32,7 @@ class ListingClient(Protocol):
 class OwnAnswers:
     """Makes the parts of answers that are the same in both eras."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: ListenerHost) -> None:
         self._backend = backend
 
     def cursor(self, params: Mapping[str, Raw]) -> str | None:

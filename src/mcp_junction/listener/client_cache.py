@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
-from mcp_junction.listener.backend import Backend
+from mcp_junction.listener.host import ListenerHost
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.envelope import RequestEnvelope
@@ -57,7 +57,7 @@ _NOBODY: Final = LastSender(Raw(), None, None, SenderInfo(None, b"", None, None,
 class ClientCache:
     """Parses the senders of requests, and caches those that are short enough."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: ListenerHost) -> None:
         self._backend = backend
         self._known: dict[tuple[int, int, bytes], SenderInfo] = {}
         self.last = _NOBODY

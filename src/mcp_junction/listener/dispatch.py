@@ -17,8 +17,8 @@ from mcp_junction.calls.methods import HANDSHAKE_CALLS, address
 from mcp_junction.catalog.items import BY_LIST, ListKind
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.answers import OwnAnswers
-from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.capabilities import CAPABILITIES
+from mcp_junction.listener.host import ListenerHost
 from mcp_junction.protocol import cycles, encode, frames
 from mcp_junction.protocol.envelope import check_client_info, progress_token
 from mcp_junction.protocol.frames import Frame
@@ -47,7 +47,7 @@ _UNANSWERABLE = b"null"
 class Dispatcher:
     """Answers the frames of handshake clients, one at a time."""
 
-    def __init__(self, backend: Backend, tasks: TaskScope) -> None:
+    def __init__(self, backend: ListenerHost, tasks: TaskScope) -> None:
         self._backend = backend
         self._answers = OwnAnswers(backend)
         self._tasks = tasks

@@ -23,9 +23,9 @@ from mcp_junction.catalog.items import BY_LIST, ListKind
 from mcp_junction.errors import FrameError, StateError
 from mcp_junction.listener import header_check
 from mcp_junction.listener.answers import OwnAnswers
-from mcp_junction.listener.backend import Backend
 from mcp_junction.listener.client_cache import ClientCache, SenderInfo
 from mcp_junction.listener.header_check import Headers
+from mcp_junction.listener.host import ListenerHost
 from mcp_junction.listener.replies import HTTP_STATUS, Reply, refusal, refuse_version
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
@@ -86,7 +86,7 @@ class ResultWriter:
 class StatelessDispatcher:
     """Answers the requests of stateless clients."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: ListenerHost) -> None:
         self._backend = backend
         self._answers = OwnAnswers(backend)
         self.client_cache = ClientCache(backend)

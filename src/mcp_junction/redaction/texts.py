@@ -45,7 +45,7 @@ def redact_text(text: str, definition: ServerDefinition) -> str:
     return redact(text, _secrets_of(definition))
 
 
-def cut_tail(written: bytes, size: int, definition: ServerDefinition) -> str:
+def keep_tail(written: bytes, size: int, definition: ServerDefinition) -> str:
     """Return about the last ``size`` bytes of what a server wrote.
 
     The rest of a secret that is cut would not be recognised: the tail begins after it.

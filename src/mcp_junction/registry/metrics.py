@@ -20,7 +20,7 @@ from mcp_junction.catalog.catalog import ListedTokens
 from mcp_junction.health.verdict import WINDOW, HealthFacts
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
-from mcp_junction.telemetry.exposition import Family, MetricKind, format_families
+from mcp_junction.telemetry.exposition import MetricFamily, MetricKind, format_families
 from mcp_junction.upstream.state import ServerState
 
 LABELLED: Final = 1_000
@@ -38,26 +38,28 @@ def metrics_of(
     return format_families(families)
 
 
-def _servers(context: RegistryContext) -> list[Family]:
+def _servers(context: RegistryContext) -> list[MetricFamily]:
     count = Counter(member.status for member in context.members)
     tools = sum(member.tool_count for member in context.members)
     return [
-        Family(
+        MetricFamily(
             f"{_PREFIX}servers_total",
             "Servers, by their status.",
             {state.value: count[state] for state in ServerState},
             "status",
         ),
-        Family(f"{_PREFIX}tools_total", "Tools of all servers.", {"": tools}),
+        MetricFamily(f"{_PREFIX}tools_total", "Tools of all servers.", {"": tools}),
     ]
 
 
-def _sessions(junction: Junction) -> Family:
+def _sessions(junction: Junction) -> MetricFamily:
     count = len(junction.clients.sessions)
-    return Family(f"{_PREFIX}sessions", "Sessions of clients that are open.", {"": count})
+    return MetricFamily(f"{_PREFIX}sessions", "Sessions of clients that are open.", {"": count})
 
 
-def _health(context: RegistryContext, facts_of: Callable[[Member], HealthFacts]) -> list[Family]:
+def _health(
+    context: RegistryContext, facts_of: Callable[[Member], HealthFacts]
+) -> list[MetricFamily]:
     seconds: dict[str, float] = {}
     failed: dict[str, float] = {}
     healthy: dict[str, float] = {}
@@ -75,34 +77,34 @@ def _health(context: RegistryContext, facts_of: Callable[[Member], HealthFacts])
     omitted = max(0, len(wanted) - LABELLED)
     by_server = "server"
     return [
-        Family(
+        MetricFamily(
             f"{_CHECK}response_time_seconds",
             "How long the last health check that was answered took.",
             seconds,
             by_server,
         ),
-        Family(
+        MetricFamily(
             f"{_CHECK}error_rate",
             f"The part of the last {WINDOW} calls that failed.",
             failed,
             by_server,
         ),
-        Family(f"{_CHECK}healthy", "1 while checks and calls go well.", healthy, by_server),
-        Family(f"{_CHECK}reachable", "1 while there is an answer.", reachable, by_server),
-        Family(f"{_CHECK}omitted_servers", "Servers beyond those labelled.", {"": omitted}),
+        MetricFamily(f"{_CHECK}healthy", "1 while checks and calls go well.", healthy, by_server),
+        MetricFamily(f"{_CHECK}reachable", "1 while there is an answer.", reachable, by_server),
+        MetricFamily(f"{_CHECK}omitted_servers", "Servers beyond those labelled.", {"": omitted}),
     ]
 
 
-def _audit(context: RegistryContext) -> list[Family]:
+def _audit(context: RegistryContext) -> list[MetricFamily]:
     audit = context.audit
     return [
-        Family(
+        MetricFamily(
             f"{_PREFIX}audit_rows_lost_total",
             "Rows of the audit that were never stored.",
             {"": audit.lost},
             kind=MetricKind.COUNTER,
         ),
-        Family(
+        MetricFamily(
             f"{_PREFIX}audit_rows_waiting",
             "Rows of the audit that are not stored yet.",
             {"": audit.waiting},
@@ -110,25 +112,25 @@ def _audit(context: RegistryContext) -> list[Family]:
     ]
 
 
-def _tasks(context: RegistryContext) -> list[Family]:
+def _tasks(context: RegistryContext) -> list[MetricFamily]:
     supervision, label = context.supervision, "task"
     failures = supervision.failures
     down = {name: supervision.down_by_name[name] for name in failures}
     return [
-        Family(
+        MetricFamily(
             f"{_PREFIX}task_failures_total",
             "How often long-lived tasks have failed; each time they are run again.",
             failures,
             label,
             MetricKind.COUNTER,
         ),
-        Family(
+        MetricFamily(
             f"{_PREFIX}store_rows_unreadable",
             "Rows of the store that cannot be read and are left out.",
             {"": context.store.unreadable},
         ),
-        Family(f"{_PREFIX}tasks_down", "Long-lived tasks that do not run now.", down, label),
-        Family(
+        MetricFamily(f"{_PREFIX}tasks_down", "Long-lived tasks that do not run now.", down, label),
+        MetricFamily(
             f"{_PREFIX}events_lost_total",
             "Events that were never stored.",
             {"": context.bus.lost},
@@ -137,8 +139,8 @@ def _tasks(context: RegistryContext) -> list[Family]:
     ]
 
 
-def _unattributed(junction: Junction) -> Family:
-    return Family(
+def _unattributed(junction: Junction) -> MetricFamily:
+    return MetricFamily(
         f"{_PREFIX}unattributed_messages_total",
         "Messages of servers dropped (log) or refused (question): whose they are is unknown.",
         junction.messages.unattributed,

@@ -28,7 +28,11 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
-from mcp_junction.upstream.questions import RELAYED_CAPABILITIES, askable_methods, question_refusal
+from mcp_junction.upstream.server_requests import (
+    RELAYED_CAPABILITIES,
+    askable_methods,
+    question_refusal,
+)
 
 _question_ids = itertools.count(1)
 

@@ -34,7 +34,7 @@ class Coalescer:
 
 
 class Subscriptions:
-    """The subscribers by server and address, each with the name it uses for the resource."""
+    """The subscribers by server and URI, each with the URI that it subscribed to."""
 
     def __init__(self) -> None:
         self._wanted: dict[tuple[str, str], dict[object, str]] = {}
@@ -59,7 +59,7 @@ class Subscriptions:
         return [key for key in mine if self.remove(*key, session)]
 
     def of(self, server: str, session: object = None) -> list[str]:
-        """Every address of a server that someone wants, or that one session does."""
+        """Every URI of a server that someone subscribed to, or that one session did."""
         return [
             uri
             for (key, uri), sessions in self._wanted.items()

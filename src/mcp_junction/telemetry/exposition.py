@@ -20,7 +20,7 @@ class MetricKind(StrEnum):
     COUNTER = "counter"
 
 
-class Family(msgspec.Struct, frozen=True):
+class MetricFamily(msgspec.Struct, frozen=True):
     """A metric, with its samples by the value of its label; ``""`` where there is no label.
 
     Name and label are not escaped; values of the label are.
@@ -33,7 +33,7 @@ class Family(msgspec.Struct, frozen=True):
     kind: MetricKind = MetricKind.GAUGE
 
 
-def format_families(families: Iterable[Family]) -> bytes:
+def format_families(families: Iterable[MetricFamily]) -> bytes:
     """Format these families."""
     lines: list[str] = []
     for family in families:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ServerState(StrEnum):
-    """Whether a server is connected."""
+    """Where a server is in its life."""
 
     CONNECTING = "CONNECTING"
     CONNECTED = "CONNECTED"
@@ -41,7 +41,7 @@ def can_follow(current: ServerState, following: ServerState) -> bool:
 
 
 def parse_state(text: str) -> ServerState:
-    """Parse a state in any case, by either of its names. Raises ValueError."""
+    """Parse a state in any case, as the platform or as stdio mode calls it. Raises ValueError."""
     for state, simple in SIMPLE_NAMES.items():
         if text.lower() in (state.lower(), simple):
             return state

@@ -22,7 +22,7 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import era_of
-from mcp_junction.redaction.texts import cut_tail, redact_lines
+from mcp_junction.redaction.texts import keep_tail, redact_lines
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import explain_start_failure
@@ -210,7 +210,7 @@ class StdioLink(MultiplexedLink):
 
     @property
     def stderr_tail(self) -> str:
-        tail = cut_tail(b"".join(self._stderr), _STDERR_TAIL, self._definition)
+        tail = keep_tail(b"".join(self._stderr), _STDERR_TAIL, self._definition)
         return redact_lines(tail, self._definition)
 
     @property

@@ -1,4 +1,4 @@
-"""Backend: what a listener needs of the rest of Junction. The composition root provides it."""
+"""ListenerHost: what a listener needs of the rest of Junction. The composition root provides it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import StatelessClient
 
 
-class Backend(Protocol):
+class ListenerHost(Protocol):
     settings: Settings
     parked_calls: ParkedCalls
     """Where calls wait for their clients."""
