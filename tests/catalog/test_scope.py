@@ -1,6 +1,8 @@
 """Scope: what a policy hides from an agent has no part in its names, lists, hints or histories."""
 
+import gc
 import json
+import weakref
 
 import pytest
 from msgspec import Raw
@@ -175,3 +177,26 @@ async def test_numbers_that_nobody_uses_are_given_up_and_names_stay():
     assert made.view(BARE, TOOLS, scope).find("who").pair == Pair("y", "who")
     assert old.view(BARE, TOOLS, scope).find("who").pair == Pair("y", "who")
     assert old.view(BARE).find("t1-7") is None
+
+
+@pytest.mark.bulk
+async def test_uris_that_nobody_uses_are_given_up_too():
+    made = catalog(offering("x", resources=["log://first"]))
+    for turn in range(6):
+        uris = [f"log://{turn}/{n}" for n in range(MOST_UNUSED // 2)]
+        made = made.with_offering(offering("x", resources=uris), ["x"])
+        made.page(STDIO, RESOURCES, OPEN, None)
+    kept = len(made.histories.roll(RESOURCES, STDIO).pairs)
+    assert kept < 3 * MOST_UNUSED, "as many as are shown and present, and some"
+    assert made.resources().find(uris[7]).pair == Pair("x", uris[7])
+
+
+async def test_pages_keep_no_view_of_an_earlier_catalog_alive():
+    made = catalog(offering("x", tools=["a"]))
+    views = []
+    for turn in range(5):
+        made = made.with_offering(offering("x", tools=["a", f"t{turn}"]), ["x"])
+        made.page(STDIO, TOOLS, OPEN, None)
+        views.append(weakref.ref(made.view(STDIO)))
+    gc.collect()
+    assert [view() is not None for view in views] == [False] * 4 + [True]

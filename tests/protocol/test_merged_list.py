@@ -110,13 +110,26 @@ def test_a_false_cursor_cannot_fill_the_memory_with_pages():
 
 
 def test_the_pages_used_longest_ago_are_dropped_beyond_the_limit():
-    cache = PageCache(limit=25)
+    cache = PageCache(limit=25_000)
     for key in "abc":
-        cache.put(key, None, b"x" * 10)
+        cache.put(key, None, b"x" * 10_000)
     assert [cache.get(key, None) is not None for key in "abc"] == [False, True, True]
     cache.get("b", None)
-    cache.put("d", None, b"x" * 10)
+    cache.put("d", None, b"x" * 10_000)
     assert [cache.get(key, None) is not None for key in "bcd"] == [True, False, True]
-    cache.put("large", None, b"x" * 100)
+    cache.put("large", None, b"x" * 100_000)
     assert len(cache) == 1
-    assert cache.get("large", None) == b"x" * 100, "the newest stays, however large"
+    assert cache.get("large", None) == b"x" * 100_000, "the newest stays, however large"
+
+
+def test_cursors_that_a_client_makes_up_are_not_kept():
+    cache = PageCache()
+    names = [f"n{number}" for number in range(6)]
+    items = [json.dumps({"name": name}).encode() for name in names]
+    load = names, lambda start, end: items[start:end]
+    listing = MergedList("tools", lambda: load, cache, object(), 2)
+    page = listing.page(cursor_of(listing.page()))
+    for wrong in range(50):  # each leads to the same page by the name of the last item
+        made_up = base64.urlsafe_b64encode(json.dumps([1000 + wrong, "n1"]).encode()).decode()
+        assert listing.page(made_up) == page
+    assert len(cache) == 2

@@ -172,11 +172,15 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     def _renumbered(self) -> Catalog:
         """This catalog with fewer numbers, if most of them are used by nobody."""
         histories = self.histories
-        for kind in (TOOLS, PROMPTS):
+        for kind in EVERY_KIND:
             used = sum(len(offering.of(kind)) for offering in self._all().values())
             if histories.is_sparse(kind, used):
-                numbers = (n for key in self._all() for n in self._list(key, kind).items)
-                histories = histories.renumbered(kind, numbers)
+                pairs = [
+                    Pair(key, offer.name)
+                    for key, offering in self._all().items()
+                    for offer in offering.of(kind)
+                ]
+                histories = histories.renumbered(kind, pairs)
         if histories is self.histories:
             return self
         return msgspec.structs.replace(

@@ -272,9 +272,10 @@ class NameHistories:
         roll = self._rolls.get(kind)
         return roll is not None and len(roll.pairs) > 2 * used + MOST_UNUSED
 
-    def renumbered(self, kind: ListKind, used: Iterable[int]) -> NameHistories:
+    def renumbered(self, kind: ListKind, used: Iterable[Pair]) -> NameHistories:
         """The histories with another roll of a kind: of the pairs that are used, or were shown."""
-        roll, taken = self._rolls[kind], list(used)
+        roll = self._rolls[kind]
+        taken = [roll.add(pair) for pair in used]
         kept = bytearray(len(roll.pairs))
         for number in taken:
             kept[number] = 1

@@ -209,6 +209,7 @@ class ResourceView:
         self.scope = scope
         self._page_size = page_size
         self._pages = pages
+        self._page_key = object()
         self._timeout = timeout
         self._alone = known[0].upstream if is_alone and len(known) == 1 else None
         self._routes: dict[str, Route] = {}
@@ -250,7 +251,7 @@ class ResourceView:
         def load() -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
             return texts, lambda start, end: items[start:end]
 
-        return MergedList(kind.member, load, self._pages, self, self._page_size)
+        return MergedList(kind.member, load, self._pages, self._page_key, self._page_size)
 
     def note(self) -> None:
         """Remember that these addresses were shown."""

@@ -102,6 +102,7 @@ class View:
         self._timeout = timeout
         self._page_size = page_size
         self._pages = pages
+        self._page_key = object()
         self._assigned: dict[str, int] = {}
         self._routes: dict[str, Route] = {}
         self._assign_names()
@@ -166,9 +167,10 @@ class View:
             self.history.note(offered, self.names, offered)
         else:
             number = self._roll.number(only)
-            self.history.note(
-                bytes(each == number for each in range(len(self.mask))), self.names, offered
-            )
+            assert number is not None
+            shown = bytearray(len(self.mask))
+            shown[number] = 1
+            self.history.note(shown, self.names, offered)
 
     # -- looking up
 
@@ -278,7 +280,9 @@ class View:
     def items(self) -> MergedList:
         """The list, for clients to see."""
         load = self._load_own if self._own_offers else self._load
-        return MergedList(self._visible.kind.member, load, self._pages, self, self._page_size)
+        return MergedList(
+            self._visible.kind.member, load, self._pages, self._page_key, self._page_size
+        )
 
     def _load(self) -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
         present = self._visible.present()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -18,10 +19,15 @@ Load = Callable[[], tuple[Sequence[str], Callable[[int, int], Iterable[bytes]]]]
 """Gives the names of a list, and what encodes the items from one place to another."""
 
 
+_ENTRY: Final = 512
+"""Bytes that an entry of the cache takes beside its page."""
+
+
 class PageCache:
     """Encoded pages of all lists; beyond so many bytes, those used longest ago are dropped.
 
-    The newest page stays, however large it is.
+    The newest page stays, however large it is. A key must hold nothing: it stays with its pages
+    when the list that it stands for is gone.
     """
 
     __slots__ = ("_limit", "_pages", "_size")
@@ -43,9 +49,9 @@ class PageCache:
 
     def put(self, key: object, cursor: str | None, page: bytes) -> None:
         self._pages[key, cursor] = page
-        self._size += len(page)
+        self._size += len(page) + _ENTRY
         while self._size > self._limit and len(self._pages) > 1:
-            self._size -= len(self._pages.pop(next(iter(self._pages))))
+            self._size -= len(self._pages.pop(next(iter(self._pages)))) + _ENTRY
 
 
 class MergedList:
@@ -79,7 +85,8 @@ class MergedList:
             start = 0 if cursor is None else _start(cursor, names)
             found = self._encode(names, items, start)
             if start % self._page_size == 0:  # what is kept is not to be the caller's choice
-                self._cache.put(self._key, cursor, found)
+                ours = _cursor(start, names[start - 1]).decode() if start else None
+                self._cache.put(self._key, ours, found)
         return found
 
     def _encode(
