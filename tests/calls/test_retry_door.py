@@ -16,7 +16,13 @@ from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import envelope, frames, names
-from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE, Era
+from mcp_junction.protocol.versions import (
+    CALL_TIMEOUT,
+    INTERNAL_ERROR,
+    LINK_LOST,
+    SERVER_UNAVAILABLE,
+    Era,
+)
 from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, silence
@@ -141,6 +147,41 @@ async def test_a_call_that_is_cancelled_is_not_tried_again(client, server):
     call.cancel("never mind")
     assert (await running).kind is OutcomeKind.CANCELLED
     assert len(door.server.wire.flights) == 1
+    await door.scope.close()
+
+
+@pytest.mark.parametrize("lost", ["link", "not sent"])
+@pytest.mark.parametrize(("client", "server"), CELLS)
+async def test_a_call_cancelled_between_attempts_keeps_the_delivery_of_its_last(
+    client, server, lost
+):
+    deliveries = []
+
+    async def cancel_and_retry(call: Call, following: Handler) -> Outcome:
+        deliveries.append((await following(call)).delivery)
+        call.cancel("never mind")
+        return await following(call)
+
+    door = Door(client, server, lost)
+    door.world = World(door.server, extra=[ExtraStage("resume", cancel_and_retry)])
+    outcome = await door.run(door.call())
+    assert deliveries == [Delivery.NOT_SENT if lost == "not sent" else Delivery.UNKNOWN]
+    assert (outcome.kind, outcome.delivery) == (OutcomeKind.CANCELLED, deliveries[0])
+    assert (outcome.attempts, len(door.server.wire.flights)) == (1, 1)
+    assert outcome.target == "one:echo"
+    await door.scope.close()
+
+
+async def test_a_call_that_fails_after_an_answer_may_have_run():
+    async def fail(call: Call, following: Handler) -> Outcome:
+        await following(call)
+        raise RuntimeError("a fault of a stage")
+
+    door = Door(Era.HANDSHAKE, Era.HANDSHAKE)
+    door.params = [{}]  # so that it is answered
+    door.world = World(door.server, extra=[ExtraStage("resume", fail)])
+    outcome = await door.run(door.call())
+    assert (outcome.code, outcome.delivery) == (INTERNAL_ERROR, Delivery.UNKNOWN)
     await door.scope.close()
 
 

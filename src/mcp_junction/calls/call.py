@@ -175,7 +175,7 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def delivery(self) -> Delivery:
-        """How far it has got, for the outcome if it failed now."""
+        """How far its last attempt has got, for the outcome if it failed now."""
         return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
 
     def _end(self, outcome: Outcome, reason: str) -> None:

@@ -97,8 +97,15 @@ class Flight(msgspec.Struct, eq=False):
 
     @property
     def delivery(self) -> Delivery:
-        """Whether the server may have run it, if it failed now."""
-        return Delivery.NOT_SENT if self.state is QUEUED else Delivery.UNKNOWN
+        """Whether the server may have run it, if it failed now; of a flight that ended, if it did.
+
+        An answered flight is UNKNOWN: whoever fails after it cannot say what the answer was.
+        """
+        if self.state is QUEUED:
+            return Delivery.NOT_SENT
+        if self.state is DONE and self.future.done() and not self.future.cancelled():
+            return self.future.result().delivery or Delivery.UNKNOWN
+        return Delivery.UNKNOWN
 
     def end(self, outcome: Outcome) -> None:
         """Set the outcome; only the first one counts."""

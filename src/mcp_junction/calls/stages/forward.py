@@ -29,6 +29,8 @@ class Forward:
     def __call__(self, call: Call) -> Awaitable[Outcome]:
         route = call.route
         assert route is not None, "resolve comes first"
+        if call.ended_by is not None:  # between two attempts: there is no further one
+            return _return(call.ended_by.counted(call.attempts, route.canonical))
         upstream = route.upstream
         link: Link | None = upstream.link
         if link is not None:
@@ -64,3 +66,7 @@ class Forward:
             return await adapter.send(attempt, upstream, link)
         finally:
             self._deadlines.forget(attempt)
+
+
+async def _return(outcome: Outcome) -> Outcome:
+    return outcome
