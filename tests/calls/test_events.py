@@ -20,8 +20,8 @@ UNKNOWN = outcomes.failed(-32602, "unknown", Delivery.NOT_SENT)
 OK = outcomes.result(b"{}")
 
 
-def ended(method, name, route, outcome, seconds=0.1):
-    return CallEnded(LOCAL_OWNER, method, name, route, False, None, outcome, seconds)
+def ended(method, name, route, outcome, seconds=0.1, waited=0.0):
+    return CallEnded(LOCAL_OWNER, method, name, route, False, None, outcome, seconds, waited)
 
 
 async def test_a_call_is_one_line_of_the_debug_log(caplog):
@@ -30,10 +30,12 @@ async def test_a_call_is_one_line_of_the_debug_log(caplog):
         log_call(ended("tools/call", "s__t", route, LOST))
         log_call(ended("tools/call", "x" * 300, None, UNKNOWN, 0.001))
         log_call(ended("resources/read", "a://b?key=secret", None, OK, 0.0))
+        log_call(ended("tools/call", "s__t", route, OK, 3.1, 3.0))
     assert caplog.messages == [
         "tools/call of 's:t' at server 's': error, unknown after 100.0 ms",
         f"tools/call of '{'x' * 199} at no server: error, not_sent after 1.0 ms",
         "resources/read of 'a://b' at no server: ok after 0.0 ms",
+        "tools/call of 's:t' at server 's': ok after 3100.0 ms, waited 3000.0 ms for a connection",
     ]
 
 

@@ -92,6 +92,7 @@ def log_call(ended: CallEnded) -> None:
     outcome, route = ended.outcome, ended.route
     delivery = f", {outcome.delivery.value}" if outcome.delivery is not None else ""
     where = f"server {route.pair.server!r}" if route is not None else "no server"
-    words = "%s of %.200r at %s: %s%s after %.1f ms"
+    words = "%s of %.200r at %s: %s%s after %.1f ms%s"
+    waited = f", waited {ended.waited * 1000:.1f} ms for a connection" if ended.waited else ""
     name, took = ended.target.partition("?")[0], ended.seconds * 1000  # an address may hold a key
-    log.debug(words, ended.method, name, where, ended.outcome_name.value, delivery, took)
+    log.debug(words, ended.method, name, where, ended.outcome_name.value, delivery, took, waited)
