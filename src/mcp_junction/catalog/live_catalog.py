@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import Protocol
 
 import msgspec
 
@@ -30,7 +31,7 @@ from mcp_junction.upstream.state import SERVING, ServerState
 log = logging.getLogger("mcp_junction.catalog")
 
 
-class ListChange(NamedTuple):
+class ListChange(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A list of one server that changed, or may have: the server says so, and nothing differs."""
 
     kind: ListKind
@@ -39,13 +40,33 @@ class ListChange(NamedTuple):
     after: tuple[ListItem, ...]
 
     def is_visible(self, scope: Scope) -> bool:
-        """Whether it changed what a Scope admits."""
+        """Whether it changed what a Scope admits; asks only about the names that differ."""
         admits = scope.of(self.kind, self.server)
         if admits is None:
             return False
-        before = [offer for offer in self.before if admits(offer.name)]
-        after = [offer for offer in self.after if admits(offer.name)]
-        return before != after or (bool(after) and self.before == self.after)
+        names, old_order, new_order = self._difference
+        if any(map(admits, names)):
+            return True
+        moved = set(filter(admits, old_order))
+        return [n for n in old_order if n in moved] != [n for n in new_order if n in moved]
+
+    @cached_property
+    def _difference(self) -> tuple[list[str], list[str], list[str]]:
+        """The names whose items differ, and the old and new order of the others that moved.
+
+        Where nothing differs, any item may have changed: the names are all.
+        """
+        old = {offer.name: offer for offer in self.before}
+        new = {offer.name: offer for offer in self.after}
+        if self.before == self.after:
+            return list(new), [], []
+        names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        changed = set(names)
+        old_order = [name for name in old if name not in changed]
+        new_order = [name for name in new if name not in changed]
+        if old_order == new_order:
+            return names, [], []
+        return names, old_order, new_order
 
 
 Changed = Callable[[Sequence[ListChange]], None]

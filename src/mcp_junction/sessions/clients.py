@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from msgspec import Raw
 
@@ -43,12 +43,13 @@ class ConnectedClients:
 
     def _announce(self, method: str) -> None:
         changes = self._changes.pop(method, [])
+        changed_in = cache(partial(_last_visible, changes))  # asked once for each Scope
         for session in self.sessions:
             seen = session.listed.get(method) if session.listed else None
-            if seen is not None and _concerns(session.scope, changes, seen):
+            if seen is not None and seen < changed_in(session.scope):
                 session.notify(method)
         for listen in self.listens:
-            if method in listen.announcements and _concerns(listen.scope, changes):
+            if method in listen.announcements and changed_in(listen.scope) >= 0:
                 listen.notify(method)
 
     async def set_log_level(self, upstream: Upstream) -> None:
@@ -122,11 +123,15 @@ class ClientRelay:
             await upstream.unsubscribe(uri)
 
 
-def _concerns(scope: Scope, changes: list[tuple[int, ListChange]], seen: int = -1) -> bool:
-    """Whether lists changed after a generation, in something that a Scope admits."""
-    return any(
-        seen < generation and (scope.grants is None or change.is_visible(scope))
-        for generation, change in changes
+def _last_visible(changes: Sequence[tuple[int, ListChange]], scope: Scope) -> int:
+    """Return the last generation in which something changed that a Scope admits; -1 is none."""
+    return next(
+        (
+            generation
+            for generation, change in reversed(changes)
+            if scope.grants is None or change.is_visible(scope)
+        ),
+        -1,
     )
 
 
