@@ -1,6 +1,7 @@
 """KeywordIndex: what is found, in which order, and that it is the same however it came about."""
 
 from math import log
+from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -101,6 +102,48 @@ def test_where_too_much_would_have_to_be_looked_at_the_rarest_words_count(monkey
     monkeypatch.setattr(indexes, "MOST_LOOKED_AT", 10)
     assert names(index.search("common words penguin", 100, everything)) == ["s.needle"]
     assert len(index.search("common", 100, everything)) == 50, "one word is always looked at"
+
+
+def test_hidden_tools_are_neither_looked_at_nor_counted(monkeypatch):
+    shown = [tool("a", "common penguin"), tool("b", "common")]
+    hidden = [tool(f"t{n}", "penguin walrus") for n in range(50)]
+    whole, alone = index_of(s=[*shown, *hidden]), index_of(s=shown)
+    visible = [Pair("s", "a"), Pair("s", "b"), Pair("s", "not indexed yet")]
+    asked: list[Pair] = []
+
+    def admits(pair: Pair) -> bool:
+        asked.append(pair)
+        return True
+
+    monkeypatch.setattr(indexes, "MOST_LOOKED_AT", 10)
+    query = "common penguin walrus"
+    assert whole.search(query, 10, admits, visible) == alone.search(query, 10, everything)
+    assert set(asked) == set(visible[:2])
+
+
+def test_a_long_query_of_one_who_sees_much_is_cut_by_what_is_visible_alone(monkeypatch):
+    shown = [tool(f"t{n}", "alpha beta gamma") for n in range(20)]
+    index = index_of(s=[*shown, *(tool(f"h{n}", "gamma") for n in range(100))])
+    visible = [Pair("s", each.name) for each in shown]
+    monkeypatch.setattr(indexes, "MOST_LOOKED_AT", 40)
+    monkeypatch.setattr(indexes, "_COUNTED_PER_SCORED", 1)  # so two terms of twenty tools
+    assert index.search("walrus gamma alpha", 30, everything, visible) != []
+    assert index.search("walrus penguin gamma", 30, everything, visible) == []
+
+
+def test_what_a_search_costs_one_who_may_see_half_is_what_it_costs_one_who_sees_all():
+    index = index_of(s=[tool(f"t{n}", "creates an issue in it") for n in range(3000)])
+    visible = [Pair("s", f"t{n}") for n in range(0, 3000, 2)]
+
+    def cost(pairs: list[Pair] | None) -> float:
+        took = []
+        for _ in range(5):
+            began = thread_time()
+            index.search("create issue", 10, everything, pairs)
+            took.append(thread_time() - began)
+        return min(took)
+
+    assert cost(visible) < 2 * cost(None)
 
 
 def test_a_name_of_small_words_is_found_by_them():

@@ -104,7 +104,7 @@ class RestSearch:
                 return False
             return pair.server in servers and view.admits(pair)
 
-        hits = await self._junction.tool_search(asked.query, asked.limit, admits, scope)
+        hits = await self._junction.tool_search(asked.query, asked.limit, admits, view)
         total = sum(servers.values()) + len(own) if skilled is None else sum(map(admits, skilled))
         return SearchResult(
             asked.query,

@@ -7,12 +7,13 @@ indexed, but are not found, until the servers return.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.items import TOOLS, ListItem
+from mcp_junction.catalog.items import ListItem
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
-from mcp_junction.catalog.scope import OPEN, Scope
+from mcp_junction.catalog.view import View
 from mcp_junction.protocol.names import Pair
 from mcp_junction.tasks import TaskScope
 
@@ -56,21 +57,18 @@ class ToolSearch:
         query: str,
         limit: int,
         admits: Callable[[Pair], bool],
-        scope: Scope = OPEN,
+        view: View | None = None,
     ) -> list[Hit]:
         """The best tools for a query among those admitted, best first.
 
-        What the Scope of the caller hides does not even count for how rare a word is.
+        What the View of the caller hides does not even count for how rare a word is.
         """
         finder = self.begin()
         await finder.wait_until_current()
-        if scope.grants is None:
+        if view is None or view.scope.grants is None:
             return finder.search(query, limit, admits)
-
-        def is_visible(pair: Pair) -> bool:
-            return pair.server == OWN_SERVER or scope.admits(TOOLS, pair)
-
-        return finder.search(query, limit, admits, is_visible)
+        own = (Pair(OWN_SERVER, offer.name) for offer in self._own)
+        return finder.search(query, limit, admits, chain(view.known_pairs(), own))
 
     def _offers(self) -> dict[str, tuple[ListItem, ...]]:
         known = {**self._catalog.departed, **self._catalog.offerings}

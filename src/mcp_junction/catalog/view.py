@@ -251,6 +251,10 @@ class View:
     def _is_present(self, number: int) -> bool:
         return number < len(self.mask) and self.mask[number] == PRESENT
 
+    def known_pairs(self) -> Iterator[Pair]:
+        """The pairs that can be seen here, also of servers that have left."""
+        return map(self._roll.pairs.__getitem__, self._visible.known())
+
     def name_of(self, pair: Pair) -> str | None:
         """The name of a pair here, also if its server has left; None when it is not known."""
         number = self._roll.number(pair)

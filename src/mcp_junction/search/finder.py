@@ -8,7 +8,7 @@ skipped, and of another one only the tools that differ are indexed again. That i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mcp_junction.protocol.names import Pair
@@ -53,7 +53,7 @@ class Finder:
         query: str,
         limit: int,
         admits: Callable[[Pair], bool],
-        visible: Callable[[Pair], bool] | None = None,
+        visible: Iterable[Pair] | None = None,
     ) -> list[Hit]:
         """Find the best tools for a query among those admitted, best first."""
         return self.index.search(query, limit, admits, visible)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from math import log
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -87,6 +88,8 @@ FIELDS: Final = {
 _SATURATION: Final = 2.0
 MOST_LOOKED_AT: Final = 30_000
 """Entries of the index for one search, those of the rarest terms: it blocks the event loop."""
+_COUNTED_PER_SCORED: Final = 10
+"""How many entries can be counted in the time that scoring one takes."""
 
 
 class Hit(NamedTuple):
@@ -152,45 +155,55 @@ class KeywordIndex:
         query: str,
         limit: int,
         admits: Callable[[Pair], bool],
-        visible: Callable[[Pair], bool] | None = None,
+        visible: Iterable[Pair] | None = None,
     ) -> list[Hit]:
         """Find the best tools for a query among those admitted, best first; equals by name.
 
-        How rare a word is, is counted over the tools that are ``visible``: all, if it is None.
+        Only tools that are ``visible`` are looked at and counted: all, if it is None.
         """
-        rarity = self._rarity(query, visible)
-        total = sum(rarity.values())
+        entries, total = self._entries(query, visible)
+        rarity = _rarity({term: len(numbers) for term, numbers in entries.items()}, total)
         scores: dict[int, float] = {}
         for term, rare in rarity.items():
-            for number, weight in self._postings.get(term, {}).items():
-                scores[number] = scores.get(number, 0.0) + rare * weight
+            posting = self._postings.get(term, {})
+            for number in entries[term]:
+                scores[number] = scores.get(number, 0.0) + rare * posting[number]
         pairs = self._pairs
         best = [(-score, pairs[number]) for number, score in scores.items()]
         heapq.heapify(best)
+        whole = sum(rarity.values())
         hits: list[Hit] = []
         while best and len(hits) < limit:
             score, pair = heapq.heappop(best)
             if admits(pair):
-                hits.append(Hit(pair, -score / total))
+                hits.append(Hit(pair, -score / whole))
         return hits
 
-    def _rarity(self, query: str, visible: Callable[[Pair], bool] | None) -> dict[str, float]:
-        """Choose the rarest terms of a query, as many as the limit allows, with their weights."""
-        pairs = self._pairs
+    def _entries(
+        self, query: str, visible: Iterable[Pair] | None
+    ) -> tuple[dict[str, Collection[int]], int]:
+        """Return the visible tools that have each term of a query, and how many are visible.
 
-        def count(numbers: Collection[int]) -> int:
-            if visible is None:
-                return len(numbers)
-            return sum(visible(pairs[number]) for number in numbers)
+        An intersection goes through the smaller set, so that a term costs at most as much as there
+        are visible tools: by those alone a long query is cut, whatever is hidden.
+        """
+        postings = {term: self._postings.get(term, {}).keys() for term in query_terms(query)}
+        if visible is None:
+            return {**postings}, len(self._pairs)
+        numbers = {self._numbers[pair] for pair in visible if pair in self._numbers}
+        most = max(1, _COUNTED_PER_SCORED * MOST_LOOKED_AT // max(1, len(numbers)))
+        counted = islice(postings.items(), most)
+        return {term: having & numbers for term, having in counted}, len(numbers)
 
-        total = count(pairs)
-        having = {term: count(self._postings.get(term, ())) for term in query_terms(query)}
-        found = {term: log(1 + (total - n + 0.5) / (n + 0.5)) for term, n in having.items()}
-        left = MOST_LOOKED_AT
-        chosen: dict[str, float] = {}
-        for term in sorted(found, key=found.__getitem__, reverse=True):
-            left -= having[term]
-            if left < 0 and chosen:
-                break
-            chosen[term] = found[term]
-        return chosen
+
+def _rarity(having: dict[str, int], total: int) -> dict[str, float]:
+    """Choose the rarest terms of a query, as many as the limit allows, with their weights."""
+    found = {term: log(1 + (total - n + 0.5) / (n + 0.5)) for term, n in having.items()}
+    left = MOST_LOOKED_AT
+    chosen: dict[str, float] = {}
+    for term in sorted(found, key=found.__getitem__, reverse=True):
+        left -= having[term]
+        if left < 0 and chosen:
+            break
+        chosen[term] = found[term]
+    return chosen

@@ -64,7 +64,7 @@ class OwnTools:
             return outcomes.result(encode.dumps(refusal))
 
     async def _find(self, call: Call, view: View, wanted: FindArguments) -> Outcome:
-        hits = await self._search(wanted.query, wanted.limit, view.admits, view.scope)
+        hits = await self._search(wanted.query, wanted.limit, view.admits, view)
         if call.ended_by is not None:
             return call.ended_by
         value: dict[str, Any] = {"tools": [_summarize(view, hit.pair) for hit in hits]}
