@@ -17,6 +17,7 @@ from mcp_junction.protocol.names import STDIO
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Greeting
 from mcp_junction.upstream.outcome import Outcome
@@ -63,6 +64,10 @@ class Shelf:
 
     def _tell(self, changes) -> None:
         self.told.append({change.kind.changed for change in changes})
+
+    def follow(self, server: Server, change: ServerChange) -> None:
+        upstream: Any = server.upstream
+        self.live_catalog.follow(ServerChanged(upstream, change, upstream.state))
 
     def names(self) -> list[str]:
         view = self.live_catalog.catalog.view(STDIO)
@@ -283,3 +288,39 @@ async def test_a_catalog_that_changed_while_names_were_spelled_keeps_the_change(
     names = shelf.names()
     assert len(names) == len(MANY)
     assert not [name for name in names if name.startswith("b:")]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_late_read_does_not_put_back_a_server_that_was_replaced(is_known):
+    shelf, old, new = Shelf(), Server(), Server()
+    shelf.follow(old, ServerChange.ADDED)
+    if is_known:
+        await shelf.live_catalog.discover(old.upstream)
+    old.holds, old.lists["tools"] = True, ["late"]
+    shelf.live_catalog.announce(old.upstream)
+    await turns()
+    shelf.follow(new, ServerChange.REPLACED)
+    old.holds = False
+    for flight in old.upstream.wire.waiting:
+        flight.end(old.answer_to(flight))
+    await shelf.tasks.settle(5)
+    assert shelf.names() == (["s:echo"] if is_known else [])
+    await shelf.live_catalog.discover(new.upstream)
+    assert shelf.live_catalog.catalog.offerings["s"].upstream is new.upstream
+    assert shelf.names() == ["s:echo"]
+
+
+async def test_what_is_shown_again_of_a_server_that_was_replaced_leads_to_the_new_one():
+    class Reviewer:
+        async def review(self, offering):
+            self.last = offering
+            return offering
+
+        def shown(self, _):
+            return self.last
+
+    shelf, old, new = Shelf(review=Reviewer()), Server(), Server()
+    await shelf.live_catalog.discover(old.upstream)
+    shelf.follow(new, ServerChange.REPLACED)
+    shelf.follow(new, ServerChange.TOOLS)
+    assert shelf.live_catalog.catalog.offerings["s"].upstream is new.upstream

@@ -99,6 +99,8 @@ class LiveCatalog:
         self.catalog = first
         self._review = review
         self._order = order
+        self._servers: dict[str, Upstream] = {}
+        """The servers that there are now, by their keys, as their events say."""
         self._tasks = tasks
         self._timeout = timeout
         self._changed = changed
@@ -112,8 +114,9 @@ class LiveCatalog:
         server = event.server
         match event.change:
             case ServerChange.ADDED:
-                self._place(server.key)
+                self._place(server)
             case ServerChange.STARTING | ServerChange.REPLACED:
+                self._place(server)
                 self._expect_again(server)
             case ServerChange.STATE if _is_down(server):
                 self.remove(server)
@@ -139,12 +142,13 @@ class LiveCatalog:
         shortfalls = [listing.shortfall for listing in read.values() if listing.shortfall]
         upstream.condition.shortfall = "; ".join(shortfalls)
         upstream.apply_condition()
+        if not self._is_in_place(upstream):
+            return
         shown = await self._reviewed(offering)
         if await _in_slices(self.catalog.prepare(shown)):
             shown = await self._reviewed(offering)  # a tool may have been kept back meanwhile
-        is_there = upstream.current is not None  # else it went away meanwhile
-        if is_there and upstream.key in self._order:
-            self._put(shown)
+        if upstream.current is not None and self._is_in_place(upstream):
+            self._put(shown)  # else it went away meanwhile
 
     async def prepare(self, spelling: Spelling) -> None:
         """Spell all names of tools, so that the first view of them is quickly made."""
@@ -184,9 +188,15 @@ class LiveCatalog:
             changes = _compare(key, self.catalog.offerings.get(key), None)
             self._swap(self.catalog.with_absent(offering, self._order), changes)
 
-    def _place(self, key: str) -> None:
-        if key not in self._order:
-            self._order.append(key)
+    def _place(self, server: Upstream) -> None:
+        self._servers[server.key] = server
+        if server.key not in self._order:
+            self._order.append(server.key)
+
+    def _is_in_place(self, server: Upstream) -> bool:
+        """Whether a server was neither removed nor replaced."""
+        key = server.key
+        return key in self._order and self._servers.get(key, server) is server
 
     def _expect_again(self, server: Upstream) -> None:
         """List what a server that is about to be connected to offered before."""
@@ -198,17 +208,21 @@ class LiveCatalog:
         """Show what may be shown of a server now."""
         shown = None if self._review is None else self._review.shown(server)
         if shown is not None:
+            shown = msgspec.structs.replace(shown, upstream=server)  # it may have been replaced
             self.expect(shown, listed=server.key in self.catalog.offerings)
 
     def _forget(self, upstream: Upstream) -> None:
         changes = _compare(upstream.key, self.catalog.offerings.get(upstream.key), None)
         self._announced.pop(upstream, None)
+        self._servers.pop(upstream.key, None)
         if upstream.key in self._order:
             self._order.remove(upstream.key)
         self._swap(self.catalog.forgetting(upstream.key, self._order), changes)
 
     def _rename(self, old: str, new: str) -> None:
         self._order[self._order.index(old)] = new
+        if old in self._servers:
+            self._servers[new] = self._servers.pop(old)
         changes = _compare(new, None, self.catalog.offerings.get(old))
         self._swap(self.catalog.renamed(old, new, self._order), changes)
 
