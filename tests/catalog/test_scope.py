@@ -200,3 +200,26 @@ async def test_pages_keep_no_view_of_an_earlier_catalog_alive():
         views.append(weakref.ref(made.view(STDIO)))
     gc.collect()
     assert [view() is not None for view in views] == [False] * 4 + [True]
+
+
+async def test_a_policy_that_raises_grants_nothing_and_is_logged_once(caplog):
+    class Failing(Policy):
+        is_failing = True
+
+        def grants(self, principal):
+            if self.is_failing and principal == ANN:
+                raise RuntimeError("the store is away")
+            return super().grants(principal)
+
+    made, policy = catalog_of(FakeUpstream("x", ["who"])), Failing()
+    scopes = Scopes(policy)
+    for _ in range(3):
+        scope = scopes.of(ANN, EVERYTHING)
+        assert not scope.can_see("x")
+        assert listed(made, scope) == []
+        assert scopes.of(ANN, EVERYTHING) is scope
+        assert scopes.of(Principal("bob", Role.AGENT), EVERYTHING) is OPEN
+    assert caplog.text.count("the access policy failed for agent:ann") == 1
+    assert "the store is away" in caplog.text
+    policy.is_failing = False
+    assert scopes.of(ANN, EVERYTHING) is OPEN

@@ -7,7 +7,9 @@ admits have a fingerprint, by which equal ones share what is made of them (``rol
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -16,6 +18,8 @@ from mcp_junction.catalog.items import ALL, ListKind
 from mcp_junction.policy.access import AccessPolicy, Admits, Grants
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
+
+log = logging.getLogger("mcp_junction.catalog")
 
 
 class Scope(msgspec.Struct, frozen=True, eq=False):
@@ -66,23 +70,35 @@ def everything_at(endpoint: Endpoint) -> Scope:
 OPEN = everything_at(EVERYTHING)
 
 
+class _NoGrants:
+    """Grants nothing."""
+
+    def of(self, kind: str, server: str) -> Admits | None:
+        return None
+
+
+_NO_GRANTS: Final = _NoGrants()
+
+
 class Scopes:
     """Gives each caller its Scope, by the policy as it is now."""
 
-    __slots__ = ("_made", "_policy", "_saw_everything")
+    __slots__ = ("_failing", "_made", "_policy", "_saw_everything")
 
     def __init__(self, policy: AccessPolicy | None = None) -> None:
         """Without a policy, everybody may use everything."""
         self._policy = policy
         self._made: dict[tuple[str, Endpoint], Scope] = {}
         self._saw_everything: set[str] = set()
+        self._failing: set[str] = set()
+        """The agents for whom the policy raises an error, which is logged once."""
 
     def of(self, principal: Principal, endpoint: Endpoint) -> Scope:
-        """What a principal sees at an endpoint."""
+        """What a principal sees at an endpoint: nothing while the policy fails for it."""
         if self._policy is None:
             return everything_at(endpoint)
-        grants = self._policy.grants(principal)
         agent = f"{principal.role}:{principal.id}"
+        grants = self._ask_policy(self._policy, principal, agent)
         if grants is None:
             self._saw_everything.add(agent)
             return everything_at(endpoint)
@@ -91,6 +107,18 @@ class Scopes:
             made = Scope(endpoint, grants, agent, agent in self._saw_everything)
             self._made[agent, endpoint] = made
         return made
+
+    def _ask_policy(self, policy: AccessPolicy, principal: Principal, agent: str) -> Grants | None:
+        """Ask what a principal may use. A policy that raises grants nothing."""
+        try:
+            grants = policy.grants(principal)
+        except Exception:
+            if agent not in self._failing:
+                self._failing.add(agent)
+                log.exception("the access policy failed for %s, who may use nothing now", agent)
+            return _NO_GRANTS
+        self._failing.discard(agent)
+        return grants
 
 
 OPEN_SCOPES = Scopes()

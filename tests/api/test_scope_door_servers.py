@@ -1,0 +1,51 @@
+"""The door for a policy, for servers that it hides whole: endpoints, waiting, caching, failures.
+
+As in ``test_scope_door.py``: what is hidden from an agent is as if no server had it.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.api.mcp_client import ERAS, client_of
+from tests.api.scope_door import Gateways, Hiding
+from tests.registry.toolbox import Toolbox, tool
+
+from mcp_junction.policy.principal import Principal, Role
+
+SECRET = Hiding(servers=("secret",))
+
+
+def make(*, with_hidden: bool) -> dict[str, Toolbox]:
+    hidden = {"secret": Toolbox([tool("rob", "robs a bank")])} if with_hidden else {}
+    return {**hidden, "zoo": Toolbox([tool("feed", "feeds animals")])}
+
+
+@pytest.fixture
+async def start(tmp_path, vault):
+    async with AsyncExitStack() as stack:
+        yield Gateways(stack, tmp_path, vault, make)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_while_the_policy_fails_for_an_agent_it_sees_nothing(start, era):
+    class Failing:
+        is_failing = False
+
+        def grants(self, principal: Principal) -> None:
+            if self.is_failing and principal.role is Role.AGENT:
+                raise RuntimeError("the store is away")
+
+    policy = Failing()
+    served, _ = await start.begin("one", with_hidden=False, policy=policy)
+    client = await client_of(era).open(served, "agent")
+    given = {"name": "zoo__feed", "arguments": {}}
+    assert "result" in await client.send("tools/call", given)
+    policy.is_failing = True
+    async with asyncio.timeout(5):
+        assert (await client.send("tools/list"))["result"]["tools"] == []
+        refused = await client.send("tools/call", given)
+        assert refused["error"]["message"].startswith("unknown tool: zoo__feed")
+        assert (await served.call("zoo.feed", role="agent")).status_code == 404
+    admin = await client_of(era).open(served, "admin")
+    assert "result" in await admin.send("tools/call", given)
