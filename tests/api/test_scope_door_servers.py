@@ -7,7 +7,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.api.mcp_client import ERAS, client_of
+from tests.api.mcp_client import ERAS, Stateless, client_of
 from tests.api.scope_door import Gateways, Hiding
 from tests.registry.toolbox import Toolbox, tool
 
@@ -25,6 +25,15 @@ def make(*, with_hidden: bool) -> dict[str, Toolbox]:
 async def start(tmp_path, vault):
     async with AsyncExitStack() as stack:
         yield Gateways(stack, tmp_path, vault, make)
+
+
+@pytest.mark.parametrize(("policy", "caching"), [(SECRET, "private"), (None, "public")])
+async def test_lists_that_differ_by_caller_are_not_for_shared_caches(start, policy, caching):
+    served, _ = await start.begin("one", with_hidden=True, policy=policy, separator=".")
+    for role in ("agent", "admin"):
+        client = await Stateless.open(served, role)
+        for method in ("tools/list", "server/discover"):
+            assert (await client.send(method))["result"]["cacheScope"] == caching
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -93,6 +93,11 @@ class Scopes:
         self._failing: set[str] = set()
         """The agents for whom the policy raises an error, which is logged once."""
 
+    @property
+    def has_policy(self) -> bool:
+        """Whether callers may see different things at one endpoint."""
+        return self._policy is not None
+
     def of(self, principal: Principal, endpoint: Endpoint) -> Scope:
         """What a principal sees at an endpoint: nothing while the policy fails for it."""
         if self._policy is None:

@@ -228,10 +228,12 @@ class StatelessDispatcher:
     def _tail(self, ours: bytes) -> bytes:
         """Make the end of a result of ours: its type, its caching and our server info.
 
+        Others may be given the same result only where neither names nor grants differ by client.
         ``ours`` is a further member of its ``_meta``, for other Junctions.
         """
         settings = self._backend.settings
-        scope = b"private" if settings.separator is None else b"public"
+        differs = settings.separator is None or self._backend.scopes.has_policy
+        scope = b"private" if differs else b"public"
         return (b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":{"%b":%b%b}}') % (
             settings.list_ttl_ms,
             scope,
