@@ -4,11 +4,13 @@ As in ``test_scope_door.py``: what is hidden from an agent is as if no server ha
 """
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 
 import pytest
 from tests.api.mcp_client import ERAS, Stateless, client_of
-from tests.api.scope_door import Gateways, Hiding
+from tests.api.scope_door import Gateways, Hiding, plain
+from tests.plugin_rest import CALL, SERVERS, registration
 from tests.registry.toolbox import Toolbox, tool
 
 from mcp_junction.policy.principal import Principal, Role
@@ -25,6 +27,33 @@ def make(*, with_hidden: bool) -> dict[str, Toolbox]:
 async def start(tmp_path, vault):
     async with AsyncExitStack() as stack:
         yield Gateways(stack, tmp_path, vault, make)
+
+
+async def test_a_call_does_not_wait_for_a_hidden_server_that_is_being_connected(start):
+    policy = Hiding(servers=("slow",))
+    served, _ = await start.begin("one", with_hidden=False, policy=policy)
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    over = asyncio.Event()
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as silent:
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/mcp"
+        body = registration("slow", transport_type="HTTP", connection_config={"url": url})
+        assert (await served.client().post(SERVERS, json=body)).status_code == 201
+        try:
+            for given in ({"name": "KEY.x"}, {"name": "KEY__x"}, {"name": "x", "server_id": "KEY"}):
+                answers = []
+                for key in ("slow", "nosu"):
+                    text = json.dumps({**given, "arguments": {}}).replace("KEY", key)
+                    async with asyncio.timeout(2):
+                        answer = await served.client("agent").post(CALL, json=json.loads(text))
+                    assert answer.status_code == 404, answer.text
+                    answers.append(plain(answer.text).replace(key, "KEY"))
+                assert answers[0] == answers[1]
+        finally:
+            over.set()
 
 
 @pytest.mark.parametrize(("policy", "caching"), [(SECRET, "private"), (None, "public")])

@@ -144,12 +144,12 @@ class RestCalls:
 
     async def _wait_for_server(self, call: Call) -> None:
         """Wait for the server that a name seems to mean, if it is just being connected."""
-        name, server = call.address.name, call.address.server
+        name, server, scope = call.address.name, call.address.server, call.caller.scope
         for key, upstream in self._junction.servers.items():
             if upstream.settled.is_set() or upstream.is_shut:
                 continue
             is_meant = key == server if server is not None else name.startswith(beginnings(key))
-            if is_meant and not self._is_listed(call):
+            if is_meant and scope.can_see(key) and not self._is_listed(call):
                 limit = min(_CONNECT_WAIT, self._timeout or _CONNECT_WAIT)
                 try:
                     await asyncio.wait_for(upstream.settled.wait(), limit)
