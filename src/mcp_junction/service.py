@@ -128,6 +128,13 @@ class Service:
         name = path[5:]
         return one_server(name) if name in self._junction.servers else self._find_set(name)
 
+    def can_see(self, principal: Principal, endpoint: Endpoint) -> bool:
+        """Whether an endpoint exists for a principal: not if all its servers are hidden from it."""
+        if endpoint is EVERYTHING:
+            return True
+        scope = self._junction.scopes.of(principal, endpoint)
+        return scope.grants is None or any(map(scope.can_see, self._junction.servers))
+
     def _find_set(self, name: str) -> Endpoint | None:
         config = self._junction.config
         if self._sets[0] is not config:

@@ -6,13 +6,15 @@ As in ``test_scope_door.py``: what is hidden from an agent is as if no server ha
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
-from tests.api.mcp_client import ERAS, Stateless, client_of
+from tests.api.mcp_client import ERAS, HELLO, META, NEWER, Stateless, client_of, frame, post
 from tests.api.scope_door import Gateways, Hiding, plain
-from tests.plugin_rest import CALL, SERVERS, registration
+from tests.plugin_rest import CALL, SERVERS, Served, registration
 from tests.registry.toolbox import Toolbox, tool
 
+from mcp_junction.catalog.endpoints import named_set
 from mcp_junction.policy.principal import Principal, Role
 
 SECRET = Hiding(servers=("secret",))
@@ -27,6 +29,47 @@ def make(*, with_hidden: bool) -> dict[str, Toolbox]:
 async def start(tmp_path, vault):
     async with AsyncExitStack() as stack:
         yield Gateways(stack, tmp_path, vault, make)
+
+
+async def ask_endpoint(served: Served, era: str, role: str, path: str) -> tuple[int, Any]:
+    """What the first request of a client to an endpoint, a GET and a DELETE are answered."""
+    if era == "handshake":
+        message, headers = frame("initialize", HELLO), {}
+    else:
+        message = frame("server/discover", {"_meta": META})
+        headers = {"mcp_protocol_version": NEWER, "mcp_method": "server/discover"}
+    answer = await post(served, role, message, path, **headers)
+    client = served.client(role)
+    others = [await client.get(path), await client.delete(path)]
+    return answer.status_code, [one.text for one in (answer, *others)]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_endpoint_whose_servers_are_all_hidden_is_unknown(start, era, monkeypatch):
+    sets = {
+        name: named_set(name, entries, ["secret", "zoo"])
+        for name, entries in {"vault": ["secret.rob"], "both": ["secret", "zoo"]}.items()
+    }
+    monkeypatch.setattr("mcp_junction.service.named_sets", lambda _: sets)
+    served, _ = await start.begin("one", with_hidden=True, policy=SECRET)
+    unknown = await ask_endpoint(served, era, "agent", "/mcp/nosuch")
+    assert unknown[0] == 404
+    for path in ("/mcp/secret", "/mcp/secret/", "/mcp/vault"):
+        assert await ask_endpoint(served, era, "agent", path) == unknown
+        assert (await ask_endpoint(served, era, "admin", path))[0] == 200
+    for path in ("/mcp/zoo", "/mcp/both", "/mcp"):
+        assert (await ask_endpoint(served, era, "agent", path))[0] == 200
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_endpoint_that_is_hidden_while_it_is_in_use_is_unknown_at_once(start, era):
+    policy = Hiding(servers=("secret",), is_hiding=False)
+    served, _ = await start.begin("one", with_hidden=True, policy=policy)
+    client = await client_of(era).open(served, "agent", "/mcp/secret")
+    assert "result" in await client.send("tools/list")
+    policy.is_hiding = True
+    message = (await client.send("tools/list"))["error"]["message"]
+    assert message == "there is nothing here; the endpoint is /mcp"
 
 
 async def test_a_call_does_not_wait_for_a_hidden_server_that_is_being_connected(start):

@@ -122,6 +122,8 @@ class HttpListener:
             self._note_refused(scope, 401, "no good key")
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
             return _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
+        if not self._host.can_see(principal, endpoint):
+            return self._serve_other_path(scope, receive, send)
         method = scope["method"]
         if method == "POST":
             return self._post(scope, headers, receive, send, principal, endpoint)

@@ -28,6 +28,10 @@ class HttpHost(Protocol):
         """The endpoint a path names; None when there is none."""
         ...
 
+    def can_see(self, principal: Principal, endpoint: Endpoint) -> bool:
+        """Whether an endpoint exists for a principal."""
+        ...
+
     def open_session(
         self, principal: Principal, endpoint: Endpoint, channel: SessionChannel
     ) -> Session: ...
