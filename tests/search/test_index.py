@@ -1,7 +1,6 @@
 """KeywordIndex: what is found, in which order, and that it is the same however it came about."""
 
 from math import log
-from time import thread_time
 
 import pytest
 from hypothesis import given
@@ -129,21 +128,6 @@ def test_a_long_query_of_one_who_sees_much_is_cut_by_what_is_visible_alone(monke
     monkeypatch.setattr(indexes, "_COUNTED_PER_SCORED", 1)  # so two terms of twenty tools
     assert index.search("walrus gamma alpha", 30, everything, visible) != []
     assert index.search("walrus penguin gamma", 30, everything, visible) == []
-
-
-def test_what_a_search_costs_one_who_may_see_half_is_what_it_costs_one_who_sees_all():
-    index = index_of(s=[tool(f"t{n}", "creates an issue in it") for n in range(3000)])
-    visible = [Pair("s", f"t{n}") for n in range(0, 3000, 2)]
-
-    def cost(pairs: list[Pair] | None) -> float:
-        took = []
-        for _ in range(5):
-            began = thread_time()
-            index.search("create issue", 10, everything, pairs)
-            took.append(thread_time() - began)
-        return min(took)
-
-    assert cost(visible) < 2 * cost(None)
 
 
 def test_a_name_of_small_words_is_found_by_them():
