@@ -5,6 +5,7 @@
     ├── FrameError         bytes that are not an acceptable frame; carries a JSON-RPC code
     ├── CursorError        a list cursor that is not ours, or no longer valid
     ├── StateError         a requestState that is not ours, not the caller's, or has expired
+    ├── ArgumentsError     arguments of a call that parsers could read differently
     ├── RefusedError       an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
     │   ├── EraError       it does not speak the required era of the protocol
@@ -92,6 +93,10 @@ class CursorError(JunctionError):
 
 class StateError(JunctionError):
     """A requestState that is not ours, not the caller's, or has expired."""
+
+
+class ArgumentsError(JunctionError):
+    """Arguments of a call can be read in more than one way, or not at all; says what to change."""
 
 
 class RefusedError(JunctionError):

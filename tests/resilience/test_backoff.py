@@ -1,9 +1,17 @@
 """Backoff: eager at first, patient later, never for ever and never all at once."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.resilience.backoff import EAGER_CAP, FIRST, PATIENT_AFTER, PATIENT_CAP, delay
+from mcp_junction.resilience.backoff import (
+    EAGER_CAP,
+    FIRST,
+    PATIENT_AFTER,
+    PATIENT_CAP,
+    delay,
+    retry_delay,
+)
 
 _attempts = st.integers(0, 10**6)
 _down = st.floats(0, 10**7)
@@ -31,3 +39,24 @@ def test_the_jitter_is_full(attempt, down_for):
     assert delay(attempt, down_for, lambda: 0.0) == 0.0
     longest = delay(attempt, down_for, lambda: 1.0)
     assert delay(attempt, down_for, lambda: 0.5) == longest / 2
+
+
+# -- between the attempts of a call
+
+
+def test_a_call_is_repeated_after_half_a_second_then_twice_that():
+    waits = [retry_delay(n, 0.5, 2.0, 30.0, lambda: 0.5) for n in range(8)]
+    assert waits == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30])
+
+
+@given(st.integers(0, 10**6), st.floats(0.001, 100), st.floats(1, 1e6), _dice)
+def test_its_jitter_is_a_fifth_either_way_and_the_cap_comes_last(retry, base, factor, dice):
+    wait = retry_delay(retry, base, factor, 30.0, lambda: dice)
+    assert 0 < wait <= 30.0
+    middle = retry_delay(retry, base, factor, float("inf"), lambda: 0.5)
+    if middle != float("inf"):
+        assert wait == pytest.approx(min(30.0, middle * (0.8 + 0.4 * dice)))
+
+
+def test_a_long_series_does_not_overflow():
+    assert retry_delay(10**6, 0.5, 1e6, 30.0, lambda: 0.0) == 30.0

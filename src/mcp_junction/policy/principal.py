@@ -43,12 +43,19 @@ class Right(StrEnum):
 
     READ_TOOLS = "list and search the tools, and read the skills they have"
     CALL = "call tools, get prompts, read resources or have them completed"
+    CALL_FOR_AGENT = "call on behalf of an agent that it names, under that agent's grants"
     READ_SERVERS = "read servers"
     CHANGE_SERVERS = "register, change, connect and remove servers"
     APPROVE_TOOLS = "approve and block tools"
     REFRESH_TOOLS = "have tools discovered and classified again"
     CHANGE_SKILLS = "make, change and remove skills"
     CHANGE_KEYS = "make, list and revoke keys"
+    READ_KEYS = "list keys"
+    READ_SETTINGS = "read the settings"
+    CHANGE_POLICY = "change grants, agents and tool settings, decide approvals and reset breakers"
+    READ_POLICY = "read grants, agents, tool settings, approvals and breakers"
+    READ_AUDIT = "read the audit and the escalations"
+    READ_OWN_CALLS = "read the audit, metrics and events of its own calls"
     READ_EVENTS = "read the events"
     READ_METRICS = "read the metrics"
     READ_DOCS = "read how the API works"
@@ -64,19 +71,28 @@ _READ: Final = frozenset(
         Right.READ_EVENTS,
         Right.READ_METRICS,
         Right.READ_DOCS,
+        Right.READ_POLICY,
+        Right.READ_AUDIT,
     }
 )
 
 RIGHTS: Final = {
     Role.OWNER: frozenset({Right.READ_TOOLS, Right.CALL, Right.CHANGE_KEYS, Right.READ_DOCS}),
     Role.ADMIN: frozenset(Right),
-    Role.ORCHESTRATOR: _READ | {Right.REFRESH_TOOLS},
-    Role.AGENT: frozenset({Right.READ_TOOLS, Right.CALL, Right.READ_DOCS}),
+    Role.ORCHESTRATOR: _READ
+    | {
+        Right.CALL_FOR_AGENT,
+        Right.REFRESH_TOOLS,
+        Right.CHANGE_POLICY,
+        Right.READ_KEYS,
+        Right.READ_SETTINGS,
+    },
+    Role.AGENT: frozenset({Right.READ_TOOLS, Right.CALL, Right.READ_OWN_CALLS, Right.READ_DOCS}),
     Role.VIEWER: _READ,
 }
 """The rights of each role. The owner changes keys by commands on this machine, and the rest over
 REST with an admin's key. An orchestrator may call only on behalf of an agent, which a request
-cannot name yet: so it cannot call."""
+cannot name yet: so it cannot call. Whose grants decide about a call: ``acting.py``."""
 
 KEY_ROLES: Final = tuple(role for role in Role if role is not Role.OWNER)
 """The roles that a key can have."""
@@ -93,6 +109,18 @@ _ON_BEHALF: Final = (
 def has_right(principal: Principal, right: Right) -> bool:
     """Whether a principal has a right."""
     return right in RIGHTS[principal.role]
+
+
+def can_change_policy_of(principal: Principal, agent_id: str) -> bool:
+    """Whether a principal may change an agent's grants; an orchestrator never its own."""
+    is_itself = principal.role is Role.ORCHESTRATOR and principal.id == agent_id
+    return has_right(principal, Right.CHANGE_POLICY) and not is_itself
+
+
+def can_read_policy_of(principal: Principal, agent_id: str) -> bool:
+    """Whether a principal may read an agent's grants and ask about its calls."""
+    is_own = principal.role is Role.AGENT and principal.id == agent_id
+    return is_own or has_right(principal, Right.READ_POLICY)
 
 
 def explain_refusal(principal: Principal, right: Right | None) -> str:

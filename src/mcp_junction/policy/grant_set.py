@@ -1,0 +1,211 @@
+"""GrantSet: all grants of one agent, compiled so that 10,000 of them are asked as fast as one.
+
+For each server and kind it has the exact names in a dict, and the patterns under one short piece of
+text that each of them needs: only those whose piece a name has are tried. What was found for a name
+is remembered, so that a call made again is one look-up. Immutable but for that; a change of grants
+makes a new one. Whether a high-risk call needs a token is not decided here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from mcp_junction.policy.access import Admits
+from mcp_junction.policy.grants import ANY, RESOURCES, Grant, is_devious_uri
+from mcp_junction.policy.patterns import NamePattern, compile_pattern, is_exact
+from mcp_junction.policy.tokens import TokenMode
+
+MAX_NAME: Final = 8_192
+"""Characters of the longest name that a pattern other than ``*`` is tried on."""
+_REMEMBERED: Final = 512
+_LONGEST_REMEMBERED: Final = 256
+_PIECE: Final = 3
+_FEW: Final = 16
+"""So many patterns are tried one by one rather than looked up by their pieces."""
+_STRICTNESS: Final = {mode: rank for rank, mode in enumerate(TokenMode)}
+_NOTHING: Final[tuple[Grant, ...]] = ()
+
+
+class GrantSet:
+    """The grants of one agent, as decisions ask for them."""
+
+    __slots__ = (
+        "_expiries",
+        "_matchers",
+        "_places",
+        "_remembered",
+        "agent_id",
+        "generation",
+        "grants",
+    )
+
+    def __init__(self, agent_id: str, grants: Iterable[Grant] = (), generation: int = 0) -> None:
+        self.agent_id = agent_id
+        self.generation = generation
+        """Another number when the agent's grants or tokens have changed."""
+        self.grants = tuple(sorted(grants, key=_leniency))
+        self._expiries = sorted(g.expires_at for g in self.grants if g.expires_at is not None)
+        self._remembered: dict[tuple[str, str, str], tuple[Grant, ...]] = {}
+        self._places: dict[tuple[str, str], list[Grant]] = {}
+        """The grants of each kind and server."""
+        self._matchers: dict[tuple[str, str], _Matcher] = {}
+        """The same compiled, as far as they were asked for."""
+        for grant in self.grants:
+            if not grant.when:
+                for kind in grant.kinds:
+                    self._places.setdefault((kind, grant.server_id), []).append(grant)
+
+    def __len__(self) -> int:
+        return len(self.grants)
+
+    def admits(self, kind: str, server_id: str, name: str, now: float) -> Grant | None:
+        """Return the most lenient grant for something that a server offers; None when none is."""
+        found = self._remembered.get((kind, server_id, name))
+        if found is None:
+            found = self.matching(kind, server_id, name)
+        for grant in found:
+            if grant.expires_at is None or now < grant.expires_at:
+                return grant
+        return None
+
+    def matching(self, kind: str, server_id: str, name: str) -> tuple[Grant, ...]:
+        """Return all grants for it, expired ones too, the most lenient first."""
+        key = kind, server_id, name
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._match(kind, server_id, name)
+            if len(name) <= _LONGEST_REMEMBERED:
+                if len(self._remembered) >= _REMEMBERED:
+                    self._remembered.clear()
+                self._remembered[key] = found
+        return found
+
+    def admits_of(self, kind: str, server_id: str, now: float) -> Admits | None:
+        """Return what says of each of a server's names whether it is admitted; None if none is.
+
+        It holds for this moment: see ``next_expiry``.
+        """
+        places = (kind, server_id), (kind, ANY)
+        live = [g for place in places for g in self._places.get(place, ()) if g.is_live(now)]
+        if not live:
+            return None
+        if any(grant.tool_name == ANY for grant in live):
+            return _admit_all
+        if all(is_exact(grant.tool_name) for grant in live):
+            names = {grant.tool_name for grant in live}
+            if kind == RESOURCES:
+                names = {name for name in names if not is_devious_uri(name)}
+            return names.__contains__
+
+        def admits(name: str) -> bool:
+            return any(grant.is_live(now) for grant in self._match(kind, server_id, name))
+
+        return admits
+
+    def has_everything(self, kind: str, now: float) -> bool:
+        """Whether one grant covers all of a kind on all servers, as the migrated ones do."""
+        grants = self._places.get((kind, ANY), ())
+        return any(grant.tool_name == ANY and grant.is_live(now) for grant in grants)
+
+    def next_expiry(self, now: float) -> float | None:
+        """Return when the next grant expires: what the agent may call changes by itself then."""
+        at = bisect_right(self._expiries, now)
+        return self._expiries[at] if at < len(self._expiries) else None
+
+    def _match(self, kind: str, server_id: str, name: str) -> tuple[Grant, ...]:
+        matchers = self._matchers_of(kind, server_id)
+        if not matchers:
+            return _NOTHING
+        is_plain = len(name) <= MAX_NAME and not (kind == RESOURCES and is_devious_uri(name))
+        found: list[Grant] = []
+        for matcher in matchers:
+            found += matcher.everything
+            if is_plain:
+                matcher.collect(name, found)
+        return tuple(sorted(found, key=_leniency)) if len(found) > 1 else tuple(found)
+
+    def _matchers_of(self, kind: str, server_id: str) -> list[_Matcher]:
+        """Return the matcher of a server and the one of all servers, as far as there are any."""
+        found: list[_Matcher] = []
+        for place in ((kind, server_id), (kind, ANY)):
+            matcher = self._matchers.get(place)
+            if matcher is None and place in self._places:
+                matcher = self._matchers[place] = _Matcher(self._places[place])
+            if matcher is not None:
+                found.append(matcher)
+        return found
+
+
+class _Matcher:
+    """The grants of one kind on one server."""
+
+    __slots__ = ("_again", "_exact", "_few", "_indexed", "_sizes", "everything")
+
+    def __init__(self, grants: list[Grant]) -> None:
+        self.everything = [grant for grant in grants if grant.tool_name == ANY]
+        self._exact: dict[str, Grant] = {}
+        self._again: dict[str, list[Grant]] = {}
+        """Further grants of a name that has one."""
+        patterns: list[tuple[NamePattern, Grant]] = []
+        for grant in grants:
+            if is_exact(grant.tool_name):
+                if self._exact.setdefault(grant.tool_name, grant) is not grant:
+                    self._again.setdefault(grant.tool_name, []).append(grant)
+            elif grant.tool_name != ANY:
+                patterns.append((compile_pattern(grant.tool_name), grant))
+        self._few, self._indexed = _index(patterns)
+        self._sizes = sorted({len(piece) for piece in self._indexed})
+
+    def collect(self, name: str, found: list[Grant]) -> None:
+        """Add the grants for a name to a list, but for those of everything."""
+        exact = self._exact.get(name)
+        if exact is not None:
+            found.append(exact)
+            found += self._again.get(name, ())
+        found += [grant for pattern, grant in self._few if pattern.matches(name)]
+        for size in self._sizes:
+            pieces = {name[at : at + size] for at in range(len(name) - size + 1)}
+            for piece in pieces & self._indexed.keys():
+                patterns = self._indexed[piece]
+                found += [grant for pattern, grant in patterns if pattern.matches(name)]
+
+
+_Patterns = list[tuple[NamePattern, Grant]]
+
+
+def _index(patterns: _Patterns) -> tuple[_Patterns, dict[str, _Patterns]]:
+    """Sort patterns by the rarest piece that each needs; those without any are kept apart."""
+    if len(patterns) <= _FEW:
+        return patterns, {}
+    pieces = [_pieces(pattern) for pattern, _ in patterns]
+    counts = Counter(piece for some in pieces for piece in some)
+    few: _Patterns = []
+    indexed: dict[str, _Patterns] = {}
+    for entry, some in zip(patterns, pieces, strict=True):
+        if some:
+            rarest = min(some, key=lambda piece: (counts[piece], piece))
+            indexed.setdefault(rarest, []).append(entry)
+        else:
+            few.append(entry)
+    return few, indexed
+
+
+def _pieces(pattern: NamePattern) -> set[str]:
+    """Return the pieces of text that a name needs to match, of one size, the longest there are."""
+    literals = pattern.literals
+    size = min(_PIECE, max(map(len, literals), default=0))
+    if not size:
+        return set()
+    return {text[at : at + size] for text in literals for at in range(len(text) - size + 1)}
+
+
+def _admit_all(_name: str) -> bool:
+    return True
+
+
+def _leniency(grant: Grant) -> tuple[bool, int, float, str]:
+    expires_at = grant.expires_at if grant.expires_at is not None else float("inf")
+    return grant.limits is not None, _STRICTNESS[grant.token_mode], -expires_at, grant.id

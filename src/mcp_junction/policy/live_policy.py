@@ -1,0 +1,172 @@
+"""LivePolicy: the grants and tokens of all agents as they are now, and decisions by them.
+
+It is what lists, searches and calls ask. A change of one agent's grants touches that agent alone:
+its generation changes, its remembered decisions are void at once, and it gets another Scope. It
+neither reads the store nor sets timers: whoever does tells it (``put``, ``expire``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from mcp_junction.policy.access import Admits, Grants
+from mcp_junction.policy.decision import (
+    CallTarget,
+    Explanation,
+    PolicyDecision,
+    Tokens,
+    decide_by_grants,
+    decide_by_role,
+    explain,
+)
+from mcp_junction.policy.decision_cache import DEFAULT_TTL, DecisionCache
+from mcp_junction.policy.grant_set import GrantSet
+from mcp_junction.policy.grants import KINDS, Grant
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.tokens import PresentedToken, Token
+
+_NEVER: Final = float("inf")
+_AGENT: Final = Role.AGENT  # for the call path, see protocol/versions.py
+
+
+class GrantsInForce:
+    """The grants of an agent that have not expired, as Scopes ask for them.
+
+    It never changes: when a grant expires there is another.
+    """
+
+    __slots__ = ("_grants", "_server_ids", "_since", "has_everything", "until")
+
+    def __init__(self, grants: GrantSet, server_ids: Mapping[str, str], now: float) -> None:
+        self._grants = grants
+        self._server_ids = server_ids
+        self._since = now
+        expiry = grants.next_expiry(now)
+        self.until = _NEVER if expiry is None else expiry
+        """When the next grant expires."""
+        self.has_everything = all(grants.has_everything(kind, now) for kind in KINDS)
+        """Whether it admits all there is, of every kind."""
+
+    def of(self, kind: str, server: str) -> Admits | None:
+        """Return what says of each of a server's names whether it may be used; None if none."""
+        server_id = self._server_ids.get(server)
+        if server_id is None:
+            return None
+        return self._grants.admits_of(kind, server_id, self._since)
+
+
+class LivePolicy:
+    """Who may use what, now. An AccessPolicy."""
+
+    def __init__(self, server_ids: Mapping[str, str], cache_ttl: float = DEFAULT_TTL) -> None:
+        """``server_ids`` leads from a server's key in the catalog to its id; it may change."""
+        self._server_ids = server_ids
+        self._cache = DecisionCache(cache_ttl)
+        self._sets: dict[str, GrantSet] = {}
+        self._tokens: dict[str, dict[str, tuple[Token, ...]]] = {}
+        self._in_force: dict[str, GrantsInForce] = {}
+        self._generations = itertools.count(1)
+        self._nothing = GrantsInForce(GrantSet(""), {}, 0.0)
+
+    # -- changing
+
+    def put(
+        self, agent_id: str, grants: Iterable[Grant], tokens: Iterable[Token], now: float
+    ) -> None:
+        """Take the grants and tokens of an agent in place of what it had."""
+        self._sets[agent_id] = GrantSet(agent_id, grants, next(self._generations))
+        by_grant: dict[str, list[Token]] = {}
+        for token in tokens:
+            by_grant.setdefault(token.grant_id, []).append(token)
+        self._tokens[agent_id] = {grant_id: tuple(some) for grant_id, some in by_grant.items()}
+        self._in_force[agent_id] = GrantsInForce(self._sets[agent_id], self._server_ids, now)
+
+    def remove(self, agent_id: str) -> None:
+        """Forget an agent; it may use nothing then."""
+        for table in (self._sets, self._tokens, self._in_force):
+            table.pop(agent_id, None)
+
+    def expire(self, now: float) -> list[str]:
+        """Let go of grants that have expired; return the agents that see something else now."""
+        changed = [agent for agent, in_force in self._in_force.items() if in_force.until <= now]
+        for agent_id in changed:
+            grants = self._sets[agent_id]
+            self._in_force[agent_id] = GrantsInForce(grants, self._server_ids, now)
+        return changed
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When ``expire`` has something to do next."""
+        until = min((one.until for one in self._in_force.values()), default=_NEVER)
+        return None if until == _NEVER else until
+
+    # -- asking
+
+    def of(self, agent_id: str) -> GrantSet:
+        """Return the grants of an agent; of one that is not known, too."""
+        found = self._sets.get(agent_id)
+        return found if found is not None else GrantSet(agent_id)
+
+    def tokens_of(self, agent_id: str) -> Tokens:
+        """Return the tokens of an agent's grants, by the ids of these."""
+        return self._tokens.get(agent_id, {})
+
+    def grants(self, principal: Principal) -> Grants | None:
+        """Return what a principal is shown; None is everything. Only agents are shown less."""
+        if principal.role is not _AGENT:
+            return None
+        found = self._in_force.get(principal.id, self._nothing)
+        return None if found.has_everything else found
+
+    def decide(
+        self,
+        principal: Principal,
+        named: str | None,
+        target: CallTarget,
+        now: float,
+        *,
+        presented: PresentedToken | None = None,
+        has_idempotency_key: bool = False,
+    ) -> PolicyDecision:
+        """Decide about a call, or find what was decided about the same call before."""
+        agent_id = principal.id
+        if named is not None or principal.role is not _AGENT:
+            acting = decide_by_role(principal, named)
+            if isinstance(acting, PolicyDecision):
+                return acting
+            agent_id = acting.id
+        grants = self.of(agent_id)
+        found = self._cache.get(agent_id, grants.generation, target, now)
+        if found is None:
+            found = decide_by_grants(
+                grants,
+                target,
+                now,
+                tokens=self.tokens_of(agent_id),
+                presented=presented,
+                has_idempotency_key=has_idempotency_key,
+            )
+            self._cache.keep(agent_id, grants.generation, target, found, now)
+        return found
+
+    def explain(
+        self,
+        agent_id: str,
+        target: CallTarget,
+        now: float,
+        *,
+        server_name: str = "",
+        presented: PresentedToken | None = None,
+    ) -> Explanation:
+        """Explain what would be decided if the agent made this call now."""
+        agent = Principal(agent_id, Role.AGENT)
+        return explain(
+            self.decide(agent, None, target, now, presented=presented),
+            self.of(agent_id),
+            target,
+            now,
+            agent_id=agent_id,
+            server_name=server_name,
+        )
