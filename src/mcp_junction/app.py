@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from mcp_junction.calls.call import Call, Handler, Snapshot
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallSink
-from mcp_junction.calls.pipeline import ExtraStage, PipelineParts, build_handlers
+from mcp_junction.calls.pipeline import (
+    UNGOVERNED,
+    ExtraStage,
+    GovernedStages,
+    PipelineParts,
+    build_handlers,
+)
 from mcp_junction.calls.stages.own import OwnTools
 from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.calls.tool_search import ToolSearch
@@ -51,6 +57,7 @@ from mcp_junction.upstream.servers import ServerSet
 
 if TYPE_CHECKING:
     from mcp_junction.calls.stages.audit import CallAudit
+    from mcp_junction.governance.governance import Governance
 
 
 class Junction:
@@ -65,6 +72,7 @@ class Junction:
         server_sinks: Sequence[ServerSink] = (),
         review: Review | None = None,
         policy: AccessPolicy | None = None,
+        governance: Governance | None = None,
         clock: Clock | None = None,
         canonical: Spelling = names.STDIO,
         supervised: bool = False,
@@ -80,7 +88,7 @@ class Junction:
         self.clock = clock or SystemClock()
         self.environ = os.environ if environ is None else environ
         self.tasks = TaskScope("junction", supervision)
-        self.scopes = Scopes(policy)
+        self.scopes = Scopes(policy or (governance.policy if governance is not None else None))
         self.quotas = Quotas(quota_of(settings) if supervised else UNLIMITED)
         self.stalls = StallSweep(self.clock)
         self.clients = ConnectedClients()
@@ -100,6 +108,7 @@ class Junction:
         everything = self.servers, self.live_catalog, self.startup
         self.summary = ServerSummary(*everything, settings, self.junction_id)
         self.tool_search = ToolSearch(self.tasks, self.live_catalog.catalog)
+        self.governance = governance
         self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
         self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
 
@@ -152,8 +161,16 @@ class Junction:
                 sinks if audit is None else (audit.record, *sinks),
                 audit.intend if audit is not None and is_strict else None,
                 extra_stages,
+                self._make_governed_stages(),
             )
         )
+
+    def _make_governed_stages(self) -> GovernedStages:
+        if self.governance is None:
+            return UNGOVERNED
+        from mcp_junction.calls.governed import make_governed_stages
+
+        return make_governed_stages(self.governance, self.clock, self.settings)
 
     # -- life
 

@@ -98,12 +98,12 @@ async def test_the_service_keeps_to_its_setting(tmp_path, vault, days, running):
     clock = FakeClock()
     async with await open_store(default_url(tmp_path), vault) as store:
         storage = Storage(store, vault, tmp_path)
-        config = without_file({}, {"audit_days": days})
+        config = without_file({}, {"audit_retention_days": days})
         async with (
             Junction(config, starts=False, clock=clock) as junction,
             storage.audit_log() as log,
         ):
             before = clock.sleepers
-            _forget(config.settings.audit_days, storage, log, junction)
+            _forget(config.settings.audit_retention_days, storage, log, junction)
             await clock.advance(1)
             assert clock.sleepers - before == running

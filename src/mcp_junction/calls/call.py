@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.route_cache import RouteCache
 from mcp_junction.catalog.catalog import Catalog
@@ -25,6 +26,10 @@ from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Outcome
 from mcp_junction.upstream.server import Upstream
+
+if TYPE_CHECKING:  # the stdio mode does without them
+    from mcp_junction.governance.tool_facts import ToolFacts
+    from mcp_junction.policy.decision import PolicyDecision
 
 Handler = Callable[["Call"], Awaitable[Outcome]]
 
@@ -122,6 +127,12 @@ class Call(msgspec.Struct, eq=False):
     """When its first attempt was made, by the clock of the pipeline; 0 is never."""
     waited: float = 0.0
     """Seconds that its attempts waited for a link."""
+    carried: Carried = NOTHING_CARRIED
+    """What the request carried for Junction itself."""
+    facts: ToolFacts | None = None
+    """What is known of its target, where calls are governed."""
+    decision: PolicyDecision | None = None
+    """What the policy decided about it, where there is one."""
     is_resume: bool = False
     """Whether it continues a call that was answered with a question: it is never retried."""
     resumed_state: Raw | None = None
@@ -143,6 +154,11 @@ class Call(msgspec.Struct, eq=False):
     def name(self) -> str:
         """The name or address the caller used."""
         return self.address.name
+
+    @property
+    def agent_id(self) -> str:
+        """Under whose name it is made: the agent that the caller named, or the caller itself."""
+        return self.carried.agent_id or self.caller.principal.id
 
     # -- downward: ending it from our side
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from mcp_junction.calls.attempt import LinkChoice
 from mcp_junction.calls.call import Call, Handler
@@ -51,6 +51,24 @@ class ExtraStage(NamedTuple):
     stage: Stage
 
 
+class GovernedStages(NamedTuple):
+    """The stages that only governed calls pass; what is None is left out."""
+
+    authorize: Stage | None = None
+    """In place of the check of roles."""
+    limit: Stage | None = None
+    validate: Stage | None = None
+    idempotency: Stage | None = None
+    fallback: Stage | None = None
+    admit: Stage | None = None
+    retry: Stage | None = None
+    recheck: Stage | None = None
+    breaker: Stage | None = None
+
+
+UNGOVERNED: Final = GovernedStages()
+
+
 class PipelineParts(NamedTuple):
     """What the stages are made of."""
 
@@ -65,23 +83,34 @@ class PipelineParts(NamedTuple):
     intend: Stage | None = None
     """Writes to the audit, in strict mode, what is about to be sent."""
     extra: Sequence[ExtraStage] = ()
+    governed: GovernedStages = UNGOVERNED
 
 
 def stages_of(parts: PipelineParts) -> list[PlacedStage]:
     """The stages before ``forward``, in order."""
-    stages = [
-        PlacedStage("record", RecordCall(parts.clock, parts.deadlines, parts.sinks)),
-        PlacedStage("resolve", resolve, _NOT_OF_TASKS),
-        PlacedStage("resolve_task", parts.resolve_task, OF_TASKS),
-        PlacedStage("authorize", authorize),
-        PlacedStage("own", parts.own, (CALL_TOOL,)),
-        PlacedStage("resume", parts.resume, _ANSWERED_ONCE),
-        # to come: limit, validate, idempotency, fallback, admit
-        PlacedStage("subscribe", Subscribe(parts.register), SUBSCRIBING),
-        # to come: retry, and then for each attempt: recheck, breaker
+    governed = parts.governed
+    listed: list[tuple[str, Stage | None, Collection[str]]] = [
+        ("record", RecordCall(parts.clock, parts.deadlines, parts.sinks), ALL_METHODS),
+        ("resolve", resolve, _NOT_OF_TASKS),
+        ("resolve_task", parts.resolve_task, OF_TASKS),
+        ("authorize", governed.authorize or authorize, ALL_METHODS),
+        ("own", parts.own, (CALL_TOOL,)),
+        ("resume", parts.resume, _ANSWERED_ONCE),
+        ("limit", governed.limit, ALL_METHODS),
+        ("validate", governed.validate, (CALL_TOOL,)),
+        ("idempotency", governed.idempotency, (CALL_TOOL,)),
+        ("fallback", governed.fallback, (CALL_TOOL,)),
+        ("admit", governed.admit, (CALL_TOOL,)),
+        ("subscribe", Subscribe(parts.register), SUBSCRIBING),
+        ("retry", governed.retry, _ANSWERED_ONCE),
+        # for each attempt:
+        ("recheck", governed.recheck, ALL_METHODS),
+        ("breaker", governed.breaker, ALL_METHODS),
+        ("intent", parts.intend, ALL_METHODS),
     ]
-    if parts.intend is not None:
-        stages.append(PlacedStage("intent", parts.intend))
+    stages = [
+        PlacedStage(name, stage, methods) for name, stage, methods in listed if stage is not None
+    ]
     for after, stage in parts.extra:
         place = next(i for i, placed in enumerate(stages) if placed.name == after)
         stages.insert(place + 1, PlacedStage("extra", stage))

@@ -88,6 +88,8 @@ class Route(msgspec.Struct, frozen=True, eq=False):
     timeout: float
     headers: tuple[ParamHeader, ...] = ()
     """The arguments that a call repeats as headers, to a stateless server over HTTP."""
+    item: ListItem | None = None
+    """What its server's list says of it; None where nothing lists it."""
 
     @property
     def name_header(self) -> bytes:

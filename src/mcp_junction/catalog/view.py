@@ -239,6 +239,7 @@ class View:
             raw_name=offer.members["name"],
             timeout=timeout_for(server.upstream, self._timeout),
             headers=offer.headers,
+            item=offer,
         )
 
     # -- what there is

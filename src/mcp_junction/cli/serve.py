@@ -119,7 +119,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         await enter(registry)
         await _make_first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)
-        _forget(config.settings.audit_days, storage, audit, junction)
+        _forget(config.settings.audit_retention_days, storage, audit, junction)
         await service.serve(given.host, given.port, stop, hurried)
     return 0
 

@@ -37,7 +37,6 @@ class ServerOption(NamedTuple):
     """Its name in the config file, if that is another."""
     file_default: Any = None
     """Its default in the config file, if that is another."""
-    is_in_file: bool = True
     is_common: bool = False
     """Whether other clients have it, too: then it is also read outside of ``junction``."""
     reconnects: bool = False
@@ -47,7 +46,7 @@ class ServerOption(NamedTuple):
 OPTIONS: Mapping[str, ServerOption] = {
     "isolation": ServerOption(ISOLATIONS[0], ISOLATIONS, reconnects=True),
     "pin": ServerOption("warn", PINS),
-    "trust_annotations": ServerOption(False, is_in_file=False),
+    "trust_annotations": ServerOption(False),
     # Who writes the file is who runs the program: nothing to protect, unless they say so.
     "allow_private": ServerOption(False, file_default=True, reconnects=True),
     "allow_http": ServerOption(False, file_default=True, reconnects=True),
@@ -80,6 +79,8 @@ class ServerDefinition(NamedTuple):
     restart: bool | None = None
     isolation: str = OPTIONS["isolation"].default
     tools: ToolSelection | None = None
+    trust_annotations: bool = False
+    """Whether what its tools say of themselves, that they only read or can be repeated, is true."""
     allow_private: bool = False
     allow_http: bool = False
     pin: str = OPTIONS["pin"].default
@@ -292,10 +293,9 @@ class EntryReader:
         """Read what OPTIONS names."""
         found: dict[str, Any] = {}
         for name, option in OPTIONS.items():
-            if option.is_in_file:
-                key = option.file_key or name
-                where = _first_with(key, everything if option.is_common else own)
-                found[name] = self._option(where, key, option)
+            key = option.file_key or name
+            where = _first_with(key, everything if option.is_common else own)
+            found[name] = self._option(where, key, option)
         return found
 
     def _option(self, where: Options, key: str, option: ServerOption) -> Any:

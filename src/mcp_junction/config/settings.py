@@ -69,8 +69,28 @@ def limits_of(settings: Settings, **own: int) -> Limits:
 
 
 PREFIX_MODES = ("always", "auto", "never")
-VARIABLE_NAMES = {"invocation_timeout_ms": "MCP_INVOCATION_TIMEOUT_MS"}
+VARIABLE_NAMES = {
+    name: f"MCP_{name.upper()}"
+    for name in (
+        "retry_max_attempts",
+        "retry_base_ms",
+        "retry_factor",
+        "retry_max_delay_ms",
+        "circuit_failure_threshold",
+        "circuit_cooldown",
+        "circuit_half_open_max",
+        "token_ttl_minutes",
+        "auth_cache_ttl",
+        "invocation_timeout_ms",
+        "audit_retention_days",
+    )
+}
 """Settings whose environment variable is not ``JUNCTION_`` and their name."""
+ON, WARN = "on", "warn"
+VALIDATIONS = ("off", WARN, ON)
+"""Whether arguments are checked against the schema of their tool, and refused if they are wrong."""
+FORMER_NAMES = {"audit_retention_days": "audit_days"}
+"""Earlier names of settings, which are still read."""
 NAMINGS = ("canonical", "strict")
 ALL, SEARCH = "all", "search"
 EXPOSURES = (ALL, SEARCH)
@@ -85,8 +105,11 @@ _CHOICES = {
     "exposure": EXPOSURES,
     "audit": AUDIT_MODES,
     "classifier": CLASSIFIERS,
+    "validate": VALIDATIONS,
+    "validate_invoke": VALIDATIONS,
 }
 
+_MOST: Final = 2**63
 _SENT_TO_CLIENTS = ("name", "version", "separator")
 
 
@@ -131,8 +154,24 @@ class Settings(NamedTuple):
     health_timeout_ms: int = 5_000
     store: str = ""
     invocation_timeout_ms: int = 30_000
+    idle_timeout_ms: int = 0
+    retry_max_attempts: int = 3
+    retry_base_ms: int = 500
+    retry_factor: float = 2.0
+    retry_max_delay_ms: int = 30_000
+    circuit_failure_threshold: int = 5
+    circuit_cooldown: int = 60
+    circuit_half_open_max: int = 3
+    token_ttl_minutes: int = 15
+    auth_cache_ttl: int = 5
+    validate: str = WARN
+    validate_invoke: str = ON
+    strict_schemas: bool = False
+    limit_agent: str = ""
+    limit_server: str = ""
+    limit_tool: str = ""
     audit: str = "normal"
-    audit_days: int = 90
+    audit_retention_days: int = 90
     classifier: str = OFFLINE
     watch_config: bool = True
 
@@ -144,21 +183,37 @@ def merge_settings(
     problems: list[Problem] = []
     chosen: dict[str, Any] = {}
     for name in Settings._fields:
-        variable = VARIABLE_NAMES.get(name, f"JUNCTION_{name.upper()}")
         default = getattr(DEFAULTS, name)
-        layers: list[tuple[str, Any]] = []
-        if name in file:
-            layers.append((f"$.junction.{name}", file[name]))
-        if variable in environ:
-            layers.append((f"environment {variable}", _parse_text(environ[variable], default)))
-        if options.get(name) is not None:
-            layers.append((f"--{name.replace('_', '-')}", options[name]))
-        for place, value in layers:
+        for place, value in _layers(name, default, file, environ, options):
             try:
                 chosen[name] = _check(name, value, default)
             except ValueError as error:
                 problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
     return DEFAULTS._replace(**chosen), problems
+
+
+def _layers(
+    name: str,
+    default: Any,
+    file: Mapping[str, Any],
+    environ: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> list[tuple[str, Any]]:
+    """Return where a setting is given and its value there, the weakest place first."""
+    former = FORMER_NAMES.get(name, name)
+    names = (former, name) if former != name else (name,)
+    variables = dict.fromkeys(
+        (f"JUNCTION_{former.upper()}", VARIABLE_NAMES.get(name, f"JUNCTION_{name.upper()}"))
+    )
+    layers = [(f"$.junction.{key}", file[key]) for key in names if key in file]
+    layers += [
+        (f"environment {key}", _parse_text(environ[key], default))
+        for key in variables
+        if key in environ
+    ]
+    if options.get(name) is not None:
+        layers.append((f"--{name.replace('_', '-')}", options[name]))
+    return layers
 
 
 def changed_settings(old: Settings, new: Settings) -> tuple[str, ...]:
@@ -172,8 +227,15 @@ def _check(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, tuple):
         return _check_networks(value)
     kind = str if default is None else type(default)
-    if type(value) is not kind or (isinstance(value, int) and value < 0):
-        words = {int: "a whole number, 0 or more", bool: "true or false", str: "a string"}
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind or (isinstance(value, int | float) and not 0 <= value < _MOST):
+        words = {
+            int: "a whole number, 0 or more",
+            float: "a number, 0 or more",
+            bool: "true or false",
+            str: "a string",
+        }
         raise ValueError(f"must be {words[kind]}")
     if name in _CHOICES and value not in _CHOICES[name]:
         raise ValueError(f"must be one of {', '.join(_CHOICES[name])}")
@@ -219,6 +281,11 @@ def _parse_text(text: str, default: Any) -> Any:
         )
     if isinstance(default, int):
         return int(text) if text.isdecimal() else text
+    if isinstance(default, float):
+        try:
+            return float(text)
+        except ValueError:
+            return text
     return text
 
 

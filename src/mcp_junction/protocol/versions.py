@@ -57,6 +57,10 @@ CALL_TIMEOUT: Final = -32001
 RATE_LIMITED: Final = -32003
 DENIED: Final = -32004
 LINK_LOST: Final = -32005
+SIGN_IN_NEEDED: Final = -32006
+APPROVAL_NEEDED: Final = -32007
+CIRCUIT_OPEN: Final = -32008
+IDEMPOTENCY_CONFLICT: Final = -32009
 
 # The code of servers of the handshake era for a URI that they do not know.
 RESOURCE_NOT_FOUND: Final = -32002

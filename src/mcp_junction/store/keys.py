@@ -9,13 +9,14 @@ of ``key_state`` records that this was done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from mcp_junction.errors import AlreadyExists, NotFound
 from mcp_junction.store.database import Database, Query, Rows, Script, bump, insert
 from mcp_junction.store.records import KeyRecord
+from mcp_junction.store.signed import Signer
 from mcp_junction.store.table import StoreTable, Table, transaction
 
 TABLE = Table("keys", KeyRecord)
@@ -26,20 +27,6 @@ _ADMIN: Final = "admin"
 _ALL: Final = TABLE.select("ORDER BY created_at, id")
 _STATE: Final = Query("SELECT issued, mac FROM key_state WHERE id = 1")
 _encode = msgspec.json.Encoder().encode
-
-
-class Signer(Protocol):
-    """Signs rows, and verifies that a holder of the vault's key wrote them."""
-
-    def sign(self, message: bytes, purpose: str) -> bytes: ...
-
-    def verify(self, message: bytes, mac: bytes, purpose: str) -> bool:
-        """Whether any of the vault's keys made this MAC."""
-        ...
-
-    def is_by_current_key(self, mac: bytes) -> bool:
-        """Whether the key that signs now made this MAC."""
-        ...
 
 
 class StoredKeys(msgspec.Struct, frozen=True):

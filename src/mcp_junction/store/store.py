@@ -21,9 +21,10 @@ from mcp_junction.store.database import (
     migrate,
 )
 from mcp_junction.store.events import KEPT, Events
-from mcp_junction.store.keys import KeyTable, Signer
+from mcp_junction.store.keys import KeyTable
 from mcp_junction.store.records import SettingRecord
 from mcp_junction.store.servers import History, Sealer, Servers
+from mcp_junction.store.signed import Signer
 from mcp_junction.store.skills import Classification, Skills
 from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 from mcp_junction.store.tools import Offers, Tools

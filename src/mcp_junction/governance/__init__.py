@@ -1,0 +1,8 @@
+"""Governed calls at run time: what is stored about who may call what, and about failing servers.
+
+Nouns: *Governance* (all parts, put together once), *ToolSettings* and *ToolFacts* (what is known
+of a tool), *PolicySync* (keeps LivePolicy as the store has it), *PolicyAdministration* (changes
+grants, agents and tokens), *CallLimits*, *SchemaValidator*, *IdempotencyClaims*, *Circuits*,
+*Escalations*, *CallMetrics*. The rules themselves are pure and live in ``policy/`` and
+``resilience/``; the stages that apply them to a call live in ``calls/stages/``.
+"""

@@ -1,0 +1,21 @@
+"""Governance: the parts that decide about, limit, repeat and keep calls, put together once.
+
+``cli/serve.py`` makes it and passes it to Junction; the stdio mode has none, because its user is
+its owner.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mcp_junction.governance.tool_facts import ToolFactsCache
+from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.policy.live_policy import LivePolicy
+
+
+class Governance(msgspec.Struct, eq=False):
+    """What the governed stages of the pipeline are made of."""
+
+    policy: LivePolicy
+    tool_settings: ToolSettings
+    facts: ToolFactsCache

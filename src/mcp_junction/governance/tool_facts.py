@@ -1,0 +1,111 @@
+"""ToolFacts: all that stages need to know of what a call is for; made once, then looked up.
+
+They come from the definition that the server gave, the operator's setting of the tool, and the
+options of the server. A changed definition is another Route, and a changed setting another
+generation: facts that were made of the old ones are not used again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.catalog.items import TOOLS, ListKind, Route
+from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.policy.decision import CallTarget
+from mcp_junction.policy.grants import RESOURCES
+from mcp_junction.policy.risk import NO_RISK, assess
+from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
+from mcp_junction.resilience.retry import RepeatHints
+from mcp_junction.upstream.server import Upstream
+
+MAX_CACHED: Final = 20_000
+
+
+class _Annotations(msgspec.Struct):
+    """The annotations that matter here; anything else than true is no hint."""
+
+    readOnlyHint: bool | None = None
+    destructiveHint: bool | None = None
+    idempotentHint: bool | None = None
+
+
+_NO_ANNOTATIONS: Final = _Annotations()
+_UNSET: Final = ToolSetting("", "")
+
+
+class ToolFacts(msgspec.Struct, frozen=True, eq=False):
+    """What is known of the tool, prompt or resource that a call is for."""
+
+    target: CallTarget
+    """What the policy decides about."""
+    hints: RepeatHints
+    timeout: float
+    """Seconds that one attempt may take; 0 is no limit of the tool's own."""
+    schema: Raw | None
+    """The schema of its arguments, for a tool that has one."""
+    fallbacks: tuple[FallbackTarget, ...] = ()
+
+
+class ToolFactsCache:
+    """Makes ToolFacts, and remembers them by Route."""
+
+    __slots__ = ("_by_route", "_generation", "_settings")
+
+    def __init__(self, settings: ToolSettings) -> None:
+        self._settings = settings
+        self._generation = settings.generation
+        self._by_route: dict[tuple[int, str], tuple[Route, ToolFacts]] = {}
+        """By the route's ``id()`` and the kind; the value keeps the route alive."""
+
+    def of(self, route: Route, kind: ListKind) -> ToolFacts:
+        """Return the facts about what a route of this kind leads to."""
+        if self._settings.generation != self._generation:
+            self._by_route.clear()
+            self._generation = self._settings.generation
+        key = id(route), kind.name
+        known = self._by_route.get(key)
+        if known is not None:
+            return known[1]
+        made = self._make(route, kind)
+        if len(self._by_route) >= MAX_CACHED:
+            self._by_route.clear()
+        self._by_route[key] = route, made
+        return made
+
+    def _make(self, route: Route, kind: ListKind) -> ToolFacts:
+        upstream, name = route.upstream, route.pair.name
+        if kind is not TOOLS:
+            capability = kind.capability or RESOURCES
+            target = CallTarget(upstream.definition.id, name, capability, NO_RISK)
+            return ToolFacts(target, RepeatHints(read_only=True), route.timeout, None)
+        setting = self._settings.of(upstream.definition.id, name) or _UNSET
+        members = route.item.members if route.item is not None else {}
+        notes = _read_annotations(members.get("annotations"))
+        risk = assess(name, is_destructive=notes.destructiveHint, operator=setting.risk)
+        return ToolFacts(
+            CallTarget(upstream.definition.id, name, TOOLS.name, risk),
+            _hints(setting, notes, upstream),
+            setting.timeout_ms / 1000 if setting.timeout_ms else route.timeout,
+            members.get("inputSchema"),
+            setting.fallbacks,
+        )
+
+
+def _hints(setting: ToolSetting, notes: _Annotations, upstream: Upstream) -> RepeatHints:
+    return RepeatHints(
+        setting.read_only,
+        setting.idempotent,
+        notes.readOnlyHint is True,
+        notes.idempotentHint is True,
+        upstream.definition.trust_annotations,
+    )
+
+
+def _read_annotations(raw: Raw | None) -> _Annotations:
+    try:
+        return msgspec.json.decode(raw or b"{}", type=_Annotations)
+    except msgspec.MsgspecError:  # a server may write anything
+        return _NO_ANNOTATIONS

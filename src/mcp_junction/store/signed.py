@@ -1,0 +1,120 @@
+"""SignedTable: base of the store's tables whose rows carry a MAC, because a row alone is no right.
+
+The MAC covers all fields of a row, under a key that is derived from the vault's for the purpose of
+the table: write access to the database is not enough to add a row, change one or move it to another
+table. Rows without a valid MAC are left out and reported. Keys have a table of their own kind
+(``keys.py``), which knows rows from before there were MACs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from mcp_junction.store.database import Database, Query, Rows, Script, insert
+from mcp_junction.store.table import StoreTable, Table
+
+log = logging.getLogger("mcp_junction.store")
+_encode = msgspec.json.Encoder().encode
+_SHOWN: Final = 20
+
+
+class Signer(Protocol):
+    """Signs rows, and verifies that a holder of the vault's key wrote them."""
+
+    def sign(self, message: bytes, purpose: str) -> bytes: ...
+
+    def verify(self, message: bytes, mac: bytes, purpose: str) -> bool:
+        """Whether any of the vault's keys made this MAC."""
+        ...
+
+    def is_by_current_key(self, mac: bytes) -> bool:
+        """Whether the key that signs now made this MAC."""
+        ...
+
+
+class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A record whose last column is its MAC."""
+
+    mac: bytes | None = None
+
+
+S = TypeVar("S", bound=SignedRecord)
+
+
+class SignedTable(StoreTable, Generic[S]):
+    """A table of signed rows; its purpose is its name."""
+
+    def __init__(self, database: Database, signer: Signer, table: Table[S]) -> None:
+        super().__init__(database)
+        self._signer = signer
+        self._table = table
+        self._reported: set[str] = set()
+
+    def sign(self, record: S) -> S:
+        """Return the record with its MAC."""
+        return msgspec.structs.replace(record, mac=self._signer.sign(_form(record), self._purpose))
+
+    def is_signed(self, record: S) -> bool:
+        """Whether a record carries a valid MAC."""
+        mac = record.mac  # SQLite keeps whatever it is given
+        return isinstance(mac, bytes) and self._signer.verify(_form(record), mac, self._purpose)
+
+    def genuine(self, rows: Rows) -> list[S]:
+        """Make the records of all rows that can be read and carry a valid MAC."""
+        return self._drop_unsigned(self._table.records(rows))
+
+    def put(self, record: S, key: Iterable[str]) -> Query:
+        """Make the statement that stores a record, signed, in place of one with the same key."""
+        columns, keys = self._table.columns, tuple(key)
+        changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
+        sql = insert(self._table.name, columns)
+        sql += f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
+        return Query(sql, self._table.values(self.sign(record)))
+
+    def read_one(self, rest: str, *args: object) -> Script[S | None]:
+        """Read one record inside a transaction; None when there is none with a valid MAC."""
+        found = self.genuine((yield self._table.select(rest, args)))
+        return found[0] if found else None
+
+    async def read_all(self, rest: str = "", *args: object) -> list[S]:
+        """Read records with a valid MAC; ``rest`` is what follows the table's name."""
+        return await self._database.read(self._table.select(rest, args), self.genuine)
+
+    def renew(self, key: Iterable[str]) -> Script[int]:
+        """Sign again, with the vault's current key, what an older one signed; return how many."""
+        old = [
+            record
+            for record in self.genuine((yield self._table.select()))
+            if not self._signer.is_by_current_key(record.mac or b"")
+        ]
+        for record in old:
+            yield self.put(record, key)
+        return len(old)
+
+    @property
+    def _purpose(self) -> str:
+        return self._table.name
+
+    def _drop_unsigned(self, records: list[S]) -> list[S]:
+        good = [record for record in records if self.is_signed(record)]
+        if len(good) != len(records):
+            names = {str(msgspec.structs.astuple(r)[0]) for r in records if not self.is_signed(r)}
+            if not names <= self._reported:
+                self._reported |= names
+                log.error(
+                    "%d rows of the table %s carry no valid signature and are ignored: %s; if the"
+                    " store's key was changed, give both: MCP_CREDENTIAL_KEY='NEW OLD'",
+                    len(names),
+                    self._table.name,
+                    ", ".join(sorted(names)[:_SHOWN]),
+                )
+        return good
+
+
+def _form(record: SignedRecord) -> bytes:
+    """Encode all fields of a row but its MAC, for signing."""
+    return _encode(msgspec.structs.astuple(msgspec.structs.replace(record, mac=None)))
