@@ -34,7 +34,7 @@ async def run_case(case: Case, override: str | None, quick: bool) -> list[Row]:
                 rows = judge(case.name, case.req, case.budget, await case.measure(lab))
         except* EXPECTED as group:
             error = first_of(group)
-            words = f"{type(error).__name__}: {error} {lab.describe_failures()}"
+            words = f"{type(error).__name__}: {error} {lab.describe_end()}"
             rows = [Row(case.name, case.req, FAILED, error=words.strip())]
     return rows
 
