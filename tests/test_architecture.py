@@ -78,7 +78,7 @@ def test_help_loads_only_what_parsing_needs():
     assert not packages(loaded) & {"rich", "asyncio", "uvloop", "mcp", "mcp_types", "pydantic"}
     rooms = {name.split(".")[1] for name in loaded if name.startswith("mcp_junction.")}
     assert rooms <= {"cli", "config", "errors", "protocol", "upstream"}
-    assert "mcp_junction.upstream.server" not in loaded
+    assert "mcp_junction.upstream.upstream" not in loaded
 
 
 def test_the_program_stands_on_few_shoulders():

@@ -4,9 +4,9 @@
     ├── ConfigError        a config file that cannot be used; carries every Problem found
     ├── FrameError         bytes that are not an acceptable frame; carries a JSON-RPC code
     ├── CursorError        a list cursor that is not ours, or no longer valid
-    ├── StateError         a requestState that is not ours, not the caller's, or has expired
+    ├── RequestStateError  a requestState that is not ours, not the caller's, or has expired
     ├── ArgumentsError     arguments of a call that parsers could read differently
-    ├── RefusedError       an address that the rules do not let us connect to
+    ├── AddressRefused     an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
     │   ├── EraError       it does not speak the required era of the protocol
     │   └── CircularError  it is a Junction that leads back to this one
@@ -91,7 +91,7 @@ class CursorError(JunctionError):
     """A list cursor that is not ours, or no longer valid."""
 
 
-class StateError(JunctionError):
+class RequestStateError(JunctionError):
     """A requestState that is not ours, not the caller's, or has expired."""
 
 
@@ -99,7 +99,7 @@ class ArgumentsError(JunctionError):
     """Arguments of a call can be read in more than one way, or not at all; says what to change."""
 
 
-class RefusedError(JunctionError):
+class AddressRefused(JunctionError):
     """An address that the rules do not let us connect to; says why, never the address."""
 
 

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import Continuation, Seal, TicketOwner
-from mcp_junction.errors import StateError
+from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import RATE_LIMITED
 from mcp_junction.tasks import TaskScope
@@ -59,7 +59,7 @@ async def test_a_ticket_is_good_once():
     state = place.park(parked)
     assert place.resume(state, ANN) is parked
     assert len(place.parked_calls) == 0
-    with pytest.raises(StateError, match="used before"):
+    with pytest.raises(RequestStateError, match="used before"):
         place.resume(state, ANN)
 
 
@@ -69,7 +69,7 @@ async def test_each_round_has_a_ticket_of_its_own():
     first = place.park(parked)
     place.resume(first, ANN)
     second = place.park(parked)
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         place.resume(first, ANN)
     assert place.resume(second, ANN) is parked
 
@@ -78,7 +78,7 @@ async def test_a_foreign_ticket_takes_nothing_away():
     place = Place()
     parked = place.parked()
     state = place.park(parked)
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         place.resume(state, BOB)
     assert place.resume(state, ANN) is parked
 
@@ -94,7 +94,7 @@ async def test_who_does_not_come_back_is_ended_at_the_server():
     await place.clock.advance(3)
     assert len(place.parked_calls) == 0
     assert place.link.cancelled == [(parked.flight, "the client did not come back")]
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         place.resume(state, ANN)
     await place.clock.advance(5)
     assert place.clock.sleepers == 0  # what is empty is not swept
@@ -126,7 +126,7 @@ async def test_the_state_of_a_stateless_server_is_kept_by_the_client_alone():
     state = place.parked_calls.issue_ticket(ANN, "theirs", Continuation())
     assert len(place.parked_calls) == 0
     assert place.parked_calls.seal.open(state, ANN).inner == "theirs"
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         place.resume(state, ANN)
 
 
@@ -161,7 +161,7 @@ async def test_who_parks_too_many_calls_is_refused_and_nobody_else():
     place.park(place.parked(ANN))
     place.parked_calls.withdraw(second, "enough")
     place.parked_calls.end(lambda owner: owner == BOB, "revoked")
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         place.resume(states[0], BOB)
     await place.clock.advance(61)
     place.parked_calls.sweep()

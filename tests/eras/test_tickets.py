@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_junction.eras.tickets import Seal, Ticket, TicketOwner
-from mcp_junction.errors import StateError
+from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 
 OWNER = TicketOwner("ann", "agent", "", "files", "read", "tools/call")
@@ -43,7 +43,7 @@ def test_it_is_good_for_its_owner_alone(member, other):
     seal = Seal()
     state = seal.close(Ticket(OWNER, inner="x"))
     said = {name: getattr(OWNER, name) for name in OWNER.__struct_fields__}
-    with pytest.raises(StateError, match="something else"):
+    with pytest.raises(RequestStateError, match="something else"):
         seal.open(state, TicketOwner(**{**said, member: other}))
 
 
@@ -52,13 +52,13 @@ def test_an_altered_one_is_refused_wherever_it_was_altered():
     state = seal.close(Ticket(OWNER, inner="x"))
     for place, char in enumerate(state):
         altered = state[:place] + ("A" if char != "A" else "B") + state[place + 1 :]
-        with pytest.raises(StateError):
+        with pytest.raises(RequestStateError):
             seal.open(altered, OWNER)
 
 
 @pytest.mark.parametrize("state", ["", ".", "x", "a.b", "a.====", "é.é", "a." + "A" * 8, "\0"])
 def test_what_never_was_one_is_refused(state):
-    with pytest.raises(StateError, match="not one of ours"):
+    with pytest.raises(RequestStateError, match="not one of ours"):
         Seal().open(state, OWNER)
 
 
@@ -66,7 +66,7 @@ def test_another_key_opens_nothing_and_the_same_key_does():
     key = b"k" * 32
     state = Seal(key, "one").close(Ticket(OWNER, inner="x"))
     assert Seal(key, "two").open(state, OWNER).inner == "x"
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         Seal(b"j" * 32, "one").open(state, OWNER)
 
 
@@ -77,7 +77,7 @@ def test_it_expires():
     time.now += 59
     assert seal.open(state, OWNER).inner == "x"
     time.now += 2
-    with pytest.raises(StateError, match="expired"):
+    with pytest.raises(RequestStateError, match="expired"):
         seal.open(state, OWNER)
 
 
@@ -100,13 +100,13 @@ def test_the_id_of_a_task_leads_to_its_server():
 @pytest.mark.parametrize(("who", "endpoint"), [(BOB, ""), (LOCAL_OWNER, ""), (ANN, "coding")])
 def test_a_task_is_nobody_elses(who, endpoint):
     seal = Seal()
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         seal.open_task(seal.seal_task("1", "files", ANN, ""), who, endpoint)
 
 
 def test_a_ticket_is_no_task_and_a_task_no_ticket():
     seal = Seal()
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         seal.open_task(seal.close(Ticket(OWNER, inner="1")), ANN, "")
-    with pytest.raises(StateError):
+    with pytest.raises(RequestStateError):
         seal.open(seal.seal_task("1", "files", ANN, ""), OWNER)

@@ -10,7 +10,7 @@ from tests.http.test_remote_servers import self_signed
 from tests.http.test_sse_link import Older
 from tests.policy.corpus import World, urls
 
-from mcp_junction.errors import RefusedError, ServerError
+from mcp_junction.errors import AddressRefused, ServerError
 from mcp_junction.policy.outgoing import STRICT, Permissions
 from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for, fetch_status, resolve
@@ -31,7 +31,7 @@ async def tried(world: World, url: str, kind: str) -> None:
             link = HttpLink(definition(url), Ears(), DEFAULT_LIMIT, dialer)
             assert (await landed(fly(link))).delivery is Delivery.NOT_SENT
             await link.end(0.0)
-    except (ValueError, OSError, ServerError, RefusedError):
+    except (ValueError, OSError, ServerError, AddressRefused):
         pass
 
 
@@ -142,7 +142,7 @@ async def test_a_servers_own_permissions_are_used(server_entry):
     from_file = server_entry({"url": "http://ok.test/"})
     assert (from_file.allow_private, from_file.allow_http) == (True, True)
     strict = server_entry({"url": "https://x/", "junction": {"allow_private": False}})
-    with pytest.raises(RefusedError, match="private"):
+    with pytest.raises(AddressRefused, match="private"):
         await fetch_status("https://10.0.0.1/", dialer_for(strict))
 
 

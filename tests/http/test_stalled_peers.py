@@ -90,7 +90,7 @@ async def test_what_is_unsent_to_a_principal_is_counted_and_his_oldest_connectio
         wires[-1].request("POST", "/mcp", ECHO, **client.headers)
         await until(lambda: usage.calls)
         await until(lambda: not usage.calls)
-    assert 0 < len(usage.paused) < 3, "there is no room for all of them"
+    assert 0 < len(usage.unsent) < 3, "there is no room for all of them"
     assert 0 < usage.bytes <= 10 * 1024 * 1024
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await wires[0].response()

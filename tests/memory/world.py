@@ -26,7 +26,7 @@ from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.listener.stdio import StdioListener
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 from mcp_junction.vault.vault import Vault
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.policy.corpus import V4, V6, World, spellings, urls
 
 from mcp_junction.config.urls import parse_address, parse_url
-from mcp_junction.errors import RefusedError
+from mcp_junction.errors import AddressRefused
 from mcp_junction.policy.outgoing import (
     STRICT,
     Permissions,
@@ -180,7 +180,7 @@ def test_nothing_is_said_against_an_ordinary_url(url):
 @pytest.mark.parametrize("url", urls())
 async def test_no_url_of_the_corpus_is_connected_to(url):
     world = World()
-    with pytest.raises((ValueError, OSError, RefusedError)):
+    with pytest.raises((ValueError, OSError, AddressRefused)):
         await Dialer(STRICT, world.resolve, world.connect).dial(parse_url(url), lambda: None)
     assert world.reached == []
 
@@ -199,7 +199,7 @@ async def test_a_name_that_changes_its_mind_gains_nothing():
     dialer = Dialer(STRICT, world.resolve, world.connect)
     for answer in (["93.184.215.14"], ["10.0.0.1"], ["93.184.215.14", "169.254.169.254"]):
         world.names["ok.test"] = answer
-        with pytest.raises((ConnectionRefusedError, RefusedError)):
+        with pytest.raises((ConnectionRefusedError, AddressRefused)):
             await dialer.dial(HTTPS, lambda: None)
     assert world.asked == ["ok.test"] * 3, "asked anew for each connection"
     assert world.reached == ["93.184.215.14"] * 2

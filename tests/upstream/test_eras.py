@@ -26,8 +26,8 @@ from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.link import add_own_envelope
 from mcp_junction.upstream.outcome import OutcomeKind
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.upstream import Upstream
 
 BOUND = 30.0
 OLD, NEW = Era.HANDSHAKE, Era.STATELESS

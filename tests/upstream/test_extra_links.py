@@ -21,8 +21,8 @@ from mcp_junction.upstream.extra_links import IDLE_AFTER, MAX_POOLED
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.upstream import Upstream
 
 BOUND = 10.0
 OLD, NEW = Era.HANDSHAKE, Era.STATELESS

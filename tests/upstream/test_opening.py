@@ -11,8 +11,8 @@ from mcp_junction.app import Junction
 from mcp_junction.config.load import load
 from mcp_junction.errors import Phase
 from mcp_junction.testing import processes
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.upstream import Upstream
 
 BOUND = 20.0
 CONFIG = """{

@@ -53,7 +53,7 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.VersionConflict, "VERSION_CONFLICT"),
     (errors.StoreUnavailable, "STORE_UNAVAILABLE"),
     (errors.CursorError, "VALIDATION_ERROR"),
-    (errors.RefusedError, "VALIDATION_ERROR"),
+    (errors.AddressRefused, "VALIDATION_ERROR"),
     (errors.VaultError, "VALIDATION_ERROR"),
     (errors.ServerError, "SERVER_CONNECTION_FAILED"),
 )
@@ -134,7 +134,7 @@ def _context(error: Exception) -> dict[str, Any]:
         return {"current_hash": error.current}
     if isinstance(error, errors.VersionConflict):
         return {"current_version": error.found}
-    if isinstance(error, errors.RefusedError | errors.VaultError):
+    if isinstance(error, errors.AddressRefused | errors.VaultError):
         return {"problems": [{"path": "$.connection_config", "message": str(error)}]}
     if isinstance(error, errors.CursorError):
         return {"problems": [{"path": "cursor", "message": str(error)}]}

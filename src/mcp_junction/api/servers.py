@@ -52,8 +52,8 @@ from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.texts import redact_text
 from mcp_junction.registry.metrics import State
 from mcp_junction.store.records import ServerRecord
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState, parse_state
+from mcp_junction.upstream.upstream import Upstream
 
 Ref = Annotated[
     str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")

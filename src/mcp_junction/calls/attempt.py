@@ -23,7 +23,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import DONE, Flight, new_flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 
 class Attempt(msgspec.Struct, eq=False):

@@ -25,7 +25,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Delivery, Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 if TYPE_CHECKING:  # the stdio mode does without them
     from mcp_junction.governance.tool_facts import ToolFacts

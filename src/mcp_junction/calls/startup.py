@@ -14,7 +14,7 @@ from mcp_junction.calls.own_arguments import name_of_tool
 from mcp_junction.catalog.items import RESOURCES
 from mcp_junction.catalog.live_catalog import LiveCatalog
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 
 class ServerStartup:

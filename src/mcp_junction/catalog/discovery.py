@@ -20,7 +20,7 @@ from mcp_junction.protocol.versions import CALL_TIMEOUT
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.slices import Slices
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.catalog")
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.param_headers import ParamHeader, name_line
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 
 class ListKind(msgspec.Struct, frozen=True, eq=False):

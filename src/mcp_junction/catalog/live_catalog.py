@@ -25,8 +25,8 @@ from mcp_junction.protocol.names import Spelling
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.events import ServerChange, ServerChanged
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING, ServerState
+from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.catalog")
 

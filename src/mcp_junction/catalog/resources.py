@@ -20,7 +20,7 @@ from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.merged_list import MergedList, PageCache
 from mcp_junction.protocol.names import Pair
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
     from mcp_junction.catalog.items import ServerLists

@@ -19,7 +19,7 @@ from typing import Final
 from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Meanings, Numbers, Pair, Spelling, looks_hashed
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 ABSENT: Final = 0
 PRESENT: Final = 1

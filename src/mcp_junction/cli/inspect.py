@@ -15,8 +15,8 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.texts import redact_error, redact_text
 from mcp_junction.upstream.connecting import init_error
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING, SIMPLE_NAMES, ServerState
+from mcp_junction.upstream.upstream import Upstream
 
 _SHOWN_WORDS = 300
 _COLOURS = {

@@ -22,7 +22,7 @@ from mcp_junction.tasks import TaskScope, wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 _MAX_ROUNDS: Final = 32
 

@@ -16,14 +16,14 @@ from mcp_junction.calls.attempt import Attempt
 from mcp_junction.calls.methods import ASKING, OF_TASKS
 from mcp_junction.eras.parked import ParkedCall, Question
 from mcp_junction.eras.resume import Resume, in_stateless_era, read_answers
-from mcp_junction.errors import StateError
+from mcp_junction.errors import RequestStateError
 from mcp_junction.protocol import envelope
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 _NO_TASK = "there is no such task"
 _USED = "this requestState was used before, or has expired"
@@ -94,6 +94,6 @@ def _refuse(attempt: Attempt, params: dict[str, Raw]) -> Outcome | None:
         return outcomes.failed(INVALID_PARAMS, _USED, Delivery.NOT_SENT)
     try:
         read_answers(params.pop("inputResponses", None))
-    except StateError as error:
+    except RequestStateError as error:
         return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
     return None

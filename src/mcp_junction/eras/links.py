@@ -22,7 +22,7 @@ from mcp_junction.protocol.versions import HANDSHAKE, STATELESS
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 _ERA_WAIT: Final = 5.0
 

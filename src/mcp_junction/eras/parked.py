@@ -20,7 +20,7 @@ from msgspec import Raw
 from mcp_junction.calls.events import CallEnded, CallSink
 from mcp_junction.catalog.items import Route
 from mcp_junction.eras.tickets import Continuation, Seal, Ticket, TicketOwner
-from mcp_junction.errors import StateError
+from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND, RATE_LIMITED, SERVER_UNAVAILABLE
@@ -265,9 +265,11 @@ class ParkedCalls:
         return self.seal.close(ticket)
 
     def spend_ticket(self, ticket: Ticket) -> None:
-        """Spend the ticket of a stateless server's state: it is good once. Raises StateError."""
+        """Spend the ticket of a stateless server's state, good once. Raises RequestStateError."""
         if ticket.id in self._spent:
-            raise StateError("this requestState was used before; make the call again without it")
+            raise RequestStateError(
+                "this requestState was used before; make the call again without it"
+            )
         while self._spent and (len(self._spent) >= _MAX_SPENT or self._is_first_expired()):
             del self._spent[next(iter(self._spent))]
         self._spent[ticket.id] = ticket.expires
@@ -280,10 +282,10 @@ class ParkedCalls:
         return next(iter(self._spent.values())) < self.seal.until(0)
 
     def resume(self, ticket: Ticket) -> ParkedCall:
-        """Take out the parked call that a ticket is for. Raises StateError."""
+        """Take out the parked call that a ticket is for. Raises RequestStateError."""
         parked = self._parked.get(ticket.id)
         if parked is None or parked.round != ticket.round:
-            raise StateError("this requestState was used before, or has expired")
+            raise RequestStateError("this requestState was used before, or has expired")
         self._remove(parked)
         return parked
 

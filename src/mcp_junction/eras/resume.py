@@ -21,7 +21,7 @@ from mcp_junction.calls.methods import with_name
 from mcp_junction.catalog.items import Route
 from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner
-from mcp_junction.errors import FrameError, StateError
+from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
 from mcp_junction.upstream import outcome as outcomes
@@ -61,7 +61,7 @@ class Resume:
                 parked = self.parked_calls.resume(ticket)
             else:
                 self.parked_calls.spend_ticket(ticket)
-        except StateError as error:
+        except RequestStateError as error:
             upstream = route.upstream
             if upstream.is_shut or upstream.link is None:
                 return upstream.unavailable()
@@ -133,10 +133,10 @@ def owner_of(call: Call, route: Route) -> TicketOwner:
 
 
 def state_text(state: Raw) -> str:
-    """The text of a ``requestState``. Raises StateError."""
+    """The text of a ``requestState``. Raises RequestStateError."""
     text = frames.text(state)
     if text is None:
-        raise StateError("requestState must be a string")
+        raise RequestStateError("requestState must be a string")
     return text
 
 
@@ -151,16 +151,16 @@ def digest(params: dict[str, Raw]) -> str:
 
 
 def read_answers(raw: Raw | None) -> dict[str, Raw]:
-    """Read the client's answers from ``inputResponses``. Raises StateError."""
+    """Read the client's answers from ``inputResponses``. Raises RequestStateError."""
     if raw is None:
         return {}
     try:
         answers = frames.members(raw)
     except FrameError:
-        raise StateError("inputResponses must be an object") from None
+        raise RequestStateError("inputResponses must be an object") from None
     for key, answer in answers.items():
         if frames.octets(answer)[:1] != b"{":  # servers have been seen to wait for ever then
-            raise StateError(f"inputResponses: {key[:100]!r} must be an object")
+            raise RequestStateError(f"inputResponses: {key[:100]!r} must be an object")
     return answers
 
 

@@ -16,13 +16,13 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import ASKING, OF_TASKS
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import NO_STATE, continuation_of, owner_of, state_text
-from mcp_junction.errors import StateError
+from mcp_junction.errors import RequestStateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 _HAS_NAME_HEADER: Final = ASKING | OF_TASKS
 """The methods whose target is repeated in a header."""
@@ -94,7 +94,7 @@ class StatelessAdapter:
         else:
             try:
                 text = state_text(state)
-            except StateError as error:
+            except RequestStateError as error:
                 server = attempt.route.pair.server
                 why = f"server {server!r}: {error}"
                 return outcomes.failed(INTERNAL_ERROR, why, Delivery.EXECUTED, server=server)

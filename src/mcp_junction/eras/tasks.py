@@ -13,7 +13,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.catalog.items import Route, timeout_for
 from mcp_junction.eras.tickets import Seal
-from mcp_junction.errors import StateError
+from mcp_junction.errors import RequestStateError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import INVALID_PARAMS
@@ -36,7 +36,7 @@ class ResolveTask:
         caller = call.caller
         try:
             server, task = self._seal.open_task(call.name, caller.principal, caller.endpoint.name)
-        except StateError:
+        except RequestStateError:
             return None
         offering = call.snapshot.catalog.offerings.get(server)
         if offering is None or not caller.scope.can_see(server):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mcp_junction.errors import StateError
+from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ class Seal:
         return self._now() + seconds
 
     def open(self, state: str, owner: TicketOwner) -> Ticket:
-        """Open a sealed ticket. Raises StateError when it is not good for ``owner``."""
+        """Open a sealed ticket. Raises RequestStateError when it is not good for ``owner``."""
         ticket = self.read(state)
         if ticket.owner != owner:
-            raise StateError("this requestState was given for something else")
+            raise RequestStateError("this requestState was given for something else")
         if ticket.expires and ticket.expires < self._now():
-            raise StateError("this requestState has expired; make the call again without it")
+            raise RequestStateError("this requestState has expired; make the call again without it")
         return ticket
 
     def seal_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
@@ -96,16 +96,16 @@ class Seal:
         return self.close(Ticket(owner, inner=task))
 
     def open_task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
-        """Open the sealed id of a task: its server and its id there. Raises StateError."""
+        """Open the sealed id of a task: its server and its id there. Raises RequestStateError."""
         ticket = self.read(sealed)
         server = ticket.owner.server
         mine = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
         if ticket.owner != mine or ticket.inner is None:
-            raise StateError("this is not the id of a task of this client")
+            raise RequestStateError("this is not the id of a task of this client")
         return server, ticket.inner
 
     def read(self, state: str) -> Ticket:
-        """Open a sealed ticket of any owner. Raises StateError."""
+        """Open a sealed ticket of any owner. Raises RequestStateError."""
         from cryptography.exceptions import InvalidTag
 
         replica, _, body = state.partition(".")
@@ -116,7 +116,7 @@ class Seal:
             plain = self._cipher.decrypt(data[:_NONCE], data[_NONCE:], replica.encode())
             return msgspec.json.decode(plain, type=Ticket)
         except (InvalidTag, binascii.Error, ValueError, msgspec.MsgspecError):
-            raise StateError("this requestState is not one of ours") from None
+            raise RequestStateError("this requestState is not one of ours") from None
 
     @property
     def _cipher(self) -> AESGCM:

@@ -19,7 +19,7 @@ from mcp_junction.policy.grants import RESOURCES
 from mcp_junction.policy.risk import NO_RISK, assess
 from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
 from mcp_junction.resilience.retry import RepeatHints
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 MAX_CACHED: Final = 20_000
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from mcp_junction.errors import RefusedError
+from mcp_junction.errors import AddressRefused
 from mcp_junction.health.verdict import FAILED, GOOD, NEUTRAL, CallKind, ProbeKind, ProbeResult
 from mcp_junction.protocol.versions import CALL_TIMEOUT, LINK_LOST, SERVER_UNAVAILABLE
 from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, Outcome
@@ -51,7 +51,7 @@ def make_url_probe(url: str, dialer: Dialer) -> Probe:
 
         try:
             return classify_status(await fetch_status(url, dialer))
-        except (OSError, RefusedError) as error:
+        except (OSError, AddressRefused) as error:
             words = getattr(error, "strerror", None) or str(error)
             return ProbeResult(ProbeKind.UNREACHABLE, detail=f"its health check: {words}")
         except ValueError as error:

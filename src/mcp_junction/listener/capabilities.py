@@ -11,8 +11,8 @@ from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.catalog.live_catalog import LiveCatalog
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.settings import Settings
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING
+from mcp_junction.upstream.upstream import Upstream
 
 CAPABILITIES: Final[dict[str, Any]] = {
     "tools": {"listChanged": True},

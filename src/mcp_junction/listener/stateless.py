@@ -20,7 +20,7 @@ from mcp_junction.calls.methods import READ, STATELESS_CALLS
 from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import BY_LIST, ListKind
-from mcp_junction.errors import FrameError, StateError
+from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.listener import header_check
 from mcp_junction.listener.answers import OwnAnswers
 from mcp_junction.listener.client_cache import ClientCache, SenderInfo
@@ -325,7 +325,7 @@ class StatelessDispatcher:
         """End a parked call whose client will not come back with answers."""
         try:
             self._backend.parked_calls.withdraw(frames.text(state) or "", reason)
-        except StateError:
+        except RequestStateError:
             pass  # the state is a server's own, not a ticket of ours
 
     def _end_listen(self, listen: Listen) -> None:

@@ -70,7 +70,7 @@ class Closable(Protocol):
 class QuotaUsage:
     """What one principal uses now, and its limits."""
 
-    __slots__ = ("__weakref__", "bytes", "calls", "paused", "quota", "sessions", "streams")
+    __slots__ = ("__weakref__", "bytes", "calls", "quota", "sessions", "streams", "unsent")
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
         self.quota = quota
@@ -78,7 +78,7 @@ class QuotaUsage:
         """Calls in flight, over every front."""
         self.bytes = 0
         """Bytes that wait to be written to its clients, or are kept for them."""
-        self.paused: dict[Closable, int] = {}
+        self.unsent: dict[Closable, int] = {}
         """Connections whose client reads too slowly, the oldest first, and what each has unsent."""
         self.sessions: BoundedSet[Any] = BoundedSet(quota.sessions)
         self.streams: BoundedSet[Closable] = BoundedSet(quota.streams)
@@ -89,18 +89,18 @@ class QuotaUsage:
         if oldest is not None:
             oldest.cut()
 
-    def pause(self, connection: Closable, size: int) -> None:
+    def count_unsent(self, connection: Closable, size: int) -> None:
         """Count what a connection has unsent; the oldest ones end when it is too much."""
-        self.paused[connection] = size
+        self.unsent[connection] = size
         self.bytes += size
-        while self.paused and not self.has_room_for(0):
-            oldest = next(iter(self.paused))
-            self.resume(oldest)
+        while self.unsent and not self.has_room_for(0):
+            oldest = next(iter(self.unsent))
+            self.stop_counting(oldest)
             oldest.cut()
 
-    def resume(self, connection: Closable) -> None:
+    def stop_counting(self, connection: Closable) -> None:
         """Stop counting a connection: its client has read enough, or has left."""
-        self.bytes -= self.paused.pop(connection, 0)
+        self.bytes -= self.unsent.pop(connection, 0)
 
     def has_room_for(self, size: int) -> bool:
         """Whether so many bytes more may wait to be written."""

@@ -18,8 +18,8 @@ from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import HealthFacts
 from mcp_junction.policy.pinning import PinnedState
 from mcp_junction.store.records import ServerRecord, ToolRecord
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.upstream import Upstream
 
 
 class Decision(msgspec.Struct):

@@ -21,7 +21,7 @@ from mcp_junction.registry.member import Member, decision_of
 from mcp_junction.registry.tool_storage import ToolStorage
 from mcp_junction.store.records import ToolChanges, ToolRecord
 from mcp_junction.upstream.events import ServerChange, ServerChanged
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 _MOST_NAMES: Final = 200
 _MOST_DIFFS: Final = 20

@@ -19,7 +19,7 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen, is_notified_by, subscribe_all
 from mcp_junction.sessions.subscriptions import Coalescer, Subscriptions
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 
 class ConnectedClients:

@@ -27,7 +27,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 LOG: Final = "log"
 QUESTION: Final = "question"

@@ -27,8 +27,8 @@ from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, SU
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.server_requests import RELAYED_CAPABILITIES, askable_methods
+from mcp_junction.upstream.upstream import Upstream
 
 
 class StatelessClient:

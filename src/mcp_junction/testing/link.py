@@ -33,8 +33,8 @@ from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.link import Link, LinkEnd
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.upstream.upstream import Upstream
 
 Script = Callable[[Flight], Outcome | None]
 """Answers a flight with its outcome, or None when the test answers."""

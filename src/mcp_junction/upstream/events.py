@@ -19,7 +19,7 @@ from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import ServerState
 
 if TYPE_CHECKING:
-    from mcp_junction.upstream.server import Upstream
+    from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.telemetry")
 

@@ -20,7 +20,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
 
 if TYPE_CHECKING:
-    from mcp_junction.upstream.server import Upstream
+    from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.upstream")
 

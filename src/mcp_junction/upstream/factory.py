@@ -20,7 +20,7 @@ from mcp_junction.upstream.events import ServerListeners
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.opening import LinkOpener
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 from mcp_junction.upstream.warden import Warden
 
 

@@ -181,8 +181,8 @@ class ServerListen:
 
     # -- notifications
 
-    def filter(self, frame: Frame) -> Frame | None:
-        """Take what concerns the stream out of a notification; None when that was all.
+    def receive(self, frame: Frame) -> Frame | None:
+        """Handle what concerns the stream in a notification; return the rest, None if that is all.
 
         May raise FrameError.
         """

@@ -10,8 +10,8 @@ from mcp_junction.errors import Phase, ServerError
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.stdio import ReadBudget, StdioLink
+from mcp_junction.upstream.upstream import Upstream
 from mcp_junction.upstream.warden import Warden
 
 

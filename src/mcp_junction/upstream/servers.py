@@ -26,7 +26,7 @@ from mcp_junction.upstream.events import (
     ServerListeners,
     ServerSink,
 )
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -80,7 +80,7 @@ class ServerSet(Mapping[str, Upstream]):
         """Connect to a server that is stopped."""
         upstream = self._servers[key]
         if upstream not in self._running:
-            upstream.prepare()
+            upstream.reset_for_run()
             self._emit(upstream, ServerChange.STARTING)
             self._run(upstream)
 

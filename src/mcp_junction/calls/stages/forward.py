@@ -15,7 +15,7 @@ from mcp_junction.catalog.items import Route
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
-from mcp_junction.upstream.server import Upstream
+from mcp_junction.upstream.upstream import Upstream
 
 
 class Forward:

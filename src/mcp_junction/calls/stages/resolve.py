@@ -17,8 +17,8 @@ from mcp_junction.protocol.names import Pair, beginnings
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
-from mcp_junction.upstream.server import Upstream
 from mcp_junction.upstream.state import SERVING
+from mcp_junction.upstream.upstream import Upstream
 
 _QUOTED = 200
 _SHOWN_CANDIDATES = 20
@@ -27,7 +27,7 @@ _SHOWN_CANDIDATES = 20
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     """Find the route of a call, unless it was remembered; refuse an unknown name."""
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up
-        return _return(call.ended_by)
+        return _answer_with(call.ended_by)
     if call.route is not None:  # remembered from a request like it
         return following(call)
     caller, address = call.caller, call.address
@@ -63,7 +63,9 @@ def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable
     upstream = call.snapshot.servers.get(server)
     if upstream is None or not call.caller.scope.can_see(server):
         message = f"there is no server {server!r}"
-        return _return(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, server=server))
+        return _answer_with(
+            outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, server=server)
+        )
     view, name = _shown(call), call.address.name
     spelled = view.name_of(Pair(server, name))
     known = name if spelled is None else spelled
@@ -73,7 +75,7 @@ def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable
         return following(call)
     if upstream.state in SERVING:
         return _refuse_unknown(call)
-    return _return(upstream.unavailable())
+    return _answer_with(upstream.unavailable())
 
 
 def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -88,7 +90,7 @@ def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
         candidates = [view.name_of(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
         message = f"{len(pairs)} servers have a tool of this name; use its namespaced name"
         facts = {"candidates": candidates, "total": len(pairs)}
-        return _return(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
+        return _answer_with(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
     if pairs:
         known = view.name_of(pairs[0]) or name
         call.route = view.find(known) or view.find_departed(known)
@@ -101,7 +103,7 @@ def _shown(call: Call) -> View:
     return call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.scope)
 
 
-async def _return(outcome: Outcome) -> Outcome:
+async def _answer_with(outcome: Outcome) -> Outcome:
     return outcome
 
 
@@ -109,7 +111,7 @@ async def _refuse_unknown(call: Call) -> Outcome:
     absent = _absent(call)
     if absent is not None:
         return absent.unavailable()
-    name = _short(call.name)
+    name = _shorten(call.name)
     near = _shown(call).nearest(name)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     message = f"unknown {call.address.kind.name[:-1]}: {name}{hint}"
@@ -145,11 +147,11 @@ async def _resolve_resource(call: Call, following: Handler) -> Outcome:
         if call.name == own or call.method != READ or outcome.kind is not RESULT:
             return outcome
         return replace(outcome, payload=rewrite_contents(outcome.payload, own, call.name))
-    uri = _short(call.name)
+    uri = _shorten(call.name)
     message = f"Resource not found: {uri}"
     code = INVALID_PARAMS if call.caller.era is STATELESS else RESOURCE_NOT_FOUND
     return outcomes.failed(code, message, Delivery.NOT_SENT, uri=uri)
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     return name if len(name) <= _QUOTED else name[:_QUOTED] + "…"

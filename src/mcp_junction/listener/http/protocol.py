@@ -170,12 +170,12 @@ class HttpProtocol(asyncio.Protocol):
         asking = self._current.principal if self._current is not None else None
         if asking is not None and self.quotas is not None:
             self._usage = self.quotas.of(asking)
-            self._usage.pause(self, self.unsent)
+            self._usage.count_unsent(self, self.unsent)
 
     def resume_writing(self) -> None:
         self._paused = False
         if self._usage is not None:
-            self._usage.resume(self)
+            self._usage.stop_counting(self)
             self._usage = None
         if self._resumed is not None and not self._resumed.done():
             self._resumed.set_result(None)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import UrlTarget, parse_address
-from mcp_junction.errors import RefusedError
+from mcp_junction.errors import AddressRefused
 from mcp_junction.policy.outgoing import STRICT, Permissions, filter_addresses
 from mcp_junction.upstream.http.connection import Connection, HttpExchange, parse_target
 
@@ -70,7 +70,7 @@ class Dialer:
         self._connect = connect or Sockets().connect
 
     async def dial(self, place: UrlTarget, make: MakeConnection) -> Connection:
-        """Connect to ``place``. Raises OSError, or RefusedError when the rules forbid it."""
+        """Connect to ``place``. Raises OSError, or AddressRefused when the rules forbid it."""
         try:
             return await self._dial(place, make)
         except (socket.gaierror, ssl.SSLCertVerificationError) as error:
@@ -83,7 +83,7 @@ class Dialer:
             found = await self._resolve(place.host, place.port)
         addresses, why = filter_addresses(place, found, self._permissions)
         if not addresses:
-            raise RefusedError(f"it may not be connected to: {why}")
+            raise AddressRefused(f"it may not be connected to: {why}")
         for address in addresses[:-1]:
             try:
                 return await self._connect(make, address, place)
@@ -108,7 +108,7 @@ def dialer_for(definition: ServerDefinition) -> Dialer:
 async def fetch_status(url: str, dialer: Dialer, headers: dict[str, str] | None = None) -> int:
     """GET a url once, without following redirects, and return the status of the response.
 
-    Raises ValueError for a url that makes no sense, OSError when there is no answer, RefusedError
+    Raises ValueError for a url that makes no sense, OSError when there is no answer, AddressRefused
     when the rules forbid the address. The caller sets a timeout.
     """
     where = parse_target(url)

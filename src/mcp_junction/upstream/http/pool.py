@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
-from mcp_junction.errors import RefusedError
+from mcp_junction.errors import AddressRefused
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.connection import Connection, HttpExchange, Target
@@ -158,7 +158,7 @@ class Pool:
                 connection = await self._dialer.dial(
                     self._where, lambda: Connection(self._on_free, self._on_closed, self._stalls)
                 )
-        except (OSError, RefusedError) as error:
+        except (OSError, AddressRefused) as error:
             self._opening -= 1
             self._on_connect_failed(error, outages)
             return
@@ -166,7 +166,7 @@ class Pool:
         self._all.add(connection)
         self._on_free(connection)
 
-    def _on_connect_failed(self, error: OSError | RefusedError, outages: int) -> None:
+    def _on_connect_failed(self, error: OSError | AddressRefused, outages: int) -> None:
         """Handle a failed attempt to connect: fail what waits, once no earlier attempt is pending.
 
         Attempts that were pending when the first one failed may yet succeed. Later ones are not
@@ -219,11 +219,11 @@ class Pool:
         self._parked.discard(connection)
 
 
-def _describe(error: OSError | RefusedError) -> str:
+def _describe(error: OSError | AddressRefused) -> str:
     if isinstance(error, TimeoutError):
         return "no connection within 5 s"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
-    if isinstance(error, RefusedError):
+    if isinstance(error, AddressRefused):
         return str(error)
     return error.strerror or str(error) or type(error).__name__

@@ -209,7 +209,7 @@ class Upstream:
             self._set_state(ServerState.DISCONNECTED)
         self.settled.set()
 
-    def prepare(self) -> None:
+    def reset_for_run(self) -> None:
         """Make it ready to be run again; calls wait for it from now on."""
         self._stop.clear()
         self._gate.begin()
@@ -352,7 +352,7 @@ class Upstream:
             if frame.method == LOG_MESSAGE:
                 self.on_unattributed(frame.method)
             return
-        rest = self._listening.filter(frame) if self.is_stateless else frame
+        rest = self._listening.receive(frame) if self.is_stateless else frame
         if rest is None or self._root.is_removed:
             return
         if rest.method in LIST_CHANGES:
