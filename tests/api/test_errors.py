@@ -5,8 +5,9 @@ import json
 import pytest
 from tests.plugin_rest import SERVERS, registration, stdio_config
 
+from mcp_junction.api.errors import MCP_STATUS, MCP_TYPES, STATUS, to_answer
 from mcp_junction.config.load import load
-from mcp_junction.errors import StoreUnavailable
+from mcp_junction.errors import CursorError, NotFound, RequestError, StoreUnavailable
 
 
 async def test_a_server_of_the_config_file_is_changed_there(gateway, tmp_path):
@@ -109,3 +110,57 @@ async def test_a_refused_secret_is_not_quoted(gateway, secret):
     answer = await served.client().post(SERVERS, json=registration(connection_config=config))
     assert answer.status_code == 422
     assert secret not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (RequestError("VALIDATION_ERROR", "x"), 400, "BadRequestError"),
+        (CursorError("x"), 400, "BadRequestError"),
+        (RequestError("UNAUTHENTICATED", "x"), 401, "AuthorizationError"),
+        (RequestError("DENIED", "x"), 401, "AuthorizationError"),
+        (RequestError("FORBIDDEN", "x"), 403, "ForbiddenError"),
+        (RequestError("TOOL_NOT_FOUND", "x"), 404, "ToolNotFoundError"),
+        (NotFound("x"), 404, "ServerNotFoundError"),
+        (RequestError("TOOL_DISABLED", "x"), 409, "ToolDisabledError"),
+        (RequestError("RATE_LIMITED", "x"), 429, "RateLimitError"),
+        (RequestError("EXECUTION_FAILED", "x"), 500, "ToolInvocationError"),
+        (RequestError("CIRCUIT_OPEN", "x"), 503, "CircuitOpenError"),
+        (RequestError("SERVER_UNAVAILABLE", "x"), 503, "ServerUnavailableError"),
+        (StoreUnavailable("x"), 503, "StoreUnavailableError"),
+        (RequestError("TIMEOUT", "x"), 504, "TimeoutError"),
+    ],
+    ids=str,
+)
+def test_an_error_under_mcp_has_the_type_of_the_table(error, status, kind):
+    answer = to_answer(error, "/api/v1/mcp/invoke")
+    assert (answer.status, json.loads(answer.body)["error"]["type"]) == (status, kind)
+    is_challenge = "www-authenticate" in answer.headers
+    assert is_challenge is (getattr(error, "code", "") == "UNAUTHENTICATED")
+    assert ("retry-after" in answer.headers) is (status == 429 or kind == "StoreUnavailableError")
+
+
+def test_the_context_of_an_error_under_mcp_stands_beside_it():
+    error = RequestError("TIMEOUT", "it took too long", {"delivery": "unknown", "attempts": 3})
+    assert json.loads(to_answer(error, "/api/v1/mcp/invoke").body) == {
+        "error": {"type": "TimeoutError", "message": "it took too long"},
+        "delivery": "unknown",
+        "attempts": 3,
+    }
+    assert json.loads(to_answer(error, "/api/v1/mcpx").body)["error_code"] == "TIMEOUT"
+
+
+def test_every_code_has_a_type_and_a_status_under_mcp():
+    assert set(MCP_TYPES) == set(MCP_STATUS) == set(STATUS)
+
+
+async def test_errors_have_a_type_under_mcp_before_a_route_is_found(gateway):
+    served = await gateway()
+    for role, given, status, kind in (
+        (None, {}, 401, "AuthorizationError"),
+        ("admin", {}, 404, "NotFoundError"),
+        ("admin", {"host": "evil.example"}, 403, "ForbiddenError"),
+    ):
+        answer = await served.client(role).get("/api/v1/mcp/nothing", headers=given)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
+        assert answer.json().keys() == {"error"}

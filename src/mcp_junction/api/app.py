@@ -74,8 +74,8 @@ def _make_guard(context: ApiContext) -> Guard:
     return guard
 
 
-def _respond_to_error(_: AnyRequest, error: Exception) -> Response[bytes]:
-    answer = to_answer(error)
+def _respond_to_error(request: AnyRequest, error: Exception) -> Response[bytes]:
+    answer = to_answer(error, request.scope["path"])
     return Response(
         answer.body,
         status_code=answer.status,

@@ -1,6 +1,8 @@
 """Error responses of the REST API: the table of codes, and the code for each exception.
 
-A body is always ``{"detail", "error_code", "context"}``. It never quotes a value of the request.
+A body is ``{"detail", "error_code", "context"}``; under ``/api/v1/mcp`` it is ``{"error": {"type",
+"message"}}`` with the members of the context beside ``error``. It never quotes a value of the
+request.
 """
 
 from __future__ import annotations
@@ -20,16 +22,22 @@ log = logging.getLogger("mcp_junction.api")
 STATUS: Final = {
     "TOOL_AMBIGUOUS": 400,
     "UNAUTHENTICATED": 401,
+    "DENIED": 403,
     "FORBIDDEN": 403,
+    "AGENT_NOT_FOUND": 404,
+    "ESCALATION_NOT_FOUND": 404,
+    "GRANT_NOT_FOUND": 404,
     "NOT_FOUND": 404,
     "SERVER_NOT_FOUND": 404,
     "SKILL_NOT_FOUND": 404,
     "TOOL_NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
+    "IDEMPOTENCY_CONFLICT": 409,
     "SERVER_ALREADY_EXISTS": 409,
     "SERVER_OWNED_BY_FILE": 409,
     "SKILL_ALREADY_EXISTS": 409,
     "TOOL_CHANGED": 409,
+    "TOOL_DISABLED": 409,
     "VERSION_CONFLICT": 412,
     "PAYLOAD_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
@@ -37,6 +45,7 @@ STATUS: Final = {
     "RATE_LIMITED": 429,
     "INTERNAL_ERROR": 500,
     "EXECUTION_FAILED": 502,
+    "CIRCUIT_OPEN": 503,
     "SERVER_UNAVAILABLE": 503,
     "SERVER_CONNECTION_FAILED": 503,
     "SESSION_NOT_FOUND": 503,
@@ -44,6 +53,45 @@ STATUS: Final = {
     "TIMEOUT": 504,
 }
 """Every code there is, and its HTTP status."""
+
+MCP_PREFIX: Final = "/api/v1/mcp"
+"""Where errors have a type rather than a code."""
+MCP_STATUS: Final = STATUS | {"DENIED": 401, "VALIDATION_ERROR": 400, "EXECUTION_FAILED": 500}
+"""The HTTP status of each code under ``/api/v1/mcp``."""
+MCP_TYPES: Final = {
+    "TOOL_AMBIGUOUS": "BadRequestError",
+    "VALIDATION_ERROR": "BadRequestError",
+    "UNAUTHENTICATED": "AuthorizationError",
+    "DENIED": "AuthorizationError",
+    "FORBIDDEN": "ForbiddenError",
+    "AGENT_NOT_FOUND": "AgentNotFoundError",
+    "ESCALATION_NOT_FOUND": "EscalationNotFoundError",
+    "GRANT_NOT_FOUND": "GrantNotFoundError",
+    "NOT_FOUND": "NotFoundError",
+    "SERVER_NOT_FOUND": "ServerNotFoundError",
+    "SKILL_NOT_FOUND": "SkillNotFoundError",
+    "TOOL_NOT_FOUND": "ToolNotFoundError",
+    "METHOD_NOT_ALLOWED": "MethodNotAllowedError",
+    "IDEMPOTENCY_CONFLICT": "IdempotencyConflictError",
+    "SERVER_ALREADY_EXISTS": "ServerExistsError",
+    "SERVER_OWNED_BY_FILE": "ServerOwnedByFileError",
+    "SKILL_ALREADY_EXISTS": "SkillExistsError",
+    "TOOL_CHANGED": "ToolChangedError",
+    "TOOL_DISABLED": "ToolDisabledError",
+    "VERSION_CONFLICT": "VersionConflictError",
+    "PAYLOAD_TOO_LARGE": "PayloadTooLargeError",
+    "UNSUPPORTED_MEDIA_TYPE": "UnsupportedMediaTypeError",
+    "RATE_LIMITED": "RateLimitError",
+    "INTERNAL_ERROR": "InternalError",
+    "EXECUTION_FAILED": "ToolInvocationError",
+    "CIRCUIT_OPEN": "CircuitOpenError",
+    "SERVER_UNAVAILABLE": "ServerUnavailableError",
+    "SERVER_CONNECTION_FAILED": "ServerUnavailableError",
+    "SESSION_NOT_FOUND": "ServerUnavailableError",
+    "STORE_UNAVAILABLE": "StoreUnavailableError",
+    "TIMEOUT": "TimeoutError",
+}
+"""The type of each code under ``/api/v1/mcp``."""
 
 _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.NotFound, "SERVER_NOT_FOUND"),
@@ -79,6 +127,19 @@ class ErrorBody(msgspec.Struct):
     context: dict[str, Any] = {}
 
 
+class McpError(msgspec.Struct):
+    """What went wrong, in a word and in a sentence."""
+
+    type: str
+    message: str
+
+
+class McpErrorBody(msgspec.Struct):
+    """Why a request under ``/api/v1/mcp`` failed; further members depend on the route."""
+
+    error: McpError
+
+
 class ErrorAnswer(msgspec.Struct, frozen=True):
     """An error, ready to be sent."""
 
@@ -87,20 +148,41 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-def to_answer(error: Exception) -> ErrorAnswer:
-    """Make the response for an exception."""
+def to_answer(error: Exception, path: str = "") -> ErrorAnswer:
+    """Make the response for an exception of a request to a path."""
+    found = _describe(error)
+    sent = {name.lower(): value for name, value in found.headers.items()}
+    if found.code == "UNAUTHENTICATED":
+        sent["www-authenticate"] = 'Bearer realm="mcp-junction"'
+    elif found.code in ("RATE_LIMITED", "STORE_UNAVAILABLE"):
+        sent.setdefault("retry-after", "1")
+    if is_mcp_path(path):
+        kind = MCP_TYPES[found.code]
+        shown = {"error": McpError(kind, found.detail), **found.context}
+        return ErrorAnswer(MCP_STATUS[found.code], msgspec.json.encode(shown), sent)
+    body = ErrorBody(found.detail, found.code, found.context)
+    return ErrorAnswer(STATUS[found.code], msgspec.json.encode(body), sent)
+
+
+def is_mcp_path(path: str) -> bool:
+    """Whether errors at a path have a type rather than a code."""
+    return path.startswith(MCP_PREFIX) and path[len(MCP_PREFIX) : len(MCP_PREFIX) + 1] in ("", "/")
+
+
+def _describe(error: Exception) -> RequestError:
+    """Find the code, the words, the context and the headers for an exception."""
     if isinstance(error, RequestError):
-        return _answer(error.code, error.detail, error.context, error.headers)
+        return error
     if isinstance(error, errors.InvalidChange):
-        return to_answer(validation_error(error.problems))
+        return validation_error(error.problems)
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return _answer(code, str(error), _context(error))
+            return RequestError(code, str(error), _context(error))
     status = getattr(error, "status_code", 500)
     if isinstance(status, int) and 400 <= status < 500:
-        return _answer_litestar(error, status)
+        return _describe_litestar(error, status)
     log.error("a request failed inside Junction", exc_info=error)
-    return _answer("INTERNAL_ERROR", "an internal error of Junction; its log says more")
+    return RequestError("INTERNAL_ERROR", "an internal error of Junction; its log says more")
 
 
 @contextmanager
@@ -141,7 +223,7 @@ def _context(error: Exception) -> dict[str, Any]:
     return {}
 
 
-def _answer_litestar(error: Exception, status: int) -> ErrorAnswer:
+def _describe_litestar(error: Exception, status: int) -> RequestError:
     headers = getattr(error, "headers", None) or {}
     code = _BY_STATUS.get(status, "VALIDATION_ERROR")
     extra = getattr(error, "extra", None)
@@ -155,25 +237,10 @@ def _answer_litestar(error: Exception, status: int) -> ErrorAnswer:
         detail = f"{first['path']}: {first['message']}" if first else "the request is not right"
     else:
         detail = _WORDS.get(code, str(getattr(error, "detail", "")))
-    return _answer(code, detail, {"problems": problems} if problems else {}, headers)
+    return RequestError(code, detail, {"problems": problems} if problems else {}, headers)
 
 
 _WORDS: Final = {
     "NOT_FOUND": "there is nothing here; see /api/v1/docs",
     "METHOD_NOT_ALLOWED": "this method is not for this address; see /api/v1/docs",
 }
-
-
-def _answer(
-    code: str,
-    detail: str,
-    context: Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> ErrorAnswer:
-    sent = {name.lower(): value for name, value in (headers or {}).items()}
-    if code == "UNAUTHENTICATED":
-        sent["www-authenticate"] = 'Bearer realm="mcp-junction"'
-    elif code in ("RATE_LIMITED", "STORE_UNAVAILABLE"):
-        sent.setdefault("retry-after", "1")
-    body = ErrorBody(detail, code, dict(context or {}))
-    return ErrorAnswer(STATUS[code], msgspec.json.encode(body), sent)

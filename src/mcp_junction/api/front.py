@@ -90,14 +90,14 @@ class RestFront:
         except RequestError as error:
             if error.code in DENIAL_CODES:
                 self._deny(describe_denial(scope, error.detail, principal))
-            await respond(send, to_answer(error))
+            await respond(send, to_answer(error, scope["path"]))
             return
         # The app needs only the body, and the message that the client has left.
         await app(scope, receive, send)
 
-    async def refuse(self, send: Send, code: str, detail: str) -> None:
+    async def refuse(self, send: Send, path: str, code: str, detail: str) -> None:
         """Refuse a request that was not read."""
-        await respond(send, to_answer(RequestError(code, detail)))
+        await respond(send, to_answer(RequestError(code, detail), path))
 
     def _admit(self, scope: Scope) -> Principal | None:
         """Check a request, and return its principal; None without a key, on public paths only."""

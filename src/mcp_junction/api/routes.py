@@ -7,6 +7,7 @@ import binascii
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from litestar import Request
@@ -15,7 +16,15 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, QueryParameter
 
 from mcp_junction.api.context import ApiContext
-from mcp_junction.api.errors import STATUS, ErrorBody, field_error, validation_error
+from mcp_junction.api.errors import (
+    MCP_STATUS,
+    MCP_TYPES,
+    STATUS,
+    ErrorBody,
+    McpErrorBody,
+    field_error,
+    validation_error,
+)
 from mcp_junction.api.rights import PRINCIPAL, Right, needs
 from mcp_junction.config.registration import parse_body
 from mcp_junction.errors import CursorError
@@ -45,8 +54,22 @@ def error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSp
     by_status: dict[int, list[str]] = {}
     for code in (*_ALWAYS, *(_WITH_BODY if has_body else ()), *codes):
         by_status.setdefault(STATUS[code], []).append(code)
+    return _responses(by_status, ErrorBody)
+
+
+def mcp_error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSpec]:
+    """Describe the error responses of a route under ``/api/v1/mcp``."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*_ALWAYS, *(_WITH_BODY if has_body else ()), *codes):
+        found = by_status.setdefault(MCP_STATUS[code], [])
+        if MCP_TYPES[code] not in found:
+            found.append(MCP_TYPES[code])
+    return _responses(by_status, McpErrorBody)
+
+
+def _responses(by_status: dict[int, list[str]], body: type[Any]) -> dict[int, ResponseSpec]:
     return {
-        status: ResponseSpec(ErrorBody, generate_examples=False, description=" or ".join(found))
+        status: ResponseSpec(body, generate_examples=False, description=" or ".join(found))
         for status, found in by_status.items()
     }
 
@@ -150,6 +173,24 @@ def page(items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | 
     chosen = items[begin : begin + limit]
     more = begin + len(chosen) < len(items)
     return Page(chosen, len(items), write_cursor(key(chosen[-1])) if more and chosen else None)
+
+
+def plain_array(
+    request: AnyRequest, items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | None
+) -> tuple[Sequence[T], dict[str, str]]:
+    """Cut a page out of a list under ``/api/v1/mcp``; return it and the headers to send with it."""
+    found = page(items, key, limit, cursor)
+    return found.items, link_next(request, found.next_cursor)
+
+
+def link_next(request: AnyRequest, next_cursor: str | None) -> dict[str, str]:
+    """Make the header that leads to the next page of a plain array; none after the last."""
+    if next_cursor is None:
+        return {}
+    asked = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    query = [(name, value) for name, value in asked if name != "cursor"]
+    path = quote(request.scope["path"])
+    return {"link": f'<{path}?{urlencode([*query, ("cursor", next_cursor)])}>; rel="next"'}
 
 
 def write_cursor(key: Key) -> str:

@@ -146,7 +146,7 @@ class HttpListener:
         words = "this Host or Origin is not let in"
         self._note_refused(scope, 403, words)
         if self._rest is not None and _is_rest(scope["path"]):
-            await self._rest.refuse(send, "FORBIDDEN", words)
+            await self._rest.refuse(send, scope["path"], "FORBIDDEN", words)
         else:
             await _refuse(send, 403, words)
 

@@ -50,7 +50,7 @@ class RestApp(Protocol):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
-    async def refuse(self, send: Send, code: str, detail: str) -> None:
+    async def refuse(self, send: Send, path: str, code: str, detail: str) -> None:
         """Answer a request that is refused."""
         ...
 
