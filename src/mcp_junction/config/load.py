@@ -11,12 +11,14 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mcp_junction.config import client_dialects as client_keys
 from mcp_junction.config.document import child_path, members, parse
+from mcp_junction.config.merge import merge_settings
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
-from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings, merge_settings
+from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings
 from mcp_junction.config.variables import read_dotenv
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 
@@ -56,6 +58,8 @@ class Config(NamedTuple):
     """Named sets of servers and tools, each at an address of its own."""
     disabled: frozenset[str] = frozenset()
     """Keys of disabled servers. A named set may list them; it shows nothing of them."""
+    sources: Mapping[str, str] = MappingProxyType({})
+    """Where each setting comes from that does not have its default."""
 
     def once(self) -> Config:
         """The same config for a command that runs once: servers that fail are not restarted."""
@@ -67,15 +71,16 @@ def without_file(
     environ: Mapping[str, str],
     options: Mapping[str, Any],
     entries: Mapping[str, Any] | None = None,
+    dotenv: Mapping[str, str] | None = None,
 ) -> Config:
     """Make the config of a service without a file; ``entries`` as in one. Raises ConfigError."""
-    settings, problems = merge_settings({}, environ, options)
+    settings, sources, problems = merge_settings({}, environ, options, dotenv)
     document = {"mcpServers": dict(entries or {})}
     servers, _, found = _servers(document, None, environ, settings, lenient=False, path="")
     problems += found
     if problems:
         raise ConfigError("the settings", problems)
-    return Config("", tuple(servers), settings, "", {})
+    return Config("", tuple(servers), settings, "", {}, sources=sources)
 
 
 def load(
@@ -87,7 +92,8 @@ def load(
     Warns in the log of keys that have a meaning to other clients and none here.
     """
     document, repeated = parse(_read(path), path)
-    variables = {**read_dotenv(os.path.join(os.path.dirname(path), ".env")), **environ}
+    dotenv = read_dotenv(os.path.join(os.path.dirname(path), ".env"))
+    variables = {**dotenv, **environ}
     if not isinstance(document, dict):
         wrong = _schema_problem("$", "must be an object with a member mcpServers")
         raise ConfigError(path, [*repeated, wrong])
@@ -96,7 +102,7 @@ def load(
     if not isinstance(own, dict):
         problems.append(_schema_problem("$.junction", "must be an object"))
         own = {}
-    settings, found = merge_settings(own, variables, options)
+    settings, sources, found = merge_settings(own, environ, options, dotenv)
     problems += found
     servers, disabled, found = _servers(
         document, own.get("servers"), variables, settings, lenient=lenient, path=path
@@ -108,7 +114,7 @@ def load(
         # A repeated entry has its problems twice.
         raise ConfigError(path, list(dict.fromkeys(problems)))
     checked = tuple(_mark_circular(server, path) for server in servers)
-    return Config(path, checked, settings, _identity(path), endpoints, disabled)
+    return Config(path, checked, settings, _identity(path), endpoints, disabled, sources)
 
 
 def _read(path: str) -> str:

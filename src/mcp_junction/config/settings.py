@@ -1,17 +1,16 @@
-"""Settings of the process: command line > environment > ``"junction"`` in the file > default.
+"""Settings of the process: their names, defaults and environment variables.
 
 Limits and Quota are the parts that are compared on every call: plain numbers, where no limit is a
-very large one. Settings do not change while the process runs.
+very large one. Settings do not change while the process runs. Where their values come from, and
+which values are allowed, is in ``merge.py``.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mcp_junction import __version__
-from mcp_junction.errors import Problem, ProblemCode
 from mcp_junction.protocol.versions import DEFAULT_LIMIT, DEFAULT_PAGE_SIZE
 
 
@@ -86,11 +85,11 @@ VARIABLE_NAMES = {
     )
 }
 """Settings whose environment variable is not ``JUNCTION_`` and their name."""
+FORMER_NAMES = {"audit_retention_days": "audit_days"}
+"""Earlier names of settings, which are still read, also with ``JUNCTION_`` as a variable."""
 ON, WARN = "on", "warn"
 VALIDATIONS = ("off", WARN, ON)
 """Whether arguments are checked against the schema of their tool, and refused if they are wrong."""
-FORMER_NAMES = {"audit_retention_days": "audit_days"}
-"""Earlier names of settings, which are still read."""
 NAMINGS = ("canonical", "strict")
 ALL, SEARCH = "all", "search"
 EXPOSURES = (ALL, SEARCH)
@@ -99,18 +98,6 @@ AUDIT_MODES = ("normal", "strict", "off")
 OFFLINE, OFF = "offline", "off"
 CLASSIFIERS = (OFFLINE, OFF)
 """Whether tools are classified by skills."""
-_CHOICES = {
-    "prefix": PREFIX_MODES,
-    "names": NAMINGS,
-    "exposure": EXPOSURES,
-    "audit": AUDIT_MODES,
-    "classifier": CLASSIFIERS,
-    "validate": VALIDATIONS,
-    "validate_invoke": VALIDATIONS,
-}
-
-_MOST: Final = 2**63
-_SENT_TO_CLIENTS = ("name", "version", "separator")
 
 
 class Settings(NamedTuple):
@@ -176,76 +163,15 @@ class Settings(NamedTuple):
     watch_config: bool = True
 
 
-def merge_settings(
-    file: Mapping[str, Any], environ: Mapping[str, str], options: Mapping[str, Any]
-) -> tuple[Settings, list[Problem]]:
-    """Merge the settings of all three layers; return them, and the problems found."""
-    problems: list[Problem] = []
-    chosen: dict[str, Any] = {}
-    for name in Settings._fields:
-        default = getattr(DEFAULTS, name)
-        for place, value in _layers(name, default, file, environ, options):
-            try:
-                chosen[name] = _check(name, value, default)
-            except ValueError as error:
-                problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
-    return DEFAULTS._replace(**chosen), problems
-
-
-def _layers(
-    name: str,
-    default: Any,
-    file: Mapping[str, Any],
-    environ: Mapping[str, str],
-    options: Mapping[str, Any],
-) -> list[tuple[str, Any]]:
-    """Return where a setting is given and its value there, the weakest place first."""
-    former = FORMER_NAMES.get(name, name)
-    names = (former, name) if former != name else (name,)
-    variables = dict.fromkeys(
-        (f"JUNCTION_{former.upper()}", VARIABLE_NAMES.get(name, f"JUNCTION_{name.upper()}"))
-    )
-    layers = [(f"$.junction.{key}", file[key]) for key in names if key in file]
-    layers += [
-        (f"environment {key}", _parse_text(environ[key], default))
-        for key in variables
-        if key in environ
-    ]
-    if options.get(name) is not None:
-        layers.append((f"--{name.replace('_', '-')}", options[name]))
-    return layers
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return VARIABLE_NAMES.get(name, f"JUNCTION_{name.upper()}")
 
 
 def changed_settings(old: Settings, new: Settings) -> tuple[str, ...]:
     """Name the settings that differ."""
     pairs = zip(Settings._fields, old, new, strict=True)
     return tuple(name for name, before, after in pairs if before != after)
-
-
-def _check(name: str, value: Any, default: Any) -> Any:
-    """Return the value of a setting. Raises ValueError that says what it must be."""
-    if isinstance(default, tuple):
-        return _check_networks(value)
-    kind = str if default is None else type(default)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind or (isinstance(value, int | float) and not 0 <= value < _MOST):
-        words = {
-            int: "a whole number, 0 or more",
-            float: "a number, 0 or more",
-            bool: "true or false",
-            str: "a string",
-        }
-        raise ValueError(f"must be {words[kind]}")
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise ValueError(f"must be one of {', '.join(_CHOICES[name])}")
-    if name in _SENT_TO_CLIENTS and not is_writable(value):
-        raise ValueError("must be text in UTF-8")
-    if name == "separator" and not value:
-        raise ValueError(
-            "must be one character or more, such as ':' or '__'; without it clients get theirs"
-        )
-    return value
 
 
 def is_writable(text: str, errors: str = "strict") -> bool:
@@ -255,38 +181,6 @@ def is_writable(text: str, errors: str = "strict") -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _check_networks(value: Any) -> tuple[str, ...]:
-    """Return addresses and networks, given as an array, or as words in one string."""
-    # Imported late: few have proxies.
-    from ipaddress import ip_network
-
-    words = value.replace(",", " ").split() if isinstance(value, str) else value
-    try:
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ValueError
-        for word in words:
-            ip_network(word, strict=False)
-    except ValueError:
-        message = 'must be addresses or networks, like ["10.0.0.7", "192.168.0.0/16"]'
-        raise ValueError(message) from None
-    return tuple(words)
-
-
-def _parse_text(text: str, default: Any) -> Any:
-    if isinstance(default, bool):
-        return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
-            text.lower(), text
-        )
-    if isinstance(default, int):
-        return int(text) if text.isdecimal() else text
-    if isinstance(default, float):
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
 
 
 DEFAULTS = Settings()
