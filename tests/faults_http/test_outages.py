@@ -14,7 +14,7 @@ from tests.plugin_faults_http import HttpRig
 from mcp_junction.testing import history
 from mcp_junction.testing.fault_proxy import FaultProxy
 from mcp_junction.testing.history import Ledger, Seen
-from mcp_junction.upstream import gate
+from mcp_junction.upstream import connecting
 
 CALLS = 200
 LATER = 150  # from here on they are made in the middle of an outage
@@ -78,7 +78,7 @@ async def test_calls_to_a_server_that_refuses_connections_wait_or_fail_and_run_a
 async def test_calls_wait_only_for_a_while_after_a_healthy_link_was_lost(
     http_rig: HttpRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "RECONNECT_WINDOW", 1.0)
+    monkeypatch.setattr(connecting, "RECONNECT_WINDOW", 1.0)
     remote = http_rig.add_remote()
     async with served(http_rig) as within:
         client = await within.client()

@@ -205,7 +205,7 @@ async def test_a_server_that_forgot_us_is_opened_once_more_and_the_call_succeeds
 async def test_a_server_that_stays_down_refuses_calls_at_once_after_the_window(
     single, toolbox, monkeypatch
 ):
-    monkeypatch.setattr("mcp_junction.upstream.gate.RECONNECT_WINDOW", 0.2)
+    monkeypatch.setattr("mcp_junction.upstream.connecting.RECONNECT_WINDOW", 0.2)
     run = await single()
     server = await toolbox()
     await run.add("box", server)

@@ -18,8 +18,8 @@ from mcp_junction.testing.link import (
     silence,
 )
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, FlightState, new_flight
+from mcp_junction.upstream.hello import ConnectPolicy
 from mcp_junction.upstream.link import Link, LinkEnd
 from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 from mcp_junction.upstream.state import ServerState

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mcp_junction.upstream.failure_causes import describe_body, find_cause
+from mcp_junction.upstream.http.refusals import describe_body
+from mcp_junction.upstream.link import find_cause
 
 PYTHON = """Traceback (most recent call last):
   File "x.py", line 3, in <module>

@@ -13,9 +13,9 @@ from mcp_junction.protocol.frames import Frame, decode
 from mcp_junction.protocol.versions import METHOD_NOT_FOUND, SUBSCRIPTION_KEY, Era
 from mcp_junction.testing.link import DeafInbox, FakeUpstream, greets, listeners_to
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import ConnectPolicy
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 BOUND = 10.0

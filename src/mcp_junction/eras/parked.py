@@ -27,8 +27,8 @@ from mcp_junction.protocol.versions import METHOD_NOT_FOUND, RATE_LIMITED, SERVE
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.hello import question_refusal
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
-from mcp_junction.upstream.server_requests import question_refusal
 
 MAX_QUESTIONS: Final = 32
 ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")

@@ -26,13 +26,13 @@ from mcp_junction.protocol.versions import (
     Era,
 )
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
-from mcp_junction.upstream.server_requests import (
+from mcp_junction.upstream.hello import (
     RELAYED_CAPABILITIES,
+    Hello,
     askable_methods,
     question_refusal,
 )
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 _question_ids = itertools.count(1)
 

@@ -27,10 +27,9 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.events import Inbox, ServerListeners, ServerSink
 from mcp_junction.upstream.flight import Flight, FlightState
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.hello import ConnectPolicy, Hello
 from mcp_junction.upstream.link import Link, LinkEnd
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import ServerState

@@ -1,4 +1,4 @@
-"""Connector: connects to a server, and explains why that failed.
+"""Connector: connects to a server, and explains why that failed; Gate: where calls wait meanwhile.
 
 It opens the link, waits for the first client, and greets the server. When to connect is decided by
 the Upstream.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from mcp_junction.errors import EraError, Phase, ServerError, circular_error
+from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import wait_unless
-from mcp_junction.upstream.connect_policy import ConnectPolicy
-from mcp_junction.upstream.failure_causes import add_cause
-from mcp_junction.upstream.hello import Greeting, Hello
-from mcp_junction.upstream.link import Link
+from mcp_junction.upstream.hello import ConnectPolicy, Greeting, Hello
+from mcp_junction.upstream.link import Link, add_cause, find_cause
 from mcp_junction.upstream.negotiation import ServerQuirks
 
 log = logging.getLogger("mcp_junction.upstream")
+
+RECONNECT_WINDOW: Final = 10.0
+MAX_WAITING: Final = 100
 
 
 class Connector:
@@ -88,17 +90,70 @@ class Connector:
         raise init_error(link, greeting.words)
 
 
+class Gate:
+    """Where calls wait for the link of one server, for a limited time and in limited number.
+
+    They wait while a first connection is being made, and in the first seconds after a healthy link
+    was lost.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open = asyncio.Event()
+        self._down_since = clock.now()
+        self.is_held = False
+        """Whether the operator wants no more calls there, link or not."""
+        self.waiting = 0
+        """How many calls wait."""
+
+    @property
+    def down_for(self) -> float:
+        """Seconds since the last link was lost, or since connecting began."""
+        return self._clock.now() - self._down_since
+
+    def begin(self) -> None:
+        """Let calls wait for a first link."""
+        self.is_held = False
+        self._down_since = self._clock.now()
+
+    def open(self) -> None:
+        """Let waiting calls pass: there is a link."""
+        self._open.set()
+
+    def shut(self, *, was_open: bool) -> None:
+        """Let calls wait again: the link, which calls could use if ``was_open``, has ended."""
+        if was_open:
+            self._down_since = self._clock.now()
+        self._open.clear()
+
+    def turn_away(self) -> None:
+        """Let waiting calls go without a link."""
+        self._open.set()
+        self._open.clear()
+
+    async def wait(self, limit: float, *, is_first: bool, is_restarted: bool) -> None:
+        """Wait for the link: the first one, or, where it ``is_restarted``, another one."""
+        left = RECONNECT_WINDOW if is_first else RECONNECT_WINDOW - self.down_for
+        if not (is_first or (is_restarted and left > 0)) or self.waiting >= MAX_WAITING:
+            return
+        self.waiting += 1
+        try:
+            await asyncio.wait_for(self._open.wait(), min(left, limit or left))
+        except TimeoutError:
+            pass
+        finally:
+            self.waiting -= 1
+
+
 async def explain_end(link: Link, phase: Phase, when: str) -> ServerError:
     """Make the error that says why a link has ended."""
     end = await link.describe_end()
-    what = f"{end.what} {when}"
-    what = f"{what}; it said: {end.cause}" if end.cause else what
-    return _error(link, phase, what, end.exit_code)
+    return _error(link, phase, add_cause(f"{end.what} {when}", end.cause), end.exit_code)
 
 
 def init_error(link: Link, message: str) -> ServerError:
     """Make the error for a server that runs and cannot be used."""
-    return _error(link, Phase.INITIALIZATION, add_cause(message, link.stderr_tail))
+    return _error(link, Phase.INITIALIZATION, add_cause(message, find_cause(link.stderr_tail)))
 
 
 def _error(link: Link, phase: Phase, what: str, exit_code: int | None = None) -> ServerError:

@@ -1,22 +1,65 @@
-"""Hello and Greeting: what we tell a server when we connect, and what it answers, in either era."""
+"""How we connect to a server: ConnectPolicy; Hello, what we tell it; and Greeting, its answer.
+
+A server on a link that many clients share is told the capabilities that Junction can relay; whether
+one client can answer a request of the server (sampling, elicitation, roots) is checked here.
+Passing the request on is done elsewhere.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.cycles import junction_id_in
 from mcp_junction.protocol.versions import (
+    INVALID_PARAMS,
     LATEST_HANDSHAKE,
     LATEST_STATELESS,
+    METHOD_NOT_FOUND,
     SERVER_INFO_KEY,
     STATELESS_VERSIONS,
     Era,
     era_of,
 )
+from mcp_junction.tasks import Supervision
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Outcome
+
+_ELICIT: Final = "elicitation/create"
+_NEEDED: Final = {
+    "sampling/createMessage": "sampling",
+    _ELICIT: "elicitation",
+    "roots/list": "roots",
+}
+_FORM: Final = "form"
+_MODES: Final = frozenset((_FORM, "url"))
+RELAYED_CAPABILITIES: Final = frozenset(_NEEDED.values())
+"""The capabilities of clients that servers are told."""
+
+
+class ConnectPolicy(msgspec.Struct, frozen=True):
+    """How one server is connected to."""
+
+    start_timeout: float
+    """Seconds until the server must have started, and answered each request of ours."""
+    end_grace: float = 1.0
+    """Seconds that its program gets to end by itself, twice."""
+    restart: bool = False
+    """Whether to connect again when the link is lost."""
+    slots: asyncio.Semaphore | None = None
+    """Limits how many servers are connected to at the same time."""
+    supervision: Supervision | None = None
+    """Counts failures of its long-lived tasks."""
+    name: str = "mcp-junction"
+    version: str = "0"
+    junction_id: str = ""
+    """The id of this Junction."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -38,7 +81,7 @@ class Hello(msgspec.Struct, frozen=True):
         return encode.dumps(
             {
                 "protocolVersion": LATEST_HANDSHAKE if is_stateless else self.protocol_version,
-                "capabilities": msgspec.Raw(self.capabilities),
+                "capabilities": Raw(self.capabilities),
                 "clientInfo": {"name": name, "version": version},
             }
         )
@@ -73,7 +116,7 @@ class Greeting(msgspec.Struct, frozen=True):
         return found if isinstance(found, dict) else {}
 
 
-def read_greeting(payload: msgspec.Raw | bytes) -> Greeting:
+def read_greeting(payload: Raw | bytes) -> Greeting:
     """Read the answer to ``initialize``. Raises FrameError or ValueError when it makes no sense."""
     answer = frames.members(payload)
     version = frames.text(answer.get("protocolVersion"))
@@ -82,7 +125,7 @@ def read_greeting(payload: msgspec.Raw | bytes) -> Greeting:
     return _greeting(answer, version, _object(answer.get("serverInfo")))
 
 
-def read_discovery(payload: msgspec.Raw | bytes) -> Greeting | None:
+def read_discovery(payload: Raw | bytes) -> Greeting | None:
     """Read the answer to ``server/discover``; None when we share no stateless version.
 
     Raises FrameError or ValueError when it makes no sense.
@@ -97,12 +140,12 @@ def read_discovery(payload: msgspec.Raw | bytes) -> Greeting | None:
     return msgspec.structs.replace(greeting, era=Era.STATELESS, supported=tuple(supported))
 
 
-def own_meta(name: str, version: str, spoken: str = LATEST_STATELESS) -> dict[str, msgspec.Raw]:
+def own_meta(name: str, version: str, spoken: str = LATEST_STATELESS) -> dict[str, Raw]:
     """Make the envelope of our own requests, which need no capability."""
     return envelope.sender_meta(encode.dumps({"name": name, "version": version}), version=spoken)
 
 
-def _greeting(answer: dict[str, msgspec.Raw], version: str, info: dict[str, Any]) -> Greeting:
+def _greeting(answer: dict[str, Raw], version: str, info: dict[str, Any]) -> Greeting:
     return Greeting(
         protocol_version=version,
         capabilities=_object(answer.get("capabilities")),
@@ -114,6 +157,27 @@ def _greeting(answer: dict[str, msgspec.Raw], version: str, info: dict[str, Any]
     )
 
 
-def _object(raw: msgspec.Raw | None) -> dict[str, Any]:
+def _object(raw: Raw | None) -> dict[str, Any]:
     value = msgspec.json.decode(raw) if raw is not None else None
     return value if isinstance(value, dict) else {}
+
+
+def askable_methods(capabilities: Mapping[str, Raw]) -> frozenset[str]:
+    """The methods, and modes of elicitation, that a client with these capabilities can answer."""
+    methods = {method for method, needed in _NEEDED.items() if needed in capabilities}
+    if _ELICIT in methods:
+        modes = _MODES.intersection(frames.object_members(capabilities["elicitation"]))
+        methods |= modes or {_FORM}  # the only one before there were modes
+    return frozenset(methods)
+
+
+def question_refusal(method: str, params: Raw | bytes, can: frozenset[str]) -> Outcome | None:
+    """The error for a request that the client cannot answer; None when it can."""
+    if method not in _NEEDED or method not in can:
+        return outcomes.failed(METHOD_NOT_FOUND, f"the client does not support {method}")
+    if method == _ELICIT:
+        mode = frames.text(frames.object_members(params).get("mode")) or _FORM
+        if mode not in can:
+            words = f"the client does not support elicitation by {mode[:20]}"
+            return outcomes.failed(INVALID_PARAMS, words)
+    return None

@@ -1,11 +1,15 @@
-"""Link: one connection to a server, as the rest of Junction sees it; and our own requests on it."""
+"""Link: one connection to a server, as the rest of Junction sees it; and our own requests on it.
+
+``find_cause`` finds the one line of a server's output that says best why it failed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -17,6 +21,19 @@ from mcp_junction.protocol.versions import Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.outcome import Outcome
+
+_LONGEST: Final = 300
+_LOOKED_AT: Final = 40
+_ERROR: Final = re.compile(
+    r"error|exception|fail|fatal|panic|denied|refused|invalid|missing|unknown|required|expired"
+    r"|certificate|cannot|could not|can't|unable|no such|not (?:found|set|a)\b|unauthori[sz]ed",
+    re.IGNORECASE,
+)
+_NOISE: Final = re.compile(
+    r"\s+at |\s*File \"|Traceback|\s*[\^~]+\s*$|Node\.js v|npm (?:notice|warn)|usage:|\s*try\b"
+    r"|\s*[{}\[\]]",
+    re.IGNORECASE,
+)
 
 
 class LinkUsers:
@@ -48,7 +65,7 @@ class LinkEnd(msgspec.Struct, frozen=True):
     """What the server itself wrote about it, without secrets."""
 
     def __str__(self) -> str:
-        return f"{self.what}; it said: {self.cause}" if self.cause else self.what
+        return add_cause(self.what, self.cause)
 
 
 class LinkListener(Protocol):
@@ -171,3 +188,22 @@ def add_own_envelope(params: bytes, meta: dict[str, Raw]) -> bytes:
     members = frames.members(params)
     envelope.add_envelope(members, meta)
     return encode.dumps(members)
+
+
+def find_cause(stderr: str) -> str:
+    """Find the line of a server's stderr that says why it failed; empty when stderr is."""
+    lines = [line for line in stderr.splitlines() if line.strip()][-_LOOKED_AT:]
+    telling = [line for line in lines if not _NOISE.match(line)] or lines
+    error = next((line for line in reversed(telling) if _ERROR.search(line)), "")
+    return shorten(error or (telling[-1] if telling else ""))
+
+
+def add_cause(what: str, cause: str) -> str:
+    """Add a cause, if there is one, to a message about a failure."""
+    return f"{what}; it said: {cause}" if cause else what
+
+
+def shorten(text: str) -> str:
+    """Shorten a text to a bounded length."""
+    text = text.strip()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

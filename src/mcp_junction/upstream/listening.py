@@ -31,9 +31,8 @@ from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import new_flight
-from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.hello import ConnectPolicy, Greeting
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 

@@ -22,9 +22,15 @@ from mcp_junction.protocol.versions import (
     Era,
 )
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.connect_policy import ConnectPolicy
 from mcp_junction.upstream.flight import Flight, new_flight
-from mcp_junction.upstream.hello import Greeting, Hello, own_meta, read_discovery, read_greeting
+from mcp_junction.upstream.hello import (
+    ConnectPolicy,
+    Greeting,
+    Hello,
+    own_meta,
+    read_discovery,
+    read_greeting,
+)
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 

@@ -26,9 +26,8 @@ from mcp_junction.redaction.texts import keep_tail, redact_lines
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import explain_start_failure
-from mcp_junction.upstream.failure_causes import find_cause
 from mcp_junction.upstream.flight import WRITTEN, Flight
-from mcp_junction.upstream.link import LinkEnd, LinkListener
+from mcp_junction.upstream.link import LinkEnd, LinkListener, find_cause
 from mcp_junction.upstream.multiplexer import MultiplexedLink
 from mcp_junction.upstream.warden import Ward, Warden
 

@@ -25,12 +25,10 @@ from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.connect_policy import ConnectPolicy
-from mcp_junction.upstream.connecting import Connector, as_server_error, explain_end
+from mcp_junction.upstream.connecting import Connector, Gate, as_server_error, explain_end
 from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerListeners
 from mcp_junction.upstream.extra_links import ExtraLinks
-from mcp_junction.upstream.gate import Gate
-from mcp_junction.upstream.hello import Greeting, Hello, own_meta
+from mcp_junction.upstream.hello import ConnectPolicy, Greeting, Hello, own_meta
 from mcp_junction.upstream.link import Link, send_own_request
 from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks

@@ -80,12 +80,7 @@ class HttpLink(RemoteSession):
     # -- the Link protocol
 
     def send(self, flight: Flight) -> None:
-        if self.closed.done() or self.pool.is_full:
-            why = "too many requests wait" if self.pool.is_full else "the link is closed"
-            flight.end(outcomes.unavailable(self.server, why))
-            return
-        if len(self.multiplexer) >= self._limits.calls and flight.caller is not None:
-            flight.end(outcomes.overloaded(self.server, len(self.multiplexer)))
+        if self._refuse(flight, self.closed.done()):
             return
         flight.link = self
         if flight.method == "initialize":

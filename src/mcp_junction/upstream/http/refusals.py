@@ -1,4 +1,4 @@
-"""Known responses by which HTTP servers refuse a request before it runs.
+"""Responses of HTTP servers that are no answers: known refusals of a request, and web pages.
 
 A call is repeated, or reported as not run, only after one of these: an error text that merely
 mentions sessions may belong to a call that has run. What follows from a response is decided in
@@ -7,11 +7,13 @@ mentions sessions may belong to a call that has run. What follows from a respons
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.protocol.versions import UNSUPPORTED_VERSION
+from mcp_junction.upstream.link import shorten
 
 _LONGEST: Final = 4096
 
@@ -40,6 +42,10 @@ _SESSION_MISSING: Final = frozenset(
     {"bad request: mcp-session-id header is required", "bad request: missing session id"}
 )
 _OTHER_VERSION: Final = "bad request: unsupported protocol version"
+_TITLE: Final = re.compile(r"<title[^>]*>\s*(.*?)\s*</title>", re.IGNORECASE | re.DOTALL)
+_HTML: Final = re.compile(
+    r"\s*(?:<!--.*?-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE
+)
 
 
 class _RefusalBody(msgspec.Struct, frozen=True):
@@ -99,3 +105,14 @@ def _words(refusal: _RefusalBody | None, body: bytes) -> str:
     else:
         text = refusal.error or refusal.message
     return " ".join(text.lower().split()).rstrip(".!") if isinstance(text, str) else ""
+
+
+def describe_body(text: str) -> str:
+    """Describe a body that is not an MCP answer, as the end of a sentence."""
+    if not text.strip():
+        return " with nothing in it"
+    if _HTML.match(text):
+        title = _TITLE.search(text)
+        named = f" ({shorten(title[1])!r})" if title and title[1] else ""
+        return f" with a web page{named} where MCP should be; check the path of its url"
+    return f": {shorten(' '.join(text.split()))}"

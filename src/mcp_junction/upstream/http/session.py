@@ -1,6 +1,6 @@
-"""RemoteSession: the session of an HttpLink as its exchanges use it: requests, state, and the pool.
+"""RemoteLink: what both HTTP transports share; RemoteSession: an HttpLink as its exchanges use it.
 
-It builds requests, keeps the session id, the protocol version and the pool, and passes on what
+The session builds requests, keeps the session id and the protocol version, and passes on what
 arrives. How a lost session is opened again is decided by the HttpLink.
 """
 
@@ -16,11 +16,12 @@ from mcp_junction.redaction.texts import redact_line
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.failure_causes import describe_body
+from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.http.connection import HttpExchange, parse_target
 from mcp_junction.upstream.http.dialer import Dialer, dialer_for
 from mcp_junction.upstream.http.pool import Pool
+from mcp_junction.upstream.http.refusals import describe_body
 from mcp_junction.upstream.link import LinkEnd, LinkListener
 from mcp_junction.upstream.multiplexer import MultiplexedLink
 
@@ -29,7 +30,52 @@ _KEPT_METHODS = 64
 _DESCRIBED_BYTES = 4096
 
 
-class RemoteSession(MultiplexedLink):
+class RemoteLink(MultiplexedLink):
+    """A link to a remote server: the pool for its requests, and why it ended."""
+
+    _closed_words = "the link is closed"
+    _end_words = "the connection was closed"
+
+    def __init__(
+        self,
+        definition: ServerDefinition,
+        listener: LinkListener,
+        limit: int,
+        dialer: Dialer | None = None,
+        stalls: StallSweep | None = None,
+    ) -> None:
+        super().__init__(definition.key, listener, definition.limits)
+        self._definition = definition
+        self.limit = limit
+        """The most bytes of one message."""
+        self.tasks = TaskScope(f"link to {definition.key}")
+        self._dialer = dialer or dialer_for(definition)
+        self._where = parse_target(definition.url)
+        self._headers = check_headers(definition.headers)
+        self.pool = Pool(self._where, self.tasks, self._dialer, self._limits, stalls)
+        self._why = ""
+
+    def _refuse(self, flight: Flight, is_closed: bool) -> bool:
+        """End a flight that cannot be sent now; whether that was so."""
+        if is_closed or self.pool.is_full:
+            why = "too many requests wait" if self.pool.is_full else self._closed_words
+            flight.end(outcomes.unavailable(self.server, why))
+        elif len(self.multiplexer) >= self._limits.calls and flight.caller is not None:
+            flight.end(outcomes.overloaded(self.server, len(self.multiplexer)))
+        else:
+            return False
+        return True
+
+    def mark_lost(self, why: str) -> None:
+        if not self.closed.done():
+            self._why = why
+            self.closed.set_result(None)
+
+    async def describe_end(self) -> LinkEnd:
+        return LinkEnd(self._why or self._end_words)
+
+
+class RemoteSession(RemoteLink):
     """A session with one remote server, without the decisions that HttpLink makes."""
 
     def __init__(
@@ -41,20 +87,13 @@ class RemoteSession(MultiplexedLink):
         clock: Clock | None = None,
         stalls: StallSweep | None = None,
     ) -> None:
-        super().__init__(definition.key, listener, definition.limits)
-        self._definition = definition
+        super().__init__(definition, listener, limit, dialer, stalls)
         self._listener = listener
-        self.limit = limit
-        """The most bytes of one message."""
         self.clock = clock or SystemClock()
-        self.tasks = TaskScope(f"link to {definition.key}")
-        where = parse_target(definition.url)
-        dialer = dialer or dialer_for(definition)
-        self.pool = Pool(where, self.tasks, dialer, self._limits, stalls)
-        headers = {"accept": _ACCEPT, **check_headers(definition.headers)}
-        self._post_head = where.head("POST", {"content-type": "application/json", **headers})
-        self._get_head = where.head("GET", headers)
-        self._delete_head = where.head("DELETE", headers)
+        headers = {"accept": _ACCEPT, **self._headers}
+        self._post_head = self._where.head("POST", {"content-type": "application/json", **headers})
+        self._get_head = self._where.head("GET", headers)
+        self._delete_head = self._where.head("DELETE", headers)
         self._method_lines: dict[str, bytes] = {}
         self._version_header = b""
         self.session_header = b""
@@ -63,7 +102,6 @@ class RemoteSession(MultiplexedLink):
         """The session that had a standing stream: it is lost if that cannot be opened again."""
         self.refused_status = 0
         """The HTTP status with which the server refused ``initialize``."""
-        self._why = ""
 
     # -- requests
 
@@ -119,14 +157,6 @@ class RemoteSession(MultiplexedLink):
         self, stream: HttpExchange, retry: int | None, last_id: bytes | None
     ) -> None:
         """A standing stream has ended that was open; ``retry`` is in milliseconds."""
-
-    def mark_lost(self, why: str) -> None:
-        if not self.closed.done():
-            self._why = why
-            self.closed.set_result(None)
-
-    async def describe_end(self) -> LinkEnd:
-        return LinkEnd(self._why or "the connection was closed")
 
     @property
     def is_older_transport(self) -> bool:

@@ -11,29 +11,30 @@ from typing import Any
 from urllib.parse import urljoin
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.urls import check_headers
 from mcp_junction.errors import FrameError, Phase, ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.stalls import StallSweep
-from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.http.connection import HttpExchange, parse_target
-from mcp_junction.upstream.http.dialer import Dialer, dialer_for
+from mcp_junction.upstream.http.dialer import Dialer
 from mcp_junction.upstream.http.pool import Pool
 from mcp_junction.upstream.http.refusals import UNAUTHENTICATED
-from mcp_junction.upstream.link import LinkEnd, LinkListener
-from mcp_junction.upstream.multiplexer import MultiplexedLink
+from mcp_junction.upstream.http.session import RemoteLink
+from mcp_junction.upstream.link import LinkListener
 from mcp_junction.upstream.outcome import Delivery
 
 _OPEN_TIMEOUT = 10.0
 _INITIALIZED_WAIT = 5.0
 
 
-class SseLink(MultiplexedLink):
+class SseLink(RemoteLink):
     """One stream from one server, and the address to post to."""
+
+    _closed_words = "its stream is closed"
+    _end_words = "its stream ended"
 
     def __init__(
         self,
@@ -43,25 +44,17 @@ class SseLink(MultiplexedLink):
         dialer: Dialer | None = None,
         stalls: StallSweep | None = None,
     ) -> None:
-        super().__init__(definition.key, listener, definition.limits)
-        self._tasks = TaskScope(f"link to {definition.key}")
-        self._url = definition.url
-        self._headers = check_headers(definition.headers)
-        dialer, where = dialer or dialer_for(definition), parse_target(definition.url)
-        self._stream_pool = Pool(where, self._tasks, dialer)
-        self._post_pool = Pool(where, self._tasks, dialer, self._limits, stalls)
-        self._limit = limit
+        super().__init__(definition, listener, limit, dialer, stalls)
+        self._stream_pool = Pool(self._where, self.tasks, self._dialer)
         self._post_head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """How a POST begins, once the stream has named the address."""
-        self._why = ""
 
     # -- life
 
     async def start(self) -> None:
         """Open the stream and learn where to post. Raises ServerError."""
-        where = parse_target(self._url)
-        head = where.head("GET", {"accept": "text/event-stream", **self._headers})
-        self._stream_pool.send(_SseStream(self, head + b"\r\n", self._limit))
+        head = self._where.head("GET", {"accept": "text/event-stream", **self._headers})
+        self._stream_pool.send(_SseStream(self, head + b"\r\n"))
         either: set[asyncio.Future[Any]] = {self._post_head, self.closed}
         try:
             await asyncio.wait(either, timeout=_OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -86,47 +79,37 @@ class SseLink(MultiplexedLink):
     async def release(self, why: str) -> None:
         self.mark_lost(why)
         self._stream_pool.close()
-        self._post_pool.close()
+        self.pool.close()
         await self.multiplexer.close(why)
-        await self._tasks.close()
-
-    async def describe_end(self) -> LinkEnd:
-        return LinkEnd(self._why or "its stream ended")
-
-    def mark_lost(self, why: str) -> None:
-        if not self.closed.done():
-            self._why = why
-            self.closed.set_result(None)
+        await self.tasks.close()
 
     # -- the Link protocol
 
+    @property
+    def _is_ready(self) -> bool:
+        return self._post_head.done() and not self.closed.done()
+
     def send(self, flight: Flight) -> None:
-        if self.closed.done() or not self._post_head.done() or self._post_pool.is_full:
-            why = "too many requests wait" if self._post_pool.is_full else "its stream is closed"
-            flight.end(outcomes.unavailable(self.server, why))
-            return
-        if len(self.multiplexer) >= self._limits.calls and flight.caller is not None:
-            flight.end(outcomes.overloaded(self.server, len(self.multiplexer)))
-            return
-        flight.link = self
-        flight.carrier = self._post(self.multiplexer.encode_request(flight), flight)
+        if not self._refuse(flight, not self._is_ready):
+            flight.link = self
+            flight.carrier = self._post(self.multiplexer.encode_request(flight), flight)
 
     def cancel(self, flight: Flight, reason: str) -> None:
         if flight.state is QUEUED and isinstance(flight.carrier, _Post):
-            self._post_pool.drop(flight.carrier)
+            self.pool.drop(flight.carrier)
         self.multiplexer.cancel(flight, reason)
 
     # -- the wire
 
     def _write(self, frame: bytes) -> None:
-        if self._post_head.done() and not self.closed.done():
+        if self._is_ready:
             self._post(frame, None)
 
     def _post(self, frame: bytes, flight: Flight | None) -> _Post:
         head = self._post_head.result()
         payload = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(frame), frame)
         post = _Post(self, payload, flight)
-        self._post_pool.send(post)
+        self.pool.send(post)
         return post
 
     def receive(self, event: Event) -> None:
@@ -138,11 +121,11 @@ class SseLink(MultiplexedLink):
 
     def _set_endpoint(self, address: str) -> None:
         try:
-            ours, theirs = parse_target(self._url), parse_target(urljoin(self._url, address))
+            theirs = parse_target(urljoin(self._definition.url, address))
         except ValueError as error:
             self.mark_lost(f"its stream names an address to post to that makes no sense: {error}")
             return
-        if ours.origin != theirs.origin:
+        if self._where.origin != theirs.origin:
             self.mark_lost("its stream names an address of another origin to post to")
         elif not self._post_head.done():
             headers = {"content-type": "application/json", **self._headers}
@@ -152,10 +135,10 @@ class SseLink(MultiplexedLink):
 class _SseStream(HttpExchange):
     """The exchange whose response is the stream."""
 
-    def __init__(self, link: SseLink, payload: bytes, limit: int) -> None:
+    def __init__(self, link: SseLink, payload: bytes) -> None:
         super().__init__(payload)
         self._link = link
-        self._events = EventReader(limit)
+        self._events = EventReader(link.limit)
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._link.refuses_credentials = status in UNAUTHENTICATED
