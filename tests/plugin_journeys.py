@@ -40,7 +40,8 @@ def scripted(*tools: str, **options: Any) -> Entry:
 
 def own_environment(extra: Mapping[str, str | None] = {}) -> dict[str, str]:
     """Our environment without settings of Junction's, and with ``extra``; None takes one away."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("JUNCTION_")}
+    ours = ("JUNCTION_", "MCP_")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     env.update((key, value) for key, value in extra.items() if value is not None)
     return {key: value for key, value in env.items() if extra.get(key, value) is not None}
 

@@ -15,7 +15,7 @@ from litestar.handlers import BaseRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import Guard
 
-from mcp_junction.api import calls, events, openapi, servers, skills, tools
+from mcp_junction.api import calls, events, openapi, servers, settings, skills, tools
 from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import to_answer
 from mcp_junction.api.rights import PRINCIPAL, check
@@ -32,6 +32,7 @@ ROUTERS = (
     skills.ROUTES,
     events.ROUTES,
     servers.STATE_ROUTES,
+    settings.ROUTES,
 )
 
 

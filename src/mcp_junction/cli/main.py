@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "start the servers of a config file and show how that went",
     "call": "call one tool and print its result",
     "audit": "show, check and export the record of what was done",
+    "settings": "show every setting, its default, and where its value comes from",
     "keys": "make, show and revoke the keys of HTTP clients",
     "demo": "run one of the small servers that come with the program",
 }

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mcp_junction.cli.environment import variables
+from mcp_junction.config.variables import read_dotenv
 from mcp_junction.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,6 +105,33 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
     logs.add_argument("--log-file", metavar="FILE", help="log to this file as well as to stderr")
 
 
+def add_service_options(options: argparse.ArgumentParser) -> None:
+    """Add the options of a service, beside those of every command that starts servers."""
+    options.add_argument(
+        "--demo", action="store_true", help="serve the small servers that come with the program"
+    )
+    network = options.add_argument_group("network")
+    network.add_argument(
+        "--host", default="127.0.0.1", help="where to listen; off this machine needs keys"
+    )
+    network.add_argument("--port", type=int, default=8420, help="default: 8420; 0 takes a free one")
+    network.add_argument(
+        "--require-key", action="store_true", default=None, help="ask for a key on loopback too"
+    )
+    network.add_argument(
+        "--owner-without-key",
+        action="store_true",
+        help="let your own programs on this machine use /mcp without a key, although keys were"
+        " made; on loopback only",
+    )
+    network.add_argument(
+        "--trusted-proxies",
+        metavar="LIST",
+        help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
+    )
+    add_store_options(options)
+
+
 def add_lenient_option(options: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--lenient",
@@ -128,7 +156,8 @@ def read_config(
     options: dict[str, Any] = {key: getattr(args, key, None) for key in _SETTINGS}
     if not args.config:
         if service:
-            return without_file(environ, options, _demo_servers() if args.demo else {})
+            demo = _demo_servers() if args.demo else {}
+            return without_file(environ, options, demo, read_service_dotenv(args))
         raise UsageError("--config FILE is needed: the mcpServers file to serve")
     config = load(args.config, environ, options, lenient=lenient or service)
     if is_circular(environ, config.identity):
@@ -137,6 +166,13 @@ def read_config(
             " this one; remove the entry that starts mcp-junction with this file"
         )
     return config
+
+
+def read_service_dotenv(args: argparse.Namespace) -> dict[str, str]:
+    """Read the ``.env`` beside the config file, or in the data directory without one."""
+    config = getattr(args, "config", None)
+    folder = os.path.dirname(config) if config else data_dir(args)
+    return read_dotenv(os.path.join(folder, ".env"))
 
 
 def _demo_servers() -> dict[str, Any]:

@@ -25,6 +25,12 @@ _HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
 def add_remote_options(options: argparse.ArgumentParser) -> None:
+    """Add the options of a command that asks a running service."""
+    add_data_dir(add_address_options(options))
+    options.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_address_options(options: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options that name a running service and the key for it."""
     group = options.add_argument_group("the service")
     group.add_argument(
@@ -35,8 +41,7 @@ def add_remote_options(options: argparse.ArgumentParser) -> None:
         help="the key to send (default: JUNCTION_KEY, or on this machine the administrator's, which"
         " the first `serve` left in the data directory)",
     )
-    add_data_dir(group)
-    options.add_argument("--json", action="store_true", help="print JSON")
+    return group
 
 
 class ServiceClient:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import (
     add_config_options,
-    add_store_options,
+    add_service_options,
     make_parser,
     read_config,
+    read_service_dotenv,
     set_up_logging,
 )
 from mcp_junction.cli.runner import run_async, stop_on_signals, tune_interpreter
@@ -49,29 +50,7 @@ def run(argv: list[str]) -> int:
         "  mcp-junction serve --config mcp.json --port 8420\n",
     )
     add_config_options(options)
-    options.add_argument(
-        "--demo", action="store_true", help="serve the small servers that come with the program"
-    )
-    network = options.add_argument_group("network")
-    network.add_argument(
-        "--host", default="127.0.0.1", help="where to listen; off this machine needs keys"
-    )
-    network.add_argument("--port", type=int, default=8420, help="default: 8420; 0 takes a free one")
-    network.add_argument(
-        "--require-key", action="store_true", default=None, help="ask for a key on loopback too"
-    )
-    network.add_argument(
-        "--owner-without-key",
-        action="store_true",
-        help="let your own programs on this machine use /mcp without a key, although keys were"
-        " made; on loopback only",
-    )
-    network.add_argument(
-        "--trusted-proxies",
-        metavar="LIST",
-        help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
-    )
-    add_store_options(options)
+    add_service_options(options)
     given = options.parse_args(argv)
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)
@@ -105,7 +84,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         junction = await enter(_make_junction(config, parts, storage))
         await sign_existing_keys(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
-        await adopt_admin_key(keys, variables())
+        await adopt_admin_key(keys, {**read_service_dotenv(given), **variables()})
         registry = Registry(junction, parts)
         service = Service(
             junction,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.cli.environment import hidden_values, variables
-from mcp_junction.cli.options import data_dir
+from mcp_junction.cli.options import data_dir, read_service_dotenv
+from mcp_junction.config.variables import is_own_variable, is_secret_variable
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.store.serving_lock import ServingLock
 from mcp_junction.store.store import Store, default_url, open_store, sqlite_file
@@ -45,21 +46,29 @@ class Storage(NamedTuple):
 async def open_storage(
     args: argparse.Namespace, *, serving: bool = False
 ) -> AsyncIterator[Storage]:
-    """Open the store that the options, or else the environment, name.
+    """Open the store that the options, or else the environment or ``.env``, name.
 
     ``serving``: take the ServingLock. Raises UsageError when another process has it.
     """
-    folder, environ = data_dir(args), variables()
+    folder, dotenv = data_dir(args), read_service_dotenv(args)
+    environ = {**dotenv, **variables()}
     url = args.store or environ.get("JUNCTION_STORE") or default_url(folder)
     url = _add_password(url, environ.get("PGPASSWORD"))
     vault = Vault.from_environment(environ, folder)
     KNOWN.learn_url(url)
-    for value in hidden_values():
+    for value in (*hidden_values(), *_secrets_of(dotenv)):
         KNOWN.learn_value(value)
     file = sqlite_file(url) if serving else None
     with ServingLock(file) if file is not None else nullcontext():
         async with await open_store(url, vault) as store:
             yield Storage(store, vault, folder)
+
+
+def _secrets_of(dotenv: dict[str, str]) -> Iterator[str]:
+    """Return the secrets of a ``.env`` that are our own: those of servers are learned with them."""
+    for name, value in dotenv.items():
+        if is_own_variable(name) and is_secret_variable(name, value):
+            yield value
 
 
 def _add_password(url: str, password: str | None) -> str:
