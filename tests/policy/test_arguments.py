@@ -298,10 +298,21 @@ def test_a_mebibyte_of_one_name_is_refused_in_time():
 # -- for validators
 
 
-def test_validators_get_plain_numbers():
+def test_validators_get_exact_numbers():
     found = read_arguments(b'{"a":1.5,"b":1e400,"c":12345678901234567890123,"d":[0.1]}').numbers
-    assert found == {"a": 1.5, "b": Decimal("1e400"), "c": 12345678901234567890123, "d": [0.1]}
-    assert isinstance(found["a"], float)
+    huge = 12345678901234567890123
+    assert found == {"a": Decimal("1.5"), "b": Decimal("1e400"), "c": huge, "d": [Decimal("0.1")]}
+
+
+def test_a_number_without_any_bound_is_refused():
+    with pytest.raises(ArgumentsError, match="exponent"):
+        _ = read_arguments(b'{"a":1e99999999999999999999}').numbers
+
+
+def test_arguments_without_fractions_are_decoded_once():
+    found = read_arguments(b'{"a":1,"b":"1.5"}')
+    assert found.numbers is found.value
+    assert found.value == {"a": 1, "b": "1.5"}
 
 
 # -- for fallbacks

@@ -24,7 +24,19 @@ from msgspec import Raw
 from mcp_junction.errors import ArgumentsError
 from mcp_junction.protocol import frames
 
+
+class _FractionFound(Exception):
+    """A number is not an integer."""
+
+
+def _stop_at_fraction(_: str) -> None:
+    raise _FractionFound
+
+
+_whole = msgspec.json.Decoder(float_hook=_stop_at_fraction)
+"""Reads what most arguments are; it is decoded once, whatever is asked of it."""
 _exact = msgspec.json.Decoder(float_hook=Raw)
+_as_numbers = msgspec.json.Decoder(float_hook=Decimal)
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _MISSING: Final = object()
@@ -33,6 +45,7 @@ _TOO_DEEP: Final = f"arguments are nested deeper than {frames.MAX_DEPTH} levels;
 _TOO_LONG: Final = (
     f"arguments hold a number of more than {frames.MAX_DIGITS} digits; send it as a string"
 )
+_TOO_FAR: Final = "arguments hold a number with too long an exponent; send it as a string"
 _HALVED: Final = (
     "arguments hold half of a character (a surrogate without its other half); send valid Unicode"
 )
@@ -44,6 +57,8 @@ class Arguments(msgspec.Struct, frozen=True):
 
     value: Any
     """What they are. Numbers that are not integers are ``Raw``, as they were written."""
+    has_fractions: bool = True
+    """Whether there may be such numbers."""
 
     @property
     def canonical(self) -> bytes:
@@ -57,8 +72,16 @@ class Arguments(msgspec.Struct, frozen=True):
 
     @property
     def numbers(self) -> Any:
-        """What they are with plain numbers, for validators; ``Decimal`` where no float is."""
-        return _as_numbers.decode(_encode(self.value))
+        """What they are with exact numbers, for validators: ``int`` and ``Decimal``.
+
+        Raises ArgumentsError for a number that no ``Decimal`` is.
+        """
+        if not self.has_fractions:
+            return self.value
+        try:
+            return _as_numbers.decode(_encode(self.value))
+        except ArithmeticError:
+            raise ArgumentsError(_TOO_FAR) from None
 
     def pick(self, pointer: str) -> Any:
         """Return what a JSON Pointer leads to. Raises ArgumentsError when there is nothing."""
@@ -74,7 +97,10 @@ def read_arguments(raw: Raw | bytes) -> Arguments:
     if frames.is_too_deep(text):
         raise ArgumentsError(_TOO_DEEP)
     try:
-        value = _exact.decode(text)
+        try:
+            value, has_fractions = _whole.decode(text), False
+        except _FractionFound:
+            value, has_fractions = _exact.decode(text), True
         written = _encode(value)
         if written != text and _count_names(written) != _count_names(text):
             raise ArgumentsError(_say_repeated(text))
@@ -86,7 +112,7 @@ def read_arguments(raw: Raw | bytes) -> Arguments:
         raise ArgumentsError(_TOO_LONG) from None
     except msgspec.DecodeError as error:
         raise ArgumentsError(_HALVED if _has_half(text) else f"arguments: {error}") from None
-    return Arguments(value)
+    return Arguments(value, has_fractions)
 
 
 def hash_arguments(raw: Raw | bytes) -> str:
@@ -178,11 +204,3 @@ def _say_repeated(text: bytes) -> str:
     json.loads(text, object_pairs_hook=look, parse_int=str, parse_float=str)
     name = json.dumps(repeated[0][:100]) if repeated else "a member"
     return f"arguments have the name {name} twice in one object; give each name once"
-
-
-def _number(text: str) -> float | Decimal:
-    number = float(text)
-    return number if abs(number) != float("inf") else Decimal(text)
-
-
-_as_numbers = msgspec.json.Decoder(float_hook=_number)

@@ -1,0 +1,204 @@
+"""SchemaCache: compiles the JSON Schemas of tools, once for each definition, and checks arguments.
+
+Registration uses the same compiler (``check_schema``). References are never fetched, formats are
+not asserted, and a schema whose check could take long is not used: a server's schema may be
+hostile, and a validator cannot be interrupted. Whether wrong arguments are refused, the stage says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import jsonschema_rs
+from msgspec import Raw
+
+from mcp_junction.errors import ArgumentsError
+from mcp_junction.governance.schema_cost import measure_cost
+from mcp_junction.policy.arguments import Arguments, read_arguments
+from mcp_junction.protocol import frames
+
+MAX_SCHEMA: Final = 256 * 1024
+"""Bytes of the largest schema that is compiled."""
+MAX_WORK: Final = 16_000_000
+"""The most that the cost of a schema and the bytes of the arguments may be, multiplied."""
+MAX_CACHED: Final = 5_000
+MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
+MAX_ERRORS: Final = 10
+_MAX_MESSAGE: Final = 300
+_FEW_BYTES: Final = 4_096
+"""Of arguments up to here all that is wrong is looked for; of larger ones, the first."""
+_PATTERN_BYTES: Final = 1024 * 1024
+_BACKTRACKS: Final = 10_000
+_MASK: Final = "it"
+"""What messages have in the place of a value, which may be secret."""
+
+_DRAFTS: Final = {
+    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
+    "https://json-schema.org/draft/2019-09/schema": jsonschema_rs.Draft201909Validator,
+    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
+    "http://json-schema.org/draft-06/schema": jsonschema_rs.Draft6Validator,
+    "http://json-schema.org/draft-04/schema": jsonschema_rs.Draft4Validator,
+}
+_LINEAR: Final = jsonschema_rs.RegexOptions(_PATTERN_BYTES, _PATTERN_BYTES)
+_BACKTRACKING: Final = jsonschema_rs.FancyRegexOptions(_BACKTRACKS, _PATTERN_BYTES, _PATTERN_BYTES)
+"""For patterns that look around, which the linear engine does not know."""
+
+
+class SchemaProblem(NamedTuple):
+    """One thing that is wrong with a schema, or with arguments by their schema, and where."""
+
+    path: str
+    """A JSON Pointer into the schema, or into the arguments."""
+    message: str
+
+
+class UnusableSchema(Exception):
+    """A schema that cannot be used; ``problem`` says why."""
+
+    def __init__(self, problem: SchemaProblem) -> None:
+        self.problem = problem
+        super().__init__(problem.message)
+
+
+class CompiledSchema:
+    """A schema that arguments can be checked against."""
+
+    __slots__ = ("_has_references", "_max_bytes", "_validator", "is_valid")
+
+    def __init__(
+        self, validator: jsonschema_rs.Validator, cost: int, *, has_references: bool
+    ) -> None:
+        self._validator = validator
+        self._max_bytes = MAX_WORK // cost
+        self._has_references = has_references
+        self.is_valid = validator.is_valid
+        """Whether a decoded value fits; for values whose size was looked at."""
+
+    def find_problems(self, arguments: Arguments, size: int) -> list[SchemaProblem]:
+        """Find what is wrong with arguments of ``size`` bytes; nothing when they fit."""
+        if size > self._max_bytes:
+            words = f"more than {self._max_bytes} bytes cannot be checked against this schema"
+            return [SchemaProblem("", f"{words}; send less at a time")]
+        value = arguments.numbers
+        if self.is_valid(value):
+            return []
+        if size <= _FEW_BYTES and not self._has_references:
+            # All errors are collected at once; with references these may be more than we can take.
+            return _describe(self._validator.iter_errors(value))
+        try:
+            self._validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return _describe((error,))
+        return [SchemaProblem("", "does not fit the schema of the tool")]
+
+
+class SchemaCache:
+    """The compiled schemas of tools, by their bytes."""
+
+    def __init__(self, limit: int = MAX_CACHED, limit_bytes: int = MAX_CACHED_BYTES) -> None:
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._compiled: dict[bytes, CompiledSchema | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def of(self, raw: Raw | bytes) -> CompiledSchema | None:
+        """Return the compiled schema; None when it cannot be used."""
+        text = frames.octets(raw)
+        try:
+            return self._compiled[text]
+        except KeyError:
+            pass
+        try:
+            made: CompiledSchema | None = compile_schema(text)
+        except UnusableSchema:
+            made = None
+        self._keep(text, made)
+        return made
+
+    def _keep(self, text: bytes, made: CompiledSchema | None) -> None:
+        self._bytes += len(text)
+        if len(self._compiled) >= self._limit or self._bytes > self._limit_bytes:
+            self._compiled.clear()
+            self._bytes = len(text)
+        self._compiled[text] = made
+
+
+def check_schema(raw: Raw | bytes) -> list[SchemaProblem]:
+    """Return what is wrong with the schema of a tool; nothing when it can be used."""
+    try:
+        compile_schema(frames.octets(raw))
+    except UnusableSchema as unusable:
+        return [unusable.problem]
+    return []
+
+
+def compile_schema(text: bytes) -> CompiledSchema:
+    """Compile a schema. Raises UnusableSchema."""
+    if len(text) > MAX_SCHEMA:
+        raise _unusable("", f"is larger than {MAX_SCHEMA} bytes; make it shorter")
+    try:
+        schema = read_arguments(text).value  # two members of one name are read by each as he likes
+        plain = text.decode()
+    except (ArgumentsError, UnicodeDecodeError) as error:
+        words = str(error).removeprefix("arguments ").removeprefix("arguments: ")
+        raise _unusable("", f"cannot be read: {words}") from None
+    if not isinstance(schema, dict | bool):
+        raise _unusable("", "must be an object")
+    cost = measure_cost(schema)
+    if cost.is_too_much:
+        words = "is so large or refers to its parts so often that it could stall us; simplify it"
+        raise _unusable("", words)
+    validator = _compile(_choose_draft(schema), plain)
+    return CompiledSchema(validator, cost.cost, has_references=b"Ref" in text or b"$ref" in text)
+
+
+def _choose_draft(schema: Any) -> type[jsonschema_rs.Validator]:
+    named = schema.get("$schema") if isinstance(schema, dict) else None
+    if named is None:
+        return jsonschema_rs.Draft202012Validator
+    found = _DRAFTS.get(named.rstrip("#")) if isinstance(named, str) else None
+    if found is None:
+        words = "is no known draft of JSON Schema; use draft 2020-12 or draft 7"
+        raise _unusable("/$schema", words)
+    return found
+
+
+def _compile(draft: type[jsonschema_rs.Validator], text: str) -> jsonschema_rs.Validator:
+    options: dict[str, Any] = {"validate_formats": False, "mask": _MASK, "offline": True}
+    try:
+        return draft(text, pattern_options=_LINEAR, **options)
+    except ValueError:  # ValidationError is one
+        pass
+    try:
+        return draft(text, pattern_options=_BACKTRACKING, **options)
+    except jsonschema_rs.ValidationError as error:
+        raise UnusableSchema(_describe((error,))[0]) from None
+    except ValueError as error:
+        raise _unusable("", str(error)[:_MAX_MESSAGE]) from None
+
+
+def _describe(errors: Iterable[jsonschema_rs.ValidationError]) -> list[SchemaProblem]:
+    """Describe the first few errors, in bounded words."""
+    found: list[SchemaProblem] = []
+    for error in errors:
+        path = "".join(f"/{_escape(str(step))}" for step in error.instance_path)
+        found.append(SchemaProblem(path[:_MAX_MESSAGE], _shorten(error.message)))
+        if len(found) == MAX_ERRORS:
+            break
+    return found
+
+
+def _escape(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def _shorten(message: str) -> str:
+    return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
+
+
+def _unusable(path: str, message: str) -> UnusableSchema:
+    return UnusableSchema(SchemaProblem(path, message))
