@@ -88,7 +88,15 @@ def placeholders(values: Sequence[object]) -> str:
 def insert(table: str, columns: Sequence[str]) -> str:
     """Make an INSERT statement with a placeholder for each column."""
     marks = ", ".join("?" * len(columns))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+    return f"INSERT INTO {table} ({', '.join(map(quote, columns))}) VALUES ({marks})"
+
+
+def quote(column: str) -> str:
+    """Quote the name of a column that SQL reserves."""
+    return f'"{column}"' if column in _RESERVED else column
+
+
+_RESERVED: Final = frozenset({"when"})
 
 
 def bump(topic: str, by: int = 1) -> Query:

@@ -24,6 +24,7 @@ TOPIC = "keys"
 PURPOSE: Final = "keys"
 """The purpose of the MACs of keys: a MAC of the vault for another purpose is not valid here."""
 _ADMIN: Final = "admin"
+_AGENT: Final = "agent"
 _ALL: Final = TABLE.select("ORDER BY created_at, id")
 _STATE: Final = Query("SELECT issued, mac FROM key_state WHERE id = 1")
 _encode = msgspec.json.Encoder().encode
@@ -89,13 +90,28 @@ class KeyTable(StoreTable):
             raise NotFound(f"there is no key {key_id!r}")
         if key.revoked_at is not None:
             return key
+        key = yield from self._revoke(key, at, by)
+        yield bump(TOPIC)
+        return key
+
+    def _revoke(self, key: KeyRecord, at: float, by: str) -> Script[KeyRecord]:
         key = self._sign(msgspec.structs.replace(key, revoked_at=at, revoked_by=by))
         yield Query(
             "UPDATE keys SET revoked_at = ?, revoked_by = ?, mac = ? WHERE id = ?",
-            (at, by, key.mac, key_id),
+            (at, by, key.mac, key.id),
         )
-        yield bump(TOPIC)
         return key
+
+    def revoke_of_agent(self, agent: str, at: float, by: str) -> Script[list[str]]:
+        """Revoke all keys of an agent, as part of a transaction; return their ids."""
+        wanted = "WHERE agent = ? AND role = ? AND revoked_at IS NULL"
+        rows = TABLE.records((yield TABLE.select(wanted, (agent, _AGENT))))
+        keys = [key for key in rows if self._is_signed(key)]
+        for key in keys:
+            yield from self._revoke(key, at, by)
+        if keys:
+            yield bump(TOPIC)
+        return [key.id for key in keys]
 
     @transaction()
     def sign_existing(self, ids: Sequence[str]) -> Script[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -62,9 +62,16 @@ class Sealer(Protocol):
 class Servers:
     """All registered servers."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(
+        self,
+        database: Database,
+        sealer: Sealer,
+        drop_grants: Callable[[str, float], Script[object]],
+    ) -> None:
+        """``drop_grants`` removes the grants for a server, in the transaction that removes it."""
         self._database = database
         self._sealer = sealer
+        self._drop_grants = drop_grants
 
     # -- reading
 
@@ -127,7 +134,10 @@ class Servers:
         await self._database.write(_write_status(statuses), durable=False)
 
     async def remove(self, server_id: str, *, version: int | None = None) -> ServerRecord:
-        """Remove it with its tools, offers and history. Raises NotFound, VersionConflict."""
+        """Remove it with its tools, offers, history and grants.
+
+        Raises NotFound, VersionConflict.
+        """
         return await self._database.write(self._remove(server_id, version))
 
     async def reseal(self) -> int:
@@ -177,6 +187,7 @@ class Servers:
         rows = yield Query(_SKILLS_OF, (server_id,))
         yield mark_skills(row[0] for row in rows)
         yield Query("DELETE FROM servers WHERE id = ?", (server_id,))
+        yield from self._drop_grants(server_id, time.time())
         yield bump(SERVERS_TOPIC)
         yield bump("tools")
         return server

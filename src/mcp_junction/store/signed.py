@@ -14,7 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from mcp_junction.store.database import Database, Query, Rows, Script, insert
+from mcp_junction.store.database import Database, Query, Rows, Script, insert, quote
 from mcp_junction.store.table import StoreTable, Table
 
 log = logging.getLogger("mcp_junction.store")
@@ -42,7 +42,8 @@ class SignedRecord(msgspec.Struct, frozen=True, kw_only=True):
     mac: bytes | None = None
 
 
-S = TypeVar("S", bound=SignedRecord)
+S = TypeVar("S", bound=msgspec.Struct)
+"""A SignedRecord, or another record whose last field is ``mac``."""
 
 
 class SignedTable(StoreTable, Generic[S]):
@@ -55,12 +56,13 @@ class SignedTable(StoreTable, Generic[S]):
         self._reported: set[str] = set()
 
     def sign(self, record: S) -> S:
-        """Return the record with its MAC."""
+        """Return the record, as it will be read from the store, with its MAC."""
+        record = self._table.record(self._table.values(record))  # an integer becomes a float
         return msgspec.structs.replace(record, mac=self._signer.sign(_form(record), self._purpose))
 
     def is_signed(self, record: S) -> bool:
         """Whether a record carries a valid MAC."""
-        mac = record.mac  # SQLite keeps whatever it is given
+        mac = _mac_of(record)  # SQLite keeps whatever it is given
         return isinstance(mac, bytes) and self._signer.verify(_form(record), mac, self._purpose)
 
     def genuine(self, rows: Rows) -> list[S]:
@@ -70,15 +72,20 @@ class SignedTable(StoreTable, Generic[S]):
     def put(self, record: S, key: Iterable[str]) -> Query:
         """Make the statement that stores a record, signed, in place of one with the same key."""
         columns, keys = self._table.columns, tuple(key)
-        changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
+        changed = [quote(name) for name in columns if name not in keys]
+        changes = ", ".join(f"{name} = excluded.{name}" for name in changed)
         sql = insert(self._table.name, columns)
         sql += f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
         return Query(sql, self._table.values(self.sign(record)))
 
     def read_one(self, rest: str, *args: object) -> Script[S | None]:
         """Read one record inside a transaction; None when there is none with a valid MAC."""
-        found = self.genuine((yield self._table.select(rest, args)))
+        found = yield from self.read_many(rest, *args)
         return found[0] if found else None
+
+    def read_many(self, rest: str = "", *args: object) -> Script[list[S]]:
+        """Read records with a valid MAC inside a transaction."""
+        return self.genuine((yield self._table.select(rest, args)))
 
     async def read_all(self, rest: str = "", *args: object) -> list[S]:
         """Read records with a valid MAC; ``rest`` is what follows the table's name."""
@@ -89,7 +96,7 @@ class SignedTable(StoreTable, Generic[S]):
         old = [
             record
             for record in self.genuine((yield self._table.select()))
-            if not self._signer.is_by_current_key(record.mac or b"")
+            if not self._signer.is_by_current_key(_mac_of(record) or b"")
         ]
         for record in old:
             yield self.put(record, key)
@@ -115,6 +122,11 @@ class SignedTable(StoreTable, Generic[S]):
         return good
 
 
-def _form(record: SignedRecord) -> bytes:
+def _mac_of(record: msgspec.Struct) -> bytes | None:
+    mac: bytes | None = record.mac  # type: ignore[attr-defined]  # its last field
+    return mac
+
+
+def _form(record: msgspec.Struct) -> bytes:
     """Encode all fields of a row but its MAC, for signing."""
     return _encode(msgspec.structs.astuple(msgspec.structs.replace(record, mac=None)))

@@ -22,6 +22,7 @@ from mcp_junction.store.database import (
 )
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.keys import KeyTable
+from mcp_junction.store.policy import PolicyTables
 from mcp_junction.store.records import SettingRecord
 from mcp_junction.store.servers import History, Sealer, Servers
 from mcp_junction.store.signed import Signer
@@ -77,13 +78,14 @@ class Store:
 
     def __init__(self, database: Database, vault: StoreVault, kept_events: int = KEPT) -> None:
         self._database = database
-        self.servers = Servers(database, vault)
         self.tools = Tools(database)
         self.skills = Skills(database)
         self.classification = Classification(database)
         self.offers = Offers(database)
         self.history = History(database)
         self.keys = KeyTable(database, vault)
+        self.policy = PolicyTables(database, vault, self.keys)
+        self.servers = Servers(database, vault, self.policy.drop_server)
         self.settings = RuntimeSettings(database)
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 import msgspec
 
 from mcp_junction.errors import UnreadableRow
-from mcp_junction.store.database import Database, Query, Row, Rows, Script
+from mcp_junction.store.database import Database, Query, Row, Rows, Script, quote
 
 log = logging.getLogger("mcp_junction.store")
 
@@ -79,7 +79,7 @@ class Table(Generic[R]):
         """``salvage`` makes a record of what is left of a damaged row, or raises UnreadableRow."""
         self.name = name
         self.columns: Sequence[str] = record.__struct_fields__
-        self.selected = ", ".join(f"{name}.{column}" for column in self.columns)
+        self.selected = ", ".join(f"{name}.{quote(column)}" for column in self.columns)
         self._record = record
         self._json = frozenset(json)
         self._salvage = salvage
@@ -138,7 +138,7 @@ class Table(Generic[R]):
 
     def assignments(self, changes: Mapping[str, Any]) -> tuple[str, list[Any]]:
         """Make the SET clause of an UPDATE, and its arguments."""
-        clause = ", ".join(f"{column} = ?" for column in changes)
+        clause = ", ".join(f"{quote(column)} = ?" for column in changes)
         return clause, [self.value(column, value) for column, value in changes.items()]
 
 
