@@ -17,7 +17,7 @@ async def rows_of(served, **query):
     await served.audit.flush()
     trail = served.audit._trail
     found = await trail.rows(AuditQuery(limit=10_000, **query))
-    return [(row, json.loads(row.detail)) for row in found[::-1] if row.decision == "denied"]
+    return [(row, json.loads(row.detail)) for row in found[::-1] if row.decision == "DENY"]
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -100,6 +100,11 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
         latency_ms=st.none() | st.floats(0, 1e6),
         result=st.none() | st.binary(max_size=600),
         detail=st.none() | st.dictionaries(st.sampled_from("ab"), st.integers(0, 9)),
+        agent_id=st.none() | TEXT,
+        tool_name=st.none() | TEXT,
+        rule=st.none() | TEXT,
+        ticket_id=st.none() | TEXT,
+        task_id=st.none() | TEXT,
     )
 )
 def test_a_line_is_what_its_row_is_encoded_as(entry):
@@ -147,3 +152,15 @@ def test_an_intent_is_open_until_its_outcome_wherever_that_lies():
 
 def _closing(what: str) -> Entry:
     return Entry(kind="outcome", actor="a", action="x", at=1.0, closes=what)
+
+
+def test_rows_from_before_governed_calls_are_read_and_their_decisions_translated():
+    """A page that an earlier version wrote, with its own words and fewer columns."""
+    entries = [entry_of("a", decision=word) for word in ("allowed", "denied", "unknown", None)]
+    page = Chain(KEY, "w").extend(entries).page
+    lines = [msgspec.json.encode(msgspec.json.decode(line)[:20]) for line in page.lines]
+    old = msgspec.structs.replace(page, tags=Seals(KEY).tags(lines), body=b"\n".join(lines))
+    assert [row.decision for row in old.rows()] == ["ALLOW", "DENY", "unknown", None]
+    assert {row.acting_agent for row in old.rows()} == {"a"}
+    assert {row.tool_name for row in old.rows()} == {None}
+    assert Seals(KEY).first_bad_row(old) is None

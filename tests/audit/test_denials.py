@@ -43,7 +43,7 @@ async def test_the_first_is_a_row_at_once_and_the_others_are_one_a_minute(denial
     (first,) = rows
     assert (first.kind, first.actor, first.role) == ("call", "vi", "viewer")
     assert (first.action, first.target, first.server_id) == ("tools/call", "box.echo", "s1")
-    assert (first.decision, first.outcome) == ("denied", "denied")
+    assert (first.decision, first.outcome) == ("DENY", "denied")
     assert first.detail == {"reason": "no right", "count": 1}
     for _ in range(500):
         denials.add(denied())
@@ -158,3 +158,22 @@ async def test_what_is_counted_at_the_end_is_stored_before_the_log_closes(opener
 async def test_a_secret_in_a_target_is_in_no_row(denials, rows):
     denials.add(denied("/api/v1/x;token=canary-5ecret"))
     assert "canary-5ecret" not in str(rows)
+
+
+async def test_denials_in_another_agents_name_have_a_row_of_their_own(denials, rows):
+    for agent in ("a", "b", "a"):
+        denials.add(Denial("call", "boss", "tools/call", "box.rm", "no", "admin", agent_id=agent))
+    denials.flush()
+    assert [(row.agent_id, row.detail["count"]) for row in rows] == [("a", 1), ("b", 1), ("a", 1)]
+
+
+async def test_what_is_unknown_is_counted_like_what_is_denied_but_not_with_it(denials, rows):
+    for number in range(MOST + 10):
+        denials.add(denied(f"t{number}"))
+    unknown = Denial("call", "vi", "tools/call", "x", "none", "viewer", decision="unknown")
+    denials.add(unknown)
+    denials.flush()
+    counts = {"DENY": 0, "unknown": 0}
+    for row in rows:
+        counts[row.decision] += row.detail["count"]
+    assert counts == {"DENY": MOST + 10, "unknown": 1}

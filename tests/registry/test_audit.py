@@ -57,10 +57,10 @@ async def test_calls_of_own_tools_are_there_and_those_through_them_by_what_was_c
     await run.call("call_tool", name="box.nothing")
     rows = [row for row in await run.rows() if row.action == "tools/call"]
     found, reached, unknown = [row for row in rows if row.kind != "intent"]
-    assert (found.target, found.decision, found.server_id) == ("find_tools", "allowed", None)
+    assert (found.target, found.decision, found.server_id) == ("find_tools", "ALLOW", None)
     assert (reached.target, reached.decision, reached.server_id) == (
         "box.echo",
-        "allowed",
+        "ALLOW",
         record.id,
     )
     assert (unknown.target, unknown.decision) == ("box.nothing", "unknown")
@@ -80,7 +80,7 @@ async def test_every_call_leaves_a_row_the_unknown_and_the_failed_too(platform, 
     await run.call("box.echo")
     good, unknown, late = await run.rows(kind="call")
     assert (good.actor, good.action, good.target) == ("local-owner", "tools/call", "box.echo")
-    assert (good.server_id, good.outcome, good.decision) == (record.id, "ok", "allowed")
+    assert (good.server_id, good.outcome, good.decision) == (record.id, "ok", "ALLOW")
     assert good.params_sha256
     assert good.latency_ms is not None
     assert "hi" in (good.summary or "")

@@ -71,6 +71,12 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     result: bytes | None = None
     detail: dict[str, Any] | None = None
     closes: str | None = None
+    agent_id: str | None = None
+    """The agent in whose name it was done, where that is not the actor."""
+    tool_name: str | None = None
+    rule: str | None = None
+    ticket_id: str | None = None
+    task_id: str | None = None
 
 
 class Chain:
@@ -302,6 +308,11 @@ def _encode_row(entry: Entry, writer: str, seq: int) -> bytes:
             summarize(entry.result, entry.server_id),
             None if detail is None else _encode_detail(detail),
             entry.closes,
+            None if entry.agent_id is None else names[entry.agent_id],
+            None if entry.tool_name is None else names[entry.tool_name],
+            entry.rule,
+            None if entry.ticket_id is None else _clean_text(entry.ticket_id),
+            None if entry.task_id is None else _clean_text(entry.task_id),
         )
     )
 

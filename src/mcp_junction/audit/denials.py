@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.audit.chain import Entry
+from mcp_junction.policy.decision import DENY
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.telemetry.events import OutcomeName
 
@@ -47,6 +48,16 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
     server_id: str | None = None
     address: str | None = None
     """The address of a client without a key; None where the actor is known."""
+    agent_id: str | None = None
+    """The agent in whose name it was tried, where that is not the actor."""
+    tool_name: str | None = None
+    rule: str | None = None
+    correlation_id: str | None = None
+    ticket_id: str | None = None
+    task_id: str | None = None
+    decision: str = DENY
+    """``DENY``, or ``unknown`` for something that does not exist: to an agent both look alike, so
+    they are counted alike, but not together."""
 
 
 class _Repeated(msgspec.Struct):
@@ -75,7 +86,7 @@ class Denials:
     ) -> None:
         self._record = record
         self._now = now
-        self._repeated: dict[tuple[str, str, str, str], _Repeated] = {}
+        self._repeated: dict[tuple[str, ...], _Repeated] = {}
         self._overflow: dict[str, _Overflow] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -83,7 +94,8 @@ class Denials:
     def add(self, denial: Denial) -> None:
         """Count one refusal; the first of its kind is recorded at once."""
         target = denial.target[:_LONGEST]
-        key = denial.address or denial.actor, denial.role, denial.action, target
+        who = denial.address or denial.actor, denial.role, denial.agent_id or ""
+        key = (*who, denial.action, target, denial.decision)
         known = self._repeated.get(key)
         if known is not None:
             known.count += 1
@@ -100,7 +112,10 @@ class Denials:
         """Record what was counted; forget what was not refused again."""
         for key, known in list(self._repeated.items()):
             if known.count:
-                self._record(self._entry(known.first, known.count, {"since": known.since}))
+                first = msgspec.structs.replace(
+                    known.first, correlation_id=None, ticket_id=None, task_id=None
+                )
+                self._record(self._entry(first, known.count, {"since": known.since}))
                 known.count, known.since = 0, self._now()
             else:
                 del self._repeated[key]
@@ -132,10 +147,11 @@ class Denials:
     def _count_overflow(self, denial: Denial, target: str) -> None:
         network = None if denial.address is None else _network(denial.address)
         group = f"{denial.role} {denial.actor}" if network is None else network
+        group = f"{denial.decision} {group}"
         overflow = self._overflow.get(group)
         if overflow is None:
             if len(self._overflow) >= MOST:
-                group, network = "", OTHERS
+                group, network = denial.decision, OTHERS
                 denial = msgspec.structs.replace(denial, actor=OTHERS, role="", address=OTHERS)
             overflow = self._overflow.get(group) or _Overflow(denial, network, self._now())
             self._overflow[group] = overflow
@@ -150,7 +166,18 @@ class Denials:
         detail = {"reason": denial.reason, "count": count, **origin, **more}
         target = redact_value(denial.target)
         return self._make_entry(
-            denial, denial.kind, denial.action, detail, server_id=denial.server_id, target=target
+            denial,
+            denial.kind,
+            denial.action,
+            detail,
+            server_id=denial.server_id,
+            target=target,
+            tool_name=denial.tool_name,
+            correlation_id=denial.correlation_id,
+            ticket_id=denial.ticket_id,
+            task_id=denial.task_id,
+            agent_id=denial.agent_id,
+            rule=denial.rule,
         )
 
     def _summary(self, overflow: _Overflow) -> Entry:
@@ -168,8 +195,8 @@ class Denials:
             action=action,
             at=self._now(),
             role=first.role,
-            decision="denied",
-            outcome=OutcomeName.DENIED,
+            decision=first.decision,
+            outcome=OutcomeName.DENIED if first.decision == DENY else OutcomeName.ERROR,
             detail=detail,
             **more,
         )

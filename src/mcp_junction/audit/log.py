@@ -368,4 +368,9 @@ def _unknown_outcome(row: AuditRow, now: float) -> Entry:
         delivery="unknown",
         attempts=row.attempts,
         closes=f"{row.writer}:{row.seq}",
+        agent_id=row.agent_id,
+        tool_name=row.tool_name,
+        rule=row.rule,
+        ticket_id=row.ticket_id,
+        task_id=row.task_id,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried, new_correlation_id
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.route_cache import RouteCache
 from mcp_junction.catalog.catalog import Catalog
@@ -149,6 +149,7 @@ class Call(msgspec.Struct, eq=False):
     ended_by: Outcome | None = None
     """How it was ended from our side, if it was."""
     _ending: asyncio.Event | None = None
+    _made_correlation_id: str | None = None
 
     @property
     def name(self) -> str:
@@ -159,6 +160,14 @@ class Call(msgspec.Struct, eq=False):
     def agent_id(self) -> str:
         """Under whose name it is made: the agent that the caller named, or the caller itself."""
         return self.carried.agent_id or self.caller.principal.id
+
+    @property
+    def correlation_id(self) -> str:
+        """The caller's own, or one that is made when it is first asked for."""
+        found = self.carried.correlation_id or self._made_correlation_id
+        if found is None:
+            found = self._made_correlation_id = new_correlation_id()
+        return found
 
     # -- downward: ending it from our side
 

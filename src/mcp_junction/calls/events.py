@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.catalog.items import Route
-from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.envelope import is_tool_error
-from mcp_junction.protocol.versions import DENIED
+from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS, RESOURCE_NOT_FOUND
 from mcp_junction.telemetry.events import OutcomeName
 from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, SUSPENDED, Delivery, Outcome
+
+if TYPE_CHECKING:  # the stdio mode does without it
+    from mcp_junction.policy.decision import PolicyDecision
 
 log = logging.getLogger("mcp_junction.telemetry")
 
@@ -26,11 +30,14 @@ CALL_TOOL: Final = "tools/call"
 
 # For the call path, see protocol/versions.py.
 _OK: Final = OutcomeName.OK
+_NAMING: Final = (Role.ADMIN, Role.ORCHESTRATOR)
+"""The roles that may call in another's name."""
 _BY_KIND: Final = {
     SUSPENDED: OutcomeName.INPUT_REQUIRED,
     ERROR: OutcomeName.ERROR,
     CANCELLED: OutcomeName.CANCELLED,
 }
+_NOT_FOUND: Final = (INVALID_PARAMS, RESOURCE_NOT_FOUND)
 
 
 class CallEnded(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +60,35 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
     """Why the policy refused it, if it did."""
     intent: str | None = None
     """Its intent: the audit row that was stored before it was sent."""
+    decision: PolicyDecision | None = None
+    """What the policy decided about it, where there is one."""
+    carried: Carried = NOTHING_CARRIED
+    correlation_id: str = ""
+    routing_seconds: float = -1.0
+    """How long it took until the first attempt, waiting for a link included; less than 0 if
+    nothing was sent."""
+    hidden: Route | None = None
+    """What the name leads to that the caller may not see: to the caller it is unknown."""
+
+    @property
+    def agent_id(self) -> str:
+        """Under whose name it was made; a name that the caller had no right to use is ignored."""
+        named, principal = self.carried.agent_id, self.principal
+        return principal.id if named is None or principal.role not in _NAMING else named
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether what it was for does not exist, as far as the caller can see."""
+        outcome = self.outcome
+        if self.route is not None or self.is_own or outcome.kind is not ERROR:
+            return False
+        return outcome.delivery is Delivery.NOT_SENT and outcome.code in _NOT_FOUND
+
+    @property
+    def fallback(self) -> str | None:
+        """The canonical name of what was called in place of what was asked for, if anything."""
+        target, route = self.outcome.target, self.route
+        return target if target and route is not None and target != route.canonical else None
 
     @property
     def server_id(self) -> str | None:

@@ -19,6 +19,7 @@ from mcp_junction.registry.member import Member
 from mcp_junction.store.records import STATUS_FIELDS, HistoryEvent, ServerRecord
 from mcp_junction.store.store import Store
 from mcp_junction.tasks import TaskScope
+from mcp_junction.telemetry.events import OutcomeName
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.state import ServerState
 
@@ -228,13 +229,20 @@ class ServerLifecycle:
                 self._announce_call(ended)
 
     def _announce_call(self, ended: CallEnded) -> None:
-        delivery = ended.outcome.delivery
+        delivery, outcome, carried = ended.outcome.delivery, ended.outcome_name, ended.carried
         data = {
             "server_id": ended.server_id,
             "name": ended.target if ended.route is not None else ended.name[:200],
             "method": ended.method,
-            "agent": ended.principal.id,
-            "outcome": ended.outcome_name.value,
+            "agent": ended.agent_id,
+            "principal": ended.principal.id,
+            "role": ended.principal.role.value,
+            "correlation_id": ended.correlation_id,
+            "ticket_id": carried.ticket_id,
+            "task_id": carried.task_id,
+            "success": outcome is OutcomeName.OK,
+            "outcome": outcome.value,
+            "attempts": ended.outcome.attempts,
             "delivery": delivery.value if delivery is not None else None,
             "latency_ms": _round(ended.seconds * 1000),
         }

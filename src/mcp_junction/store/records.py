@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.config.registration import ServerOptions
+from mcp_junction.policy.decision import ALLOW, DENY
 
 
 class ServerRecord(ServerOptions, frozen=True):
@@ -291,7 +292,26 @@ class AuditRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     summary: str | None
     detail: str | None
     closes: str | None
+    # Rows that were written before there were governed calls end here.
+    agent_id: str | None = None
+    """The agent in whose name it was done, where that is not the actor."""
+    tool_name: str | None = None
+    """The server's own name of the tool that was asked for; ``target`` is what was called."""
+    rule: str | None = None
+    """What decided, as the policy names it."""
+    ticket_id: str | None = None
+    task_id: str | None = None
 
+    @property
+    def acting_agent(self) -> str:
+        """In whose name it was done."""
+        return self.actor if self.agent_id is None else self.agent_id
+
+
+UNKNOWN: Final = "unknown"
+"""The decision about a name that does not exist."""
+_FORMER_DECISIONS: Final = {"allowed": ALLOW, "denied": DENY}
+"""How decisions were written before there were governed calls."""
 
 _decode_row = msgspec.json.Decoder(AuditRow).decode
 
@@ -319,9 +339,13 @@ class AuditPage(msgspec.Struct, frozen=True, gc=False):
         """Decode the rows that can be read; verification reports the others."""
         for line in self.lines:
             try:
-                yield _decode_row(line)
+                row = _decode_row(line)
             except msgspec.DecodeError:
                 continue
+            if row.decision in _FORMER_DECISIONS:
+                decision = _FORMER_DECISIONS[row.decision]
+                row = msgspec.structs.replace(row, decision=decision)
+            yield row
 
 
 class SealedPage(msgspec.Struct, frozen=True, gc=False):

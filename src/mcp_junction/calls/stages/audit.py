@@ -9,8 +9,10 @@ Refused calls go to ``audit/denials.py``, where those that repeat share a row.
 from __future__ import annotations
 
 from time import time
+from typing import Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denial
@@ -18,12 +20,18 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CALL_TOOL, CallEnded
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.policy.acting import ROLE
+from mcp_junction.policy.decision import ALLOW, DENY, NO_GRANT
+from mcp_junction.policy.principal import Role
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.redaction.payloads import LOOKED_AT
+from mcp_junction.store.records import UNKNOWN
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
+
+_AGENT: Final = Role.AGENT
 
 
 class CallAudit:
@@ -34,16 +42,20 @@ class CallAudit:
 
     def record(self, ended: CallEnded) -> None:
         """Write the end of a call to the audit. Called for every call: it must cost little."""
+        route = ended.route
         if ended.denial is not None:
             self._log.denials.add(_describe_denial(ended, ended.denial))
             return
-        principal, route, intent, outcome = (
+        if route is None and ended.is_unknown and ended.principal.role is _AGENT:
+            self._log.denials.add(_describe_unknown(ended))
+            return
+        principal, intent, outcome, carried = (
             ended.principal,
-            ended.route,
             ended.intent,
             ended.outcome,
+            ended.carried,
         )
-        payload = outcome.payload
+        decision, payload = ended.decision, outcome.payload
         if outcome.kind is SUSPENDED:
             payload = _questions(payload)
         is_short = len(payload) <= LOOKED_AT
@@ -54,9 +66,11 @@ class CallAudit:
                 action=ended.method,
                 at=time(),
                 role=principal.role,
+                correlation_id=ended.correlation_id,
                 server_id=ended.server_id,
                 target=ended.target,
-                decision="allowed" if route is not None or ended.is_own else "unknown",
+                decision=ALLOW if route is not None or ended.is_own else UNKNOWN,
+                cached=decision is not None and decision.cached,
                 params=None if ended.arguments is None else octets(ended.arguments),
                 # A short result is read off the loop; a long one must not be kept until then.
                 outcome=ended.outcome_name_unread if is_short else ended.outcome_name,
@@ -66,6 +80,11 @@ class CallAudit:
                 latency_ms=ended.seconds * 1000,
                 result=octets(payload) if is_short else _beginning(payload),
                 closes=intent,
+                agent_id=None if carried.agent_id is None else _acting_agent(ended),
+                tool_name=None if route is None else route.pair.name,
+                rule=None if decision is None else decision.rule,
+                ticket_id=carried.ticket_id,
+                task_id=carried.task_id,
             )
         )
 
@@ -83,23 +102,82 @@ class CallAudit:
     def _intent(self, call: Call) -> Entry:
         principal, route = call.caller.principal, call.route
         assert route is not None, "resolve comes first"
-        arguments = call.params.get("arguments")
+        arguments, decision, carried = call.params.get("arguments"), call.decision, call.carried
+        agent = call.agent_id
         return Entry(
             kind="intent",
             actor=principal.id,
             action=call.method,
             at=time(),
             role=principal.role,
+            correlation_id=call.correlation_id,
             server_id=route.upstream.definition.id,
             target=route.canonical,
-            decision="allowed",
+            decision=ALLOW,
+            cached=decision is not None and decision.cached,
             params=None if arguments is None else bytes(arguments),
+            agent_id=None if agent == principal.id else agent,
+            tool_name=route.pair.name,
+            rule=None if decision is None else decision.rule,
+            ticket_id=carried.ticket_id,
+            task_id=carried.task_id,
         )
 
 
 def _describe_denial(ended: CallEnded, reason: str) -> Denial:
-    who, server = ended.principal, ended.server_id
-    return Denial("call", who.id, ended.method, ended.target, reason, who.role, server)
+    who, decision, route = ended.principal, ended.decision, ended.route
+    return Denial(
+        "call",
+        who.id,
+        ended.method,
+        ended.target,
+        reason,
+        who.role,
+        ended.server_id,
+        agent_id=_acting_agent(ended),
+        tool_name=None if route is None else route.pair.name,
+        rule=ROLE if decision is None else decision.rule,
+        correlation_id=ended.correlation_id,
+        ticket_id=ended.carried.ticket_id,
+        task_id=ended.carried.task_id,
+    )
+
+
+def _describe_unknown(ended: CallEnded) -> Denial:
+    """Describe a call for a name that does not exist, or that the agent may not see.
+
+    The agent may read its own rows: what it may not see is beside what it asked for, in fields of
+    their own, and both kinds of calls leave equally many rows.
+    """
+    who, hidden, carried = ended.principal, ended.hidden, ended.carried
+    denial = Denial(
+        "call",
+        who.id,
+        ended.method,
+        ended.name,
+        "there is no such thing",
+        who.role,
+        correlation_id=ended.correlation_id,
+        ticket_id=carried.ticket_id,
+        task_id=carried.task_id,
+        decision=UNKNOWN,
+    )
+    if hidden is None:
+        return denial
+    return replace(
+        denial,
+        reason=f"it is hidden from the agent: {hidden.canonical}",
+        server_id=hidden.upstream.definition.id,
+        tool_name=hidden.pair.name,
+        rule=NO_GRANT,
+        decision=DENY,
+    )
+
+
+def _acting_agent(ended: CallEnded) -> str | None:
+    """Return the agent in whose name a call was made, where that is not the principal."""
+    agent = ended.agent_id
+    return None if agent == ended.principal.id else agent
 
 
 def _questions(payload: Raw | bytes) -> bytes:

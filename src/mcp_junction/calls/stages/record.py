@@ -8,10 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallEnded, CallSink, log_call
 from mcp_junction.calls.events import log as call_log
+from mcp_junction.calls.hidden import find_hidden
 from mcp_junction.calls.methods import OWN
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
@@ -50,10 +53,10 @@ class RecordCall:
             if call.deadline:
                 self._deadlines.forget(call)
         if self._sinks:
-            self._emit(call, outcome, self._clock.now() - began)
+            self._emit(call, outcome, began)
         return outcome
 
-    def _emit(self, call: Call, outcome: Outcome, seconds: float) -> None:
+    def _emit(self, call: Call, outcome: Outcome, began: float) -> None:
         ended = CallEnded(
             call.caller.principal,
             call.method,
@@ -62,13 +65,27 @@ class RecordCall:
             call.address.kind is OWN,
             call.params.get("arguments"),
             outcome,
-            seconds,
+            self._clock.now() - began,
             call.waited,
             call.denial,
             call.intent,
+            call.decision,
+            call.carried,
+            call.correlation_id,
+            call.sent_at - began if call.sent_at else -1.0,
         )
+        if call.route is None and ended.is_unknown:
+            ended = _note_hidden(call, ended)
         for sink in self._sinks:
             try:
                 sink(ended)
             except Exception:  # a call is answered whatever becomes of the news of it
                 log.exception("a sink of calls failed")
+
+
+def _note_hidden(call: Call, ended: CallEnded) -> CallEnded:
+    try:
+        return replace(ended, hidden=find_hidden(call))
+    except Exception:  # the call is answered whatever happens here
+        log.exception("what an unknown name leads to cannot be looked up")
+        return ended
