@@ -113,7 +113,7 @@ async def test_what_was_quarantined_or_disabled_is_not_found(served, add):
         while not await served.registry.tools.all("github"):
             pass  # it is connected, and what it has is being stored
     actor = served.ring.principal(f"Bearer {served.keys['admin']}".encode())
-    await served.registry.tools.change("github", "create_issue", {"enabled": False}, actor)
+    await served.registry.tools.settings.change("github", "create_issue", {"enabled": False}, actor)
     assert await names(served) == ["github.list_issues"]
 
 

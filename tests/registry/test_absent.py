@@ -60,16 +60,17 @@ async def test_what_was_decided_and_found_out_about_its_tools_is_there_again(pla
     run = await platform({"box": {"url": server.url}})
     await run.until("box", "CONNECTED")
     await run.registry.refresh("box", ADMIN)
-    await run.registry.tools.change("box", "rm", {"enabled": False, "risk": "high"}, ADMIN)
-    before = await run.registry.tools.all("box")
+    await run.registry.tools.settings.change("box", "rm", {"enabled": False, "risk": "high"}, ADMIN)
+    before = [tool.id for tool in await run.registry.tools.all("box")]
     await platform(None)
     run = await platform({"box": {"url": server.url}})
     assert run.listed() in ([], ["box.echo"])
     await run.until("box", "CONNECTED")
     assert run.listed() == ["box.echo"]
-    assert [(t.id, t.enabled, t.risk) for t in await run.registry.tools.all("box")] == [
-        (t.id, t.enabled, t.risk) for t in before
-    ]
+    tools = await run.registry.tools.all("box")
+    assert [one.id for one in tools] == before
+    states = [run.registry.tools.state_of(one) for one in tools]
+    assert [(one.enabled, one.risk.level) for one in states] == [(True, "low"), (False, "high")]
 
 
 @pytest.mark.req("J-ABSENT")

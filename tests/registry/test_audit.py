@@ -25,7 +25,7 @@ async def test_every_administrative_act_is_there_with_who_did_it_and_how_it_ende
     await run.registry.refresh("box", ADMIN)
     await run.registry.change("box", {"description": "x"}, ADMIN)
     tool = await run.registry.tools.get("box", "echo")
-    await run.registry.tools.change("box", "echo", {"risk": "high"}, ADMIN)
+    await run.registry.tools.settings.change("box", "echo", {"risk": "high"}, ADMIN)
     await run.registry.tools.approve("box", "echo", tool.hash, ADMIN)
     await run.registry.disconnect("box", ADMIN)
     await run.registry.connect("box", ADMIN)

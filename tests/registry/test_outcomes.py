@@ -7,6 +7,7 @@ import pytest
 from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import BOUND, until
 
+from mcp_junction.errors import DefinitionChanged
 from mcp_junction.telemetry.events import OutcomeName
 
 LONG = {"content": [{"type": "text", "text": "x" * 5_000}]}
@@ -52,12 +53,12 @@ async def test_an_unknown_tool_is_an_error_that_was_not_sent(single, toolbox):
 async def test_administrative_acts_have_the_same_names(single, toolbox):
     run = await single()
     await run.add("box", await toolbox())
-    with pytest.raises(ValueError, match="not to be changed"):
-        await run.registry.tools.change("box", "echo", {"id": "x"}, ADMIN)
+    with pytest.raises(DefinitionChanged):
+        await run.registry.tools.approve("box", "echo", "0" * 64, ADMIN)
     rows = [row for row in await run.rows(actor="ann") if row.kind == "outcome"]
     assert [(row.action, row.outcome) for row in rows] == [
         ("server.register", "ok"),
-        ("tool.change", "error"),
+        ("tool.approve", "error"),
     ]
 
 

@@ -126,7 +126,7 @@ async def test_a_disabled_tool_is_neither_listed_nor_called(platform, toolbox):
     server = await toolbox([tool("echo"), tool("other")])
     await run.add("box", server)
     await run.registry.refresh("box", ADMIN)
-    await run.registry.tools.change("box", "echo", {"enabled": False}, ADMIN)
+    await run.registry.tools.settings.change("box", "echo", {"enabled": False}, ADMIN)
     assert run.listed() == ["box.other"]
     assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
     assert server.calls == 0

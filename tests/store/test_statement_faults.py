@@ -19,6 +19,7 @@ from mcp_junction.store.database import PATIENCE
 from mcp_junction.store.records import AuditQuery, Classified, HistoryEvent, NewEvent, SkillRecord
 from mcp_junction.store.store import Store, open_store
 from mcp_junction.store.table import UNREADABLE
+from mcp_junction.store.tool_settings import DeclaredTool
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.testing.store_faults import StatementFaults
@@ -106,7 +107,11 @@ async def everything(store: Store, *, until_one_fails: bool = False) -> list[Bas
         lambda: store.tools.replace(one.id, tools[:1]),
         store.tools.all,
         store.tools.count,
-        lambda: store.tools.change(one.id, "a", {"enabled": False}),
+        lambda: store.tool_settings.change(one.id, "a", {"enabled": False}, "ann"),
+        store.tool_settings.all,
+        store.tool_settings.renew_signatures,
+        lambda: store.declared_tools.replace(one.id, [DeclaredTool(one.id, "a", b"{}", "1")]),
+        store.declared_tools.all,
         lambda: store.tools.mark(one.id, {"a": (("x",), True)}),
         lambda: store.skills.add(skill),
         store.skills.all,

@@ -4,7 +4,7 @@ import pytest
 from tests.store.records import definition, definition_hash, server
 
 from mcp_junction.errors import NotFound, VersionConflict
-from mcp_junction.store.records import ToolCount, ToolDefinitionRow
+from mcp_junction.store.records import Classified, ToolCount, ToolDefinitionRow
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def test_a_list_is_kept_in_its_order_with_the_servers_own_bytes(store, fil
     assert found == changes.added
     assert [tool.definition for tool in found] == [one.definition for one in given]
     assert found[0].hash == found[0].pinned_hash == definition_hash(raw)
-    assert (found[0].enabled, found[0].quarantined, found[0].risk) == (True, False, None)
+    assert (found[0].quarantined, found[0].flags) == (False, [])
     assert (await store.servers.get(files)).tool_count == 2
 
 
@@ -75,13 +75,11 @@ async def test_one_name_twice_is_one_tool(store, files):
 
 async def test_a_changed_tool_keeps_its_pin_and_what_was_decided(store, files):
     await store.tools.replace(files, [definition("a")])
-    decided = {"enabled": False, "risk": "high", "read_only": False, "timeout_ms": 5}
-    decided |= {"fallbacks": [{"tool_name": "b"}], "flags": ["hidden"], "idempotent": True}
-    pinned = await store.tools.change(files, "a", decided)
-    assert {name: getattr(pinned, name) for name in decided} == decided
+    await store.tools.mark(files, {"a": (["hidden"], False)})
+    pinned = await store.tools.get(files, "a")
     await store.tools.replace(files, [definition("a", description="other")])
     found = await store.tools.get(files, "a")
-    assert {name: getattr(found, name) for name in decided} == decided
+    assert found.flags == pinned.flags == ["hidden"]
     assert found.pinned_hash == pinned.hash != found.hash
     assert found.pinned_definition == pinned.definition
     assert not found.quarantined
@@ -104,14 +102,14 @@ async def test_with_a_strict_pin_a_changed_tool_is_quarantined_until_approved(st
 
 async def test_leaving_and_coming_back_does_not_shake_off_a_pin(store, files):
     await store.tools.replace(files, [definition("a")])
-    await store.tools.change(files, "a", {"enabled": False})
+    await store.tools.mark(files, {"a": (["hidden"], False)})
     await store.tools.replace(files, [])
     assert await store.tools.all(files) == []
     assert [tool.name for tool in await store.tools.all(files, with_gone=True)] == ["a"]
     changes = await store.tools.replace(files, [definition("a", title="!")], strict=True)
     assert [new.name for _, new in changes.changed] == ["a"]
     found = await store.tools.get(files, "a")
-    assert (found.enabled, found.quarantined, found.gone_at) == (False, True, None)
+    assert (found.flags, found.quarantined, found.gone_at) == (["hidden"], True, None)
 
 
 async def test_a_tool_that_goes_back_to_its_pin_is_let_out(store, files):
@@ -119,7 +117,7 @@ async def test_a_tool_that_goes_back_to_its_pin_is_let_out(store, files):
     await store.tools.replace(files, [definition("a", title="!")], strict=True)
     await store.tools.replace(files, [definition("a")], strict=True)
     assert not (await store.tools.get(files, "a")).quarantined
-    await store.tools.change(files, "a", {"quarantined": True})
+    await store.tools.mark(files, {"a": ([], True)})
     await store.tools.replace(files, [definition("a")], strict=True)
     assert (await store.tools.get(files, "a")).quarantined
 
@@ -127,24 +125,23 @@ async def test_a_tool_that_goes_back_to_its_pin_is_let_out(store, files):
 async def test_what_is_not_there_cannot_be_changed(store, files):
     for attempt in (
         store.tools.replace("nobody", [definition("a")]),
-        store.tools.change(files, "nothing", {"enabled": False}),
         store.tools.approve(files, "nothing", "x"),
         store.tools.get(files, "nothing"),
         store.offers.replace("nobody", "prompts", []),
     ):
         with pytest.raises(NotFound):
             await attempt
-    with pytest.raises(ValueError, match="not to be changed"):
-        await store.tools.change(files, "a", {"hash": "x"})
 
 
 async def test_tools_are_counted_by_what_they_are(store, files):
     assert await store.tools.count() == {}
     await store.tools.replace(files, [definition(name) for name in "abcde"])
-    await store.tools.change(files, "a", {"is_classified": True, "enabled": False})
-    await store.tools.change(files, "b", {"is_classified": True, "quarantined": True})
+    await store.tools.mark(files, {"b": ([], True)})
+    found = {tool.name: tool for tool in await store.tools.all(files)}
+    done = [Classified(found[name].id, found[name].hash, {}, None) for name in "ab"]
+    await store.classification.put(files, done)
     await store.tools.replace(files, [definition(name) for name in "abcd"])
-    assert await store.tools.count() == {files: ToolCount(4, 2, 1, 1)}
+    assert await store.tools.count() == {files: ToolCount(4, 2, 1)}
 
 
 async def test_a_removed_server_takes_everything_with_it(store, files):

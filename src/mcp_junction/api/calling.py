@@ -244,7 +244,7 @@ class RestCalls:
             found = await self._registry.tools.get(record.id, name)
         except NotFound:
             return False
-        return found.gone_at is None and found.enabled and not found.quarantined
+        return found.gone_at is None and self._registry.tools.state_of(found).enabled
 
     def _away_error(self, record: ServerRecord) -> RequestError:
         """Make the error for a server whose tools are not listed now."""

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from mcp_junction.config.registration import ServerOptions
 from mcp_junction.redaction.connections import mask_connection, mask_url
+from mcp_junction.registry.tool_rules import HiddenReason, ToolState
 from mcp_junction.skills.embedder import to_floats
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
 
@@ -270,7 +271,9 @@ def source_server(record: ServerRecord) -> SourceServer:
     return SourceServer(record.id, record.name, record.status)
 
 
-def tool_model(record: ToolRecord, server: SourceServer, *, with_schema: bool) -> Tool:
+def tool_model(
+    record: ToolRecord, server: SourceServer, state: ToolState, *, with_schema: bool
+) -> Tool:
     definition = _decode_object(record.definition)
     description = definition.get("description")
     schema = definition.get("inputSchema")
@@ -285,8 +288,8 @@ def tool_model(record: ToolRecord, server: SourceServer, *, with_schema: bool) -
         skill_confidences=record.skill_confidences,
         is_classified=record.is_classified,
         is_external=True,
-        enabled=record.enabled,
-        risk=record.risk,
+        enabled=state.enabled or state.reason is HiddenReason.QUARANTINED,
+        risk=state.risk.level.value,
         pinned_hash=record.pinned_hash,
         quarantined=record.quarantined,
         flags=record.flags,

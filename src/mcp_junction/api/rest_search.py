@@ -26,6 +26,7 @@ from mcp_junction.errors import NotFound
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.registry import Registry
+from mcp_junction.registry.tool_rules import ToolState
 from mcp_junction.store.records import ServerRecord, ToolRecord
 
 if TYPE_CHECKING:
@@ -56,9 +57,11 @@ class VisibleTools:
     def admits(self, tool: ToolRecord, server: str) -> bool:
         return self.scope.grants is None or self.scope.admits(TOOLS, Pair(server, tool.name))
 
-    def show(self, record: ToolRecord, server: SourceServer, *, with_schema: bool) -> Tool:
+    def show(
+        self, record: ToolRecord, server: SourceServer, state: ToolState, *, with_schema: bool
+    ) -> Tool:
         """Show a tool, without the flags that name tools which are not visible."""
-        shown = tool_model(record, server, with_schema=with_schema)
+        shown = tool_model(record, server, state, with_schema=with_schema)
         if self.scope.grants is not None:
             shown.flags = [flag for flag in shown.flags if self._may_show(flag)]
         return shown
@@ -136,7 +139,8 @@ class RestSearch:
             record = records.get(hit.pair)
             if record is not None and record.server_id in servers:  # else it has left meanwhile
                 server = servers[record.server_id]
-                shown = visible.show(record, server, with_schema=with_schema)
+                state = self._registry.tools.state_of(record)
+                shown = visible.show(record, server, state, with_schema=with_schema)
                 found.append(FoundTool(**_members(shown), score=score))
         return found
 

@@ -212,7 +212,8 @@ async def _shown(context: Context, record: ServerRecord, with_tools: bool, absen
         return server_model(record, absent=absent)
     tools = [] if absent else await context.registry.tools.all(record.id)
     whose = source_server(record)
-    each = [tool_model(one, whose, with_schema=False) for one in tools]
+    states = context.registry.tools.state_of
+    each = [tool_model(one, whose, states(one), with_schema=False) for one in tools]
     return server_model(record, each, absent=absent)
 
 
@@ -292,7 +293,10 @@ async def list_server_tools(
     whose = source_server(context.registry.find(server_id))
     tools = sorted(await context.registry.tools.all(whose.id), key=by_position)
     found = page(tools, by_position, limit, cursor)
-    shown = [tool_model(tool, whose, with_schema=include_schemas) for tool in found.items]
+    states = context.registry.tools.state_of
+    shown = [
+        tool_model(tool, whose, states(tool), with_schema=include_schemas) for tool in found.items
+    ]
     return ToolPage(found.total, found.next_cursor, shown)
 
 

@@ -83,7 +83,8 @@ async def list_tools(
         one
         for server_id in sources
         for one in sorted(await registry.tools.all(server_id), key=by_position)
-        if (shows_all or is_offered(one)) and visible.admits(one, sources[server_id].name)
+        if (shows_all or registry.tools.state_of(one).enabled)
+        and visible.admits(one, sources[server_id].name)
     ]
 
     def place(tool: ToolRecord) -> tuple[Any, ...]:
@@ -93,14 +94,10 @@ async def list_tools(
     groups = []
     for server_id, each in groupby(chosen.items, lambda tool: tool.server_id):
         owner = sources[server_id]
-        shown = [visible.show(tool, owner, with_schema=include_schemas) for tool in each]
+        states = registry.tools.state_of
+        shown = [visible.show(one, owner, states(one), with_schema=include_schemas) for one in each]
         groups.append(ToolGroup(owner, shown))
     return ToolGroupPage(chosen.total, chosen.next_cursor, groups)
-
-
-def is_offered(tool: ToolRecord) -> bool:
-    """Whether a tool may be called; agents do not see the others."""
-    return tool.enabled and not tool.quarantined
 
 
 def by_position(tool: ToolRecord) -> tuple[Any, ...]:
@@ -204,7 +201,8 @@ async def list_changes(
 async def show_changes(context: Context, tool_id: ToolRef) -> ToolReview:
     server, tool = await _find_tool(context, tool_id)
     changes = [_field_change(change) for change in changes_of(tool)]
-    whole = tool_model(tool, source_server(server), with_schema=True)
+    state = context.registry.tools.state_of(tool)
+    whole = tool_model(tool, source_server(server), state, with_schema=True)
     return ToolReview(**_review_fields(server, tool), changes=changes, tool=whole)
 
 
@@ -242,7 +240,8 @@ async def _decide(
     digest = (await read_model(request, DefinitionHash)).hash
     server, tool = await _find_tool(context, tool_id)
     record = await decide(server.id, tool.name, digest, caller(request))
-    return tool_model(record, source_server(server), with_schema=True)
+    state = context.registry.tools.state_of(record)
+    return tool_model(record, source_server(server), state, with_schema=True)
 
 
 async def _find_tool(context: Context, ref: str) -> tuple[ServerRecord, ToolRecord]:

@@ -69,6 +69,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.identity.keys import KeyRing, adopt_admin_key, sign_existing_keys
     from mcp_junction.registry.context import RegistryContext
     from mcp_junction.registry.registry import Registry, RegistryParts
+    from mcp_junction.registry.tool_settings import carry_over_tool_settings
     from mcp_junction.service import Service
     from mcp_junction.telemetry.bus import Bus
 
@@ -83,6 +84,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         parts = RegistryParts(RegistryContext(config.settings, storage.store, audit, bus))
         junction = await enter(_make_junction(config, parts, storage))
         await sign_existing_keys(storage.store, audit, storage.folder)
+        await carry_over_tool_settings(storage.store, audit, storage.folder)
         keys = await KeyRing.open(storage.store)
         await adopt_admin_key(keys, {**read_service_dotenv(given), **variables()})
         registry = Registry(junction, parts)

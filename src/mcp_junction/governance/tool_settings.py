@@ -4,39 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcp_junction.policy.tool_settings import ToolSetting
+from mcp_junction.policy.tool_settings import ALL_TOOLS, ToolSetting
+
+_OfServer = dict[str, ToolSetting]
 
 
 class ToolSettings:
     """The settings of tools by server id and the server's own name for the tool."""
 
-    __slots__ = ("_settings", "generation")
+    __slots__ = ("_by_server", "generation")
 
     def __init__(self, settings: Iterable[ToolSetting] = ()) -> None:
-        self._settings: dict[tuple[str, str], ToolSetting] = {}
+        self._by_server: dict[str, _OfServer] = {}
         self.generation = 0
         """Another number after each change: what was made of the settings is out of date."""
         self.replace_all(settings)
 
     def of(self, server_id: str, tool_name: str) -> ToolSetting | None:
         """Return the setting of a tool, if there is one."""
-        return self._settings.get((server_id, tool_name))
+        found = self._by_server.get(server_id)
+        return None if found is None else found.get(tool_name)
 
     def of_server(self, server_id: str) -> list[ToolSetting]:
         """Return all settings of a server's tools, seen or not."""
-        return [one for (server, _), one in self._settings.items() if server == server_id]
+        return list(self._by_server.get(server_id, {}).values())
+
+    def versions_of(self, server_id: str, tool_name: str) -> str | None:
+        """Return the compatible versions of a tool: its own, or those for all of its server."""
+        for name in (tool_name, ALL_TOOLS):
+            setting = self.of(server_id, name)
+            if setting is not None and setting.versions is not None:
+                return setting.versions
+        return None
 
     def put(self, setting: ToolSetting) -> None:
         """Use this setting from now on."""
-        self._settings[setting.server_id, setting.tool_name] = setting
+        self._by_server.setdefault(setting.server_id, {})[setting.tool_name] = setting
         self.generation += 1
 
-    def replace_all(self, settings: Iterable[ToolSetting]) -> None:
-        """Use these settings, and no others, from now on."""
-        self._settings = {(one.server_id, one.tool_name): one for one in settings}
+    def replace_all(self, settings: Iterable[ToolSetting]) -> set[str]:
+        """Use these settings, and no others, from now on; return the servers that have others."""
+        before, after = self._by_server, dict[str, _OfServer]()
+        for one in settings:
+            after.setdefault(one.server_id, {})[one.tool_name] = one
+        self._by_server = after
         self.generation += 1
+        servers = before.keys() | after.keys()
+        return {server for server in servers if before.get(server) != after.get(server)}
 
     def forget_server(self, server_id: str) -> None:
         """Drop the settings of a server that was removed."""
-        self._settings = {key: one for key, one in self._settings.items() if key[0] != server_id}
-        self.generation += 1
+        if self._by_server.pop(server_id, None) is not None:
+            self.generation += 1

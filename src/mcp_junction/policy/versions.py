@@ -1,5 +1,7 @@
 """VersionRange: which versions of a tool are compatible, exact or as ranges like ``>=1.2,<2``.
 
+Of several ranges, written with ``||`` between them, any one will do.
+
 Versions are compared as people mean them: number by number, 1.2 is 1.2.0, a leading ``v`` and build
 metadata (``+…``) count for nothing, a pre-release comes before its release. What has no number to
 begin with (``latest``) can only be equal. Versions of the protocol are not meant here.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _CLAUSE: Final = re.compile(r"(>=|<=|==|!=|>|<|=)?\s*([^\s<>=!,]{1,100})")
@@ -18,6 +21,8 @@ _PART: Final = re.compile(r"\d{1,18}|[A-Za-z]+")
 ANY: Final = "*"
 MAX_RANGE: Final = 256
 """Characters of the longest range."""
+MAX_RANGES: Final = 20
+OR: Final = "||"
 _FINAL: Final = (1,)
 _LATER: Final = (2,)
 
@@ -63,6 +68,15 @@ def parse_range(text: str) -> VersionRange:
             raise ValueError(f"{bound!r} in {text!r} has no order; write a number like 1.2 there")
         clauses.append((operator, bound))
     return VersionRange(stripped, tuple(clauses))
+
+
+@lru_cache(1024)
+def parse_ranges(text: str) -> tuple[VersionRange, ...]:
+    """Read one range, or several with ``||`` between them. Raises ValueError."""
+    parts = text.split(OR)
+    if len(parts) > MAX_RANGES:
+        raise ValueError(f"there are at most {MAX_RANGES} ranges with {OR} between them")
+    return tuple(map(parse_range, parts))
 
 
 def is_compatible(version: str | None, ranges: Iterable[VersionRange]) -> bool:

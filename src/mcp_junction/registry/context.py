@@ -7,8 +7,11 @@ from typing import Any
 
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.config.settings import Settings
+from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.principal import Principal
+from mcp_junction.registry.declarations import Declarations
 from mcp_junction.registry.member import Members
+from mcp_junction.registry.tool_rules import ToolRules
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.store.store import Store
@@ -33,6 +36,9 @@ class RegistryContext:
         self.bus = bus
         self.clock = clock or SystemClock()
         self.members = Members()
+        self.tool_settings = ToolSettings()
+        self.tool_rules = ToolRules(self.tool_settings, strict_schemas=settings.strict_schemas)
+        self.declared = Declarations()
         self.supervision = Supervision()
         """Tells of all long-lived tasks of the service."""
         self.supervision.include(audit.supervision, bus.supervision)

@@ -24,6 +24,7 @@ from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_b
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Decision, Member
+from mcp_junction.registry.tool_rules import ToolRules, is_remark
 from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
@@ -71,7 +72,7 @@ class Inspection:
             member.offering = offering
             self._storage.store_soon(member, lists, flags)
             self.schedule()
-        return drop_hidden_tools(member, offering)
+        return drop_hidden_tools(member, offering, self._context.tool_rules)
 
     def _compare_with_pins(self, member: Member, lists: PreparedLists, flags: Flags) -> None:
         """Compare each tool with its pin. The store does the same, by the same rule."""
@@ -136,7 +137,8 @@ class Inspection:
             if flags == decision.flags:
                 continue
             strict = member.record.pin == STRICT
-            is_suspect = is_quarantined_by_flags(flags, decision.known_flags, strict=strict)
+            suspicious = [flag for flag in flags if not is_remark(flag)]
+            is_suspect = is_quarantined_by_flags(suspicious, decision.known_flags, strict=strict)
             if is_suspect and not decision.quarantined:
                 decision.quarantined = True
                 quarantined.append(name)
@@ -156,13 +158,10 @@ class Inspection:
         self._on_flagged(member, flagged, quarantined)
 
 
-def drop_hidden_tools(member: Member, offering: ServerLists) -> ServerLists:
-    """Return a member's lists without its disabled and quarantined tools."""
-    decisions = member.decisions
+def drop_hidden_tools(member: Member, offering: ServerLists, rules: ToolRules) -> ServerLists:
+    """Return a member's lists without the tools that may not be shown."""
     tools = tuple(
-        tool
-        for tool in offering.tools
-        if (known := decisions.get(tool.name)) is None or known.is_open
+        tool for tool in offering.tools if rules.why_hidden(member, tool.name, tool.members) is None
     )
     if len(tools) == len(offering.tools):
         return offering

@@ -17,22 +17,24 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import HealthFacts
 from mcp_junction.policy.pinning import PinnedState
+from mcp_junction.registry.tool_rules import INVALID_SCHEMA, is_remark
 from mcp_junction.store.records import ServerRecord, ToolRecord
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.upstream import Upstream
 
 
 class Decision(msgspec.Struct):
-    """The pin of one tool, its flags, and what operators decided about it."""
+    """The pin of one tool, its flags, and what people decided about its definition."""
 
     pinned: str
     hash: str
     quarantined: bool = False
-    enabled: bool = True
     flags: tuple[str, ...] = ()
     approved: tuple[str, ...] | None = None
     """The flags with which a person approved what is pinned; None if nobody did."""
     blocked: bool = False
+    schema_fault: str = ""
+    """What is wrong with its schema; empty when nothing is, or it was not checked yet."""
 
     @property
     def state(self) -> PinnedState:
@@ -48,15 +50,12 @@ class Decision(msgspec.Struct):
         return (*self.flags, *self.approved)
 
     @property
-    def is_open(self) -> bool:
-        """Whether the tool may be listed and called."""
-        return self.enabled and not self.quarantined
-
-    @property
     def needs_approval(self) -> bool:
-        """Whether the tool is open, but a strict pin would quarantine it."""
-        is_changed = self.hash != self.pinned
-        return self.is_open and (is_changed or not set(self.flags) <= set(self.approved or ()))
+        """Whether the tool is not quarantined, but would be under a strict pin."""
+        if self.quarantined:
+            return False
+        suspicious = {flag for flag in self.flags if not is_remark(flag)}
+        return self.hash != self.pinned or not suspicious <= set(self.approved or ())
 
 
 def decision_of(record: ToolRecord) -> Decision:
@@ -65,10 +64,10 @@ def decision_of(record: ToolRecord) -> Decision:
         record.pinned_hash,
         record.hash,
         record.quarantined,
-        record.enabled,
         tuple(record.flags),
         None if record.approved_flags is None else tuple(record.approved_flags),
         record.blocked,
+        next((flag for flag in record.flags if flag.startswith(INVALID_SCHEMA)), ""),
     )
 
 
@@ -108,6 +107,12 @@ class Member:
     @property
     def name(self) -> str:
         return self.record.name
+
+    @property
+    def server_version(self) -> str | None:
+        """The server's own version, as it said last or as it was registered."""
+        greeting = self.upstream.greeting
+        return (greeting.version if greeting is not None else "") or self.record.server_version
 
     @property
     def is_serving(self) -> bool:
@@ -150,6 +155,7 @@ class Member:
         return msgspec.structs.replace(
             self.record,
             status=self.status.value,
+            server_version=self.server_version,
             reachable=facts.reachable,
             authenticated=facts.authenticated,
             healthy=facts.healthy,

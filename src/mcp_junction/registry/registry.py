@@ -129,6 +129,7 @@ class Registry:
         known = await store.servers.all()
         of_file = await store_file_records(self._context, config, known)
         await self.skills.load()
+        await self.tools.settings.begin()
         tools, offers = await read_stored_lists(store)
         in_file = {definition.key: definition for definition in config.servers}
         registered = [record for record in known if record.origin != FILE]
@@ -160,7 +161,7 @@ class Registry:
         if lists:
             member.offering = ServerLists(upstream, **lists)
             member.tool_count = len(member.offering.tools)
-            shown = drop_hidden_tools(member, member.offering)
+            shown = drop_hidden_tools(member, member.offering, self._context.tool_rules)
             self._junction.live_catalog.expect(shown, listed=False)
         if wanted:
             self._servers.start(member.name)

@@ -48,13 +48,14 @@ def group_by_kind(
     found: dict[str, list[ListItem]] = {kind.name: [] for kind in ALL}
     for tool in tools:
         if tool.gone_at is None:
-            found[TOOLS.name].append(_to_item(tool.name, tool.definition))
+            found[TOOLS.name].append(to_item(tool.name, tool.definition))
     for record in offers:
-        found[record.kind].append(_to_item(record.name, record.definition))
+        found[record.kind].append(to_item(record.name, record.definition))
     return {name: tuple(those) for name, those in found.items()}
 
 
-def _to_item(name: str, definition: bytes) -> ListItem:
+def to_item(name: str, definition: bytes) -> ListItem:
+    """Make the item of a stored definition."""
     members = {key: raw.copy() for key, raw in _members.decode(definition).items()}
     schema = members.get("inputSchema")
     is_marked = schema is not None and param_headers.MARK_BYTES in definition

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 from mcp_junction.catalog.items import ServerLists
@@ -18,7 +18,9 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
 from mcp_junction.registry.member import Member, decision_of
-from mcp_junction.registry.tool_storage import ToolStorage
+from mcp_junction.registry.tool_rules import ToolState
+from mcp_junction.registry.tool_settings import ToolSettingAdministration
+from mcp_junction.registry.tool_storage import ToolStorage, to_item
 from mcp_junction.store.records import ToolChanges, ToolRecord
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.upstream import Upstream
@@ -40,6 +42,7 @@ class RegistryTools:
         self._on_stored = on_stored
         self._storage = ToolStorage(context.store, context.tasks, self._apply_stored)
         self.inspection = Inspection(context, self._storage, self._apply_flags)
+        self.settings = ToolSettingAdministration(context, self._apply_settings)
         self._refreshing: dict[str, ToolChanges] = {}
         self.synced_at: float | None = None
 
@@ -58,7 +61,7 @@ class RegistryTools:
         member = self._members.find(server.definition.id)
         if member is None or member.offering is None:
             return None
-        return drop_hidden_tools(member, member.offering)
+        return drop_hidden_tools(member, member.offering, self._context.tool_rules)
 
     def follow(self, event: ServerChanged) -> None:
         """Compare all tools again when a server is renamed or gone."""
@@ -119,6 +122,12 @@ class RegistryTools:
         tools = await self._store.some(list(names))
         return [(names[tool.server_id, tool.name], tool) for tool in tools]
 
+    def state_of(self, record: ToolRecord) -> ToolState:
+        """Describe a stored tool: its version, risk and setting, and whether it can be called."""
+        member = self._members.get(record.server_id)
+        members = to_item(record.name, record.definition).members
+        return self._context.tool_rules.state_of(member, record.name, members)
+
     async def wait_until_stored(self, member: Member) -> None:
         """Wait a short time until the newest lists of a server are in the store."""
         await self._storage.wait_until_stored(member, _WAIT)
@@ -143,18 +152,6 @@ class RegistryTools:
             finally:
                 changes = self._refreshing.pop(member.id)
             return changes
-
-    async def change(
-        self, ref: str, name: str, changes: Mapping[str, Any], actor: Principal
-    ) -> ToolRecord:
-        """Change what was decided about a tool (``store.records.DECIDED``). Raises NotFound."""
-        member = self._members.get(ref)
-        act = self._audit_act(actor, "tool.change", member, name, changes=dict(changes))
-        async with act, member.decision_lock:
-            record = await self._store.change(member.id, name, changes)
-            self._apply_decision(member, record)
-        self._context.publish("tools.changed", member.record, decided=[name])
-        return record
 
     async def approve(self, ref: str, name: str, digest: str, actor: Principal) -> ToolRecord:
         """Pin the definition with this hash, and let the tool be called.
@@ -209,6 +206,11 @@ class RegistryTools:
     ) -> Any:
         target = f"{member.name}.{name}"
         return self._context.audit_act(actor, action, member.record, target=target, detail=detail)
+
+    def _apply_settings(self, member: Member) -> None:
+        """Show what may be shown by a member's new tool settings."""
+        _show(member)
+        self.inspection.schedule()
 
     def _apply_decision(self, member: Member, record: ToolRecord) -> None:
         """Apply a stored decision; a newer definition is judged by the rule of quarantine."""

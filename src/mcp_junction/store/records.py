@@ -28,7 +28,9 @@ class ServerRecord(ServerOptions, frozen=True):
     enabled: bool = True
     origin: str = "api"
     server_version: str | None = None
+    """Of the server itself, as it said last; or, before that, as it was registered."""
     capabilities: Any = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
     version: int = 1
     registered_at: float = 0.0
     updated_at: float = 0.0
@@ -56,8 +58,8 @@ DEFINITION_FIELDS: Final = frozenset(
         "connection_config",
         "health_check_url",
         "enabled",
-        "server_version",
         "capabilities",
+        "metadata",
         *ServerOptions.__struct_fields__,
     }
 )
@@ -65,6 +67,7 @@ DEFINITION_FIELDS: Final = frozenset(
 
 STATUS_FIELDS: Final = frozenset(
     {
+        "server_version",
         "status",
         "reachable",
         "authenticated",
@@ -88,7 +91,7 @@ class ToolDefinitionRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolRecord(msgspec.Struct, frozen=True, gc=False):
-    """A tool: its server's definition, and what operators decided about it."""
+    """A tool: its server's definition, its pin, its flags and its skills."""
 
     id: str
     server_id: str
@@ -101,14 +104,6 @@ class ToolRecord(msgspec.Struct, frozen=True, gc=False):
     quarantined: bool = False
     approved_flags: list[str] | None = None
     blocked: bool = False
-    enabled: bool = True
-    risk: str | None = None
-    read_only: bool | None = None
-    idempotent: bool | None = None
-    timeout_ms: int | None = None
-    fallbacks: list[Any] = []
-    tool_version: str | None = None
-    versions: str | None = None
     flags: list[str] = []
     skill_ids: list[str] = []
     primary_skill_id: str | None = None
@@ -117,24 +112,6 @@ class ToolRecord(msgspec.Struct, frozen=True, gc=False):
     first_seen_at: float = 0.0
     updated_at: float = 0.0
     gone_at: float | None = None
-
-
-DECIDED = frozenset(
-    {
-        "quarantined",
-        "enabled",
-        "risk",
-        "read_only",
-        "idempotent",
-        "timeout_ms",
-        "fallbacks",
-        "tool_version",
-        "versions",
-        "flags",
-        "is_classified",
-    }
-)
-"""Fields of a tool that operators may change; the rest comes from its server, or is the pin."""
 
 
 class ToolChanges(msgspec.Struct, frozen=True):
@@ -150,12 +127,11 @@ class ToolChanges(msgspec.Struct, frozen=True):
 
 
 class ToolCount(msgspec.Struct, frozen=True):
-    """How many tools a server has, and how many are classified, quarantined or disabled."""
+    """How many tools a server has, and how many are classified or quarantined."""
 
     total: int
     classified: int
     quarantined: int
-    disabled: int
 
 
 class SkillRecord(msgspec.Struct, frozen=True):

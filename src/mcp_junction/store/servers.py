@@ -31,7 +31,7 @@ from mcp_junction.store.tools import lock_skills, mark_skills
 SERVERS_TABLE = Table(
     "servers",
     ServerRecord,
-    json={"capabilities"},
+    json={"capabilities", "metadata"},
     flags=[f.name for f in msgspec.structs.fields(ServerRecord) if f.type in (bool, bool | None)],
 )
 SERVERS_TOPIC = "servers"
@@ -190,6 +190,7 @@ class Servers:
         yield from self._drop_grants(server_id, time.time())
         yield bump(SERVERS_TOPIC)
         yield bump("tools")
+        yield bump("tool_settings")
         return server
 
     def _locked(self, server_id: str, version: int | None) -> Script[ServerRecord]:

@@ -28,6 +28,7 @@ from mcp_junction.store.servers import History, Sealer, Servers
 from mcp_junction.store.signed import Signer
 from mcp_junction.store.skills import Classification, Skills
 from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
+from mcp_junction.store.tool_settings import DeclaredTools, ToolSettingTable
 from mcp_junction.store.tools import Offers, Tools
 
 TABLE = Table("settings", SettingRecord, json={"value"})
@@ -79,6 +80,8 @@ class Store:
     def __init__(self, database: Database, vault: StoreVault, kept_events: int = KEPT) -> None:
         self._database = database
         self.tools = Tools(database)
+        self.tool_settings = ToolSettingTable(database, vault)
+        self.declared_tools = DeclaredTools(database)
         self.skills = Skills(database)
         self.classification = Classification(database)
         self.offers = Offers(database)

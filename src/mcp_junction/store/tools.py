@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -16,7 +16,6 @@ from mcp_junction.errors import DefinitionChanged, NotFound, UnreadableRow
 from mcp_junction.policy.pinning import PinnedState, is_quarantined
 from mcp_junction.store.database import Batch, Compute, Load, Query, Row, Script, bump, placeholders
 from mcp_junction.store.records import (
-    DECIDED,
     OfferRecord,
     ToolChanges,
     ToolCount,
@@ -40,8 +39,8 @@ def _salvage(row: Row) -> ToolRecord:
 TOOLS_TABLE = Table(
     "tools",
     ToolRecord,
-    json={"fallbacks", "flags", "approved_flags", "skill_ids", "skill_confidences"},
-    flags={"quarantined", "blocked", "enabled", "read_only", "idempotent", "is_classified"},
+    json={"flags", "approved_flags", "skill_ids", "skill_confidences"},
+    flags={"quarantined", "blocked", "is_classified"},
     salvage=_salvage,
 )
 TOOLS_TOPIC: Final = "tools"
@@ -121,7 +120,7 @@ class Tools(StoreTable):
     async def count(self) -> dict[str, ToolCount]:
         """Count the listed tools of each server, by the server's id."""
         ones = "sum(CASE WHEN {} THEN 1 ELSE 0 END)".format
-        parts = ("count(*)", ones("is_classified"), ones("quarantined"), ones("NOT enabled"))
+        parts = ("count(*)", ones("is_classified"), ones("quarantined"))
         query = Query(
             f"SELECT server_id, {', '.join(parts)} FROM tools WHERE gone_at IS NULL"
             " GROUP BY server_id"
@@ -167,21 +166,6 @@ class Tools(StoreTable):
             yield Query("UPDATE servers SET tool_count = ? WHERE id = ?", (count, server_id))
             yield bump(TOOLS_TOPIC)
         return changes
-
-    @transaction()
-    def change(self, server_id: str, name: str, changes: Mapping[str, Any]) -> Script[ToolRecord]:
-        """Change what an operator decides about a tool. Raises NotFound."""
-        if not changes or not changes.keys() <= DECIDED:
-            raise ValueError(f"not to be changed: {sorted(changes.keys() - DECIDED)}")
-        clause, args = TOOLS_TABLE.assignments({**changes, "updated_at": time.time()})
-        rows = yield Query(
-            f"UPDATE tools SET {clause} WHERE server_id = ? AND name = ?{_RETURNING}",
-            (*args, server_id, name),
-        )
-        if not rows:
-            raise NotFound(f"there is no tool {name!r}")
-        yield bump(TOOLS_TOPIC)
-        return TOOLS_TABLE.record(rows[0])
 
     @transaction()
     def mark(self, server_id: str, marks: Mapping[str, tuple[Sequence[str], bool]]) -> Script[None]:

@@ -1,0 +1,180 @@
+"""ToolSettingTable: what operators set for tools, signed; DeclaredTools: what servers declared.
+
+Settings that an older version kept unsigned, among the columns of ``tools``, are signed once in the
+life of a store (``carry_over``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.errors import NotFound
+from mcp_junction.policy.tool_settings import SETTABLE, ToolSetting
+from mcp_junction.store.database import Batch, Database, Load, Query, Script, bump
+from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
+from mcp_junction.store.table import StoreTable, Table, transaction
+from mcp_junction.store.tools import lock_server
+
+TOOL_SETTINGS_TOPIC: Final = "tool_settings"
+_KEY: Final = ("server_id", "tool_name")
+_ONE: Final = "WHERE server_id = ? AND tool_name = ?"
+_STATE: Final = Query("SELECT mac FROM tool_setting_state WHERE id = 1")
+_STATE_FORM: Final = b"state/carried over"
+_SHOWN: Final = 20
+
+
+class ToolSettingRecord(SignedRecord, frozen=True):
+    """The setting of one tool, as it is stored."""
+
+    server_id: str
+    tool_name: str
+    enabled: bool | None = None
+    risk: str | None = None
+    read_only: bool | None = None
+    idempotent: bool | None = None
+    timeout_ms: int | None = None
+    fallbacks: list[Any] = msgspec.field(default_factory=list)
+    versions: str | None = None
+    updated_at: float = 0.0
+    updated_by: str = ""
+
+    @property
+    def setting(self) -> ToolSetting:
+        """The setting itself. Raises ValidationError when it makes no sense."""
+        fields = {name: getattr(self, name) for name in (*_KEY, *SETTABLE)}
+        return msgspec.convert(fields, ToolSetting)
+
+
+_FLAGS: Final = {"enabled", "read_only", "idempotent"}
+TABLE = Table("tool_settings", ToolSettingRecord, json={"fallbacks"}, flags=_FLAGS)
+_UNSIGNED: Final = "SELECT {} FROM unsigned_tool_settings ORDER BY server_id, tool_name".format(
+    ", ".join((*_KEY, *SETTABLE, "0", "''", "NULL"))
+)
+
+
+class ToolSettingTable(SignedTable[ToolSettingRecord]):
+    """The settings of all tools."""
+
+    def __init__(self, database: Database, signer: Signer) -> None:
+        super().__init__(database, signer, TABLE)
+
+    async def all(self) -> list[ToolSettingRecord]:
+        """Read all settings with a valid MAC."""
+        return await self.read_all("ORDER BY server_id, tool_name")
+
+    @transaction()
+    def change(
+        self, server_id: str, tool_name: str, changes: Mapping[str, Any], by: str
+    ) -> Script[ToolSettingRecord]:
+        """Set these fields, and unset those that are None. Raises NotFound without such a server.
+
+        A row on which nothing is set is removed.
+        """
+        if not (yield lock_server(server_id)):
+            raise NotFound(f"there is no server with the id {server_id!r}")
+        found = yield from self.read_one(_ONE, server_id, tool_name)
+        record = found or ToolSettingRecord(server_id, tool_name)
+        record = msgspec.structs.replace(record, **changes, updated_at=time.time(), updated_by=by)
+        if record.setting == ToolSetting(server_id, tool_name):
+            yield Query(f"DELETE FROM tool_settings {_ONE}", (server_id, tool_name))
+        else:
+            yield self.put(record, _KEY)
+        yield bump(TOOL_SETTINGS_TOPIC)
+        return record
+
+    # -- signing
+
+    async def unsigned(self) -> list[str] | None:
+        """Name the tools with settings of an older version; None once these are carried over."""
+        if self._says_done(await self._database.read(_STATE, list)):
+            return None
+        rows = await self._database.read(Query(_UNSIGNED), TABLE.records)
+        return [f"{row.server_id}/{row.tool_name}" for row in rows]
+
+    @transaction()
+    def carry_over(self, by: str) -> Script[int]:
+        """Sign the settings of an older version, once in the life of a store; return how many.
+
+        Returns 0 as well when another process was first, or when there is a signed row already:
+        then somebody must have removed the record of it.
+        """
+        yield bump(TOOL_SETTINGS_TOPIC)  # and lock it: no other process does this at the same time
+        if self._says_done((yield _STATE)):
+            return 0
+        was_done = bool(self.genuine((yield TABLE.select())))
+        rows = [] if was_done else TABLE.records((yield Query(_UNSIGNED)))
+        now, count = time.time(), 0
+        for row in rows:
+            record = msgspec.structs.replace(row, updated_at=now, updated_by=by)
+            known = yield Query("SELECT id FROM servers WHERE id = ?", (row.server_id,))
+            if known and _makes_sense(record):
+                yield self.put(record, _KEY)
+                count += 1
+        yield self._put_state()
+        yield Query("DELETE FROM unsigned_tool_settings")
+        return count
+
+    @transaction()
+    def renew_signatures(self) -> Script[int]:
+        """Sign again, with the vault's current key, what an older one signed; return how many."""
+        count = yield from self.renew(_KEY)
+        for (mac,) in (yield _STATE):
+            if self._says_done([(mac,)]) and not self._signer.is_by_current_key(mac):
+                yield self._put_state()
+        return count
+
+    def _put_state(self) -> Query:
+        return Query(
+            "INSERT INTO tool_setting_state (id, mac) VALUES (1, ?) ON CONFLICT (id)"
+            " DO UPDATE SET mac = excluded.mac",
+            (self._signer.sign(_STATE_FORM, TABLE.name),),
+        )
+
+    def _says_done(self, state: Sequence[Any]) -> bool:
+        mac = state[0][0] if state else None
+        return isinstance(mac, bytes) and self._signer.verify(_STATE_FORM, mac, TABLE.name)
+
+
+def _makes_sense(record: ToolSettingRecord) -> bool:
+    try:
+        return bool(record.setting.tool_name)
+    except msgspec.ValidationError:
+        return False
+
+
+class DeclaredTool(msgspec.Struct, frozen=True):
+    """A tool that a server was registered with, whether the server lists it or not."""
+
+    server_id: str
+    tool_name: str
+    definition: bytes
+    """As a server would list it."""
+    version: str | None = None
+
+
+DECLARED_TABLE = Table("declared_tools", DeclaredTool)
+
+
+class DeclaredTools(StoreTable):
+    """The declared tools of all servers."""
+
+    async def all(self, server_id: str | None = None) -> list[DeclaredTool]:
+        """Read the declared tools of one server, or of all."""
+        where, args = ("WHERE server_id = ?", [server_id]) if server_id else ("", [])
+        return await self._read(DECLARED_TABLE, f"{where} ORDER BY server_id, tool_name", *args)
+
+    @transaction()
+    def replace(self, server_id: str, tools: Sequence[DeclaredTool]) -> Script[None]:
+        """Store what a server declares, in place of what it declared before. Raises NotFound."""
+        if not (yield lock_server(server_id)):
+            raise NotFound(f"there is no server with the id {server_id!r}")
+        yield Batch("DELETE FROM declared_tools WHERE server_id = ?", [(server_id,)])
+        if tools:
+            yield Load(
+                "declared_tools", DECLARED_TABLE.columns, [*map(DECLARED_TABLE.values, tools)]
+            )
+        yield bump(TOOL_SETTINGS_TOPIC)
