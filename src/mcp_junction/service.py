@@ -133,7 +133,10 @@ class Service:
         if endpoint is EVERYTHING:
             return True
         scope = self._junction.scopes.of(principal, endpoint)
-        return scope.grants is None or any(map(scope.can_see, self._junction.servers))
+        catalog = self._junction.snapshot.catalog
+        return scope.grants is None or any(
+            catalog.has_server(scope, key) for key in self._junction.servers
+        )
 
     def _find_set(self, name: str) -> Endpoint | None:
         config = self._junction.config

@@ -31,6 +31,9 @@ class Except:
             return None
         return lambda name: (kind, Pair(server, name)) not in self.hidden
 
+    def names(self, server: str) -> bool:
+        return server not in self.servers
+
 
 class Hiding:
     """A policy that hides items from agents. With ``servers``, it hides these whole."""

@@ -30,6 +30,9 @@ class Hides:
     def of(self, _: str, server: str):
         return lambda name: Pair(server, name) not in self.hidden
 
+    def names(self, _: str) -> bool:
+        return True
+
 
 class Policy:
     """What ann may use, for as long as it stays so."""
@@ -215,7 +218,8 @@ async def test_a_policy_that_raises_grants_nothing_and_is_logged_once(caplog):
     scopes = Scopes(policy)
     for _ in range(3):
         scope = scopes.of(ANN, EVERYTHING)
-        assert not scope.can_see("x")
+        assert not scope.could_see("x")
+        assert not made.has_server(scope, "x")
         assert listed(made, scope) == []
         assert scopes.of(ANN, EVERYTHING) is scope
         assert scopes.of(Principal("bob", Role.AGENT), EVERYTHING) is OPEN
@@ -223,3 +227,62 @@ async def test_a_policy_that_raises_grants_nothing_and_is_logged_once(caplog):
     assert "the store is away" in caplog.text
     policy.is_failing = False
     assert scopes.of(ANN, EVERYTHING) is OPEN
+
+
+async def test_grants_that_raise_grant_nothing_and_are_logged_once(caplog):
+    class Broken(Hides):
+        def of(self, _, server):
+            raise RuntimeError(f"no idea about {server}")
+
+        def names(self, server):
+            return self.of("", server)
+
+    made, scopes = catalog_of(FakeUpstream("x", ["who"])), Scopes(Policy(Broken()))
+    for _ in range(3):
+        scope = scopes.of(ANN, EVERYTHING)
+        assert listed(made, scope) == []
+        assert not made.has_server(scope, "x")
+        assert made.view(BARE, TOOLS, scope).find("who") is None
+    assert caplog.text.count("the grants of agent:ann failed") == 1
+
+
+async def test_a_server_of_which_nothing_matches_is_none_unless_it_is_named():
+    class Pattern(Hides):
+        def of(self, _, server):
+            return lambda name: name.startswith("read")
+
+        def names(self, server):
+            return server == "named"
+
+    made = catalog_of(*(FakeUpstream(key, ["write"]) for key in ("named", "other")))
+    scope = Scopes(Policy(Pattern())).of(ANN, EVERYTHING)
+    found = {key: made.has_server(scope, key) for key in ("named", "other", "nowhere")}
+    assert found == {"named": True, "other": False, "nowhere": False}
+    order = ["named", "other"]
+    after = made.with_offering(FakeUpstream("other", ["read"]).offering(), order)
+    assert after.has_server(scope, "other")
+    assert not after.has_server(Scope(one_server("named"), scope.grants, "ann"), "other")
+
+
+async def test_an_agent_that_left_is_forgotten():
+    policy = Policy()
+    scopes, bob = Scopes(policy), Principal("bob", Role.AGENT)
+    assert scopes.of(ANN, EVERYTHING) is OPEN
+    policy.current = Hides()
+    before = [scopes.of(each, EVERYTHING) for each in (ANN, bob)]
+    assert [scope.saw_everything for scope in before] == [True, False]
+    assert scopes.forget(ANN) == before[0].agent
+    after = scopes.of(ANN, EVERYTHING)
+    assert after is not before[0]
+    assert not after.saw_everything
+    assert scopes.of(bob, EVERYTHING) is before[1]
+
+
+async def test_scopes_of_grants_that_changed_are_let_go():
+    policy = Policy(Hides())
+    scopes = Scopes(policy)
+    old = weakref.ref(scopes.of(ANN, one_server("x")).grants)
+    policy.current = Hides()
+    scopes.of(ANN, EVERYTHING)
+    gc.collect()
+    assert old() is None

@@ -149,7 +149,7 @@ class RestCalls:
             if upstream.settled.is_set() or upstream.is_shut:
                 continue
             is_meant = key == server if server is not None else name.startswith(beginnings(key))
-            if is_meant and scope.can_see(key) and not self._is_listed(call):
+            if is_meant and self._has_server(scope, key) and not self._is_listed(call):
                 limit = min(_CONNECT_WAIT, self._timeout or _CONNECT_WAIT)
                 try:
                     await asyncio.wait_for(upstream.settled.wait(), limit)
@@ -167,12 +167,15 @@ class RestCalls:
         return view.find(name) is not None or view.find_departed(name) is not None
 
     def _find_server(self, server: str, scope: Scope = OPEN) -> ServerRecord | None:
-        """Find a server by id or name, if a Scope can show anything of it."""
+        """Find a server by id or name, if it exists in a Scope."""
         try:
             record = self._registry.find(server)
         except NotFound:
             return None
-        return record if scope.can_see(record.name) else None
+        return record if self._has_server(scope, record.name) else None
+
+    def _has_server(self, scope: Scope, key: str) -> bool:
+        return self._junction.snapshot.catalog.has_server(scope, key)
 
     def _get_session(self, principal: Principal) -> Session:
         session = self._sessions.get(principal)

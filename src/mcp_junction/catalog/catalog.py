@@ -64,6 +64,9 @@ class ListedTokens:
         return (self._whole - self._listed) // TOKEN_BYTES
 
 
+_MOST_SHOWN: Final = 100_000
+
+
 class Catalog(msgspec.Struct, frozen=True, eq=False):
     """Every offer of every connected server, in the order of the config file.
 
@@ -88,6 +91,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     _views: dict[tuple[object, ...], View | ResourceView] = {}
     _masks: dict[tuple[ListKind, bytes], bytes] = {}
     _noted: set[tuple[object, ...]] = set()
+    _shown: dict[tuple[Scope, str], bool] = {}
+    """Whether anything of a server is visible in a Scope, as far as that was asked."""
 
     # -- the next generation
 
@@ -158,13 +163,14 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             _views={},
             _masks={},
             _noted=set(),
+            _shown={},
         )
         for (key, kind), listed in self._lists.items():
             if found.offering(key) is self.offering(key):
                 found._lists[key, kind] = listed
         if changed is not None and _without(self.order, changed) == _without(order, changed):
             for place, view in self._views.items():
-                if not view.scope.can_see(changed):
+                if not view.scope.could_see(changed):
                     found._views[place] = view
             found._noted.update(self._noted & found._views.keys())
         return found._renumbered()
@@ -301,6 +307,21 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         """Whether a Scope shows anything of a server; one that may use everything sees them all."""
         if scope.grants is None:
             return scope.endpoint.admits_server(key)
+        shown = self._shown.get((scope, key))
+        if shown is None:
+            if len(self._shown) >= _MOST_SHOWN:
+                self._shown.clear()
+            shown = self._shown[scope, key] = self._finds_visible(scope, key)
+        return shown
+
+    def has_server(self, scope: Scope, key: str) -> bool:
+        """Whether a server exists in a Scope: something of it is visible, or granted by its name.
+
+        A server that grants cover by a pattern alone, and of which nothing matches, does not.
+        """
+        return self.shows_server(scope, key) or scope.knows(key)
+
+    def _finds_visible(self, scope: Scope, key: str) -> bool:
         offering = self.offering(key)
         admitting = {kind: scope.of(kind, key) for kind in EVERY_KIND}
         return offering is not None and any(

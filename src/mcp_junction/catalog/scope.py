@@ -32,6 +32,8 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
     """Whose names are remembered; empty for all who see everything, who share theirs."""
     saw_everything: bool = False
     """Whether the agent could see everything before, and may know those names."""
+    _failures: set[str] = set()
+    """Its agent, once the grants have raised an error: that is logged once."""
 
     def of(self, kind: ListKind, server: str) -> Admits | None:
         """What is visible of a server: says so of each name; None if nothing can be.
@@ -41,7 +43,7 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
         endpoint, grants = self.endpoint, self.grants
         if not endpoint.admits_server(server):
             return None
-        granted = admit_all if grants is None else grants.of(kind.capability, server)
+        granted = admit_all if grants is None else self._ask(grants, kind.capability, server)
         if granted is None or not kind.is_named or endpoint.admits_all(server):
             return granted
         return lambda name: granted(name) and endpoint.admits(Pair(server, name))
@@ -51,9 +53,32 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
         admits = self.of(kind, pair.server)
         return admits is not None and admits(pair.name)
 
-    def can_see(self, server: str) -> bool:
-        """Whether anything at all can be visible of a server."""
+    def could_see(self, server: str) -> bool:
+        """Whether something of a server may be admitted, whatever it offers now or later."""
         return any(self.of(kind, server) is not None for kind in ALL)
+
+    def knows(self, server: str) -> bool:
+        """Whether a server exists for the caller, also if nothing of it is visible."""
+        if not self.endpoint.admits_server(server):
+            return False
+        try:
+            return self.grants is None or self.grants.names(server)
+        except Exception:  # noqa: BLE001 - it is logged
+            self._report_failure()
+            return False
+
+    def _ask(self, grants: Grants, kind: str, server: str) -> Admits | None:
+        """Ask what is granted of a server. Grants that raise an error grant nothing."""
+        try:
+            return grants.of(kind, server)
+        except Exception:  # noqa: BLE001 - it is logged
+            self._report_failure()
+            return None
+
+    def _report_failure(self) -> None:
+        if not self._failures:
+            self._failures.add(self.agent)
+            log.exception("the grants of %s failed; it may not use what they are about", self.agent)
 
 
 def admit_all(_: str) -> bool:
@@ -76,6 +101,9 @@ class _NoGrants:
     def of(self, kind: str, server: str) -> Admits | None:
         return None
 
+    def names(self, server: str) -> bool:
+        return False
+
 
 _NO_GRANTS: Final = _NoGrants()
 
@@ -88,7 +116,8 @@ class Scopes:
     def __init__(self, policy: AccessPolicy | None = None) -> None:
         """Without a policy, everybody may use everything."""
         self._policy = policy
-        self._made: dict[tuple[str, Endpoint], Scope] = {}
+        self._made: dict[str, dict[Endpoint, Scope]] = {}
+        """The Scopes of each agent that sees less than everything, by endpoint."""
         self._saw_everything: set[str] = set()
         self._failing: set[str] = set()
         """The agents for whom the policy raises an error, which is logged once."""
@@ -102,16 +131,27 @@ class Scopes:
         """What a principal sees at an endpoint: nothing while the policy fails for it."""
         if self._policy is None:
             return everything_at(endpoint)
-        agent = f"{principal.role}:{principal.id}"
+        agent = _agent_of(principal)
         grants = self._ask_policy(self._policy, principal, agent)
         if grants is None:
             self._saw_everything.add(agent)
             return everything_at(endpoint)
-        made = self._made.get((agent, endpoint))
+        scopes = self._made.get(agent)
+        made = scopes.get(endpoint) if scopes is not None else None
         if made is None or made.grants is not grants:
             made = Scope(endpoint, grants, agent, agent in self._saw_everything)
-            self._made[agent, endpoint] = made
+            if scopes is None or any(scope.grants is not grants for scope in scopes.values()):
+                scopes = self._made[agent] = {}
+            scopes[endpoint] = made
         return made
+
+    def forget(self, principal: Principal) -> str:
+        """Forget a principal that has left; return whose names need not be remembered."""
+        agent = _agent_of(principal)
+        self._made.pop(agent, None)
+        self._failing.discard(agent)
+        self._saw_everything.discard(agent)
+        return agent
 
     def _ask_policy(self, policy: AccessPolicy, principal: Principal, agent: str) -> Grants | None:
         """Ask what a principal may use. A policy that raises grants nothing."""
@@ -124,6 +164,10 @@ class Scopes:
             return _NO_GRANTS
         self._failing.discard(agent)
         return grants
+
+
+def _agent_of(principal: Principal) -> str:
+    return f"{principal.role}:{principal.id}"
 
 
 OPEN_SCOPES = Scopes()

@@ -38,11 +38,12 @@ class ResolveTask:
             server, task = self._seal.open_task(call.name, caller.principal, caller.endpoint.name)
         except RequestStateError:
             return None
-        offering = call.snapshot.catalog.offerings.get(server)
-        if offering is None or not caller.scope.can_see(server):
+        catalog = call.snapshot.catalog
+        offering = catalog.offerings.get(server)
+        if offering is None or not catalog.has_server(caller.scope, server):
             return None
         upstream = offering.upstream
-        timeout = timeout_for(upstream, call.snapshot.catalog.timeout)
+        timeout = timeout_for(upstream, catalog.timeout)
         raw = Raw(encode.dumps(task))
         return Route(upstream, Pair(server, task), f"{server} task", raw, timeout)
 

@@ -26,6 +26,13 @@ class Grants(Protocol):
         """What it may use of a server: says of each name whether it may; None if nothing."""
         ...
 
+    def names(self, server: str) -> bool:
+        """Whether something is granted on this very server, rather than on all servers.
+
+        Its principal then knows that there is such a server, whether anything matches or not.
+        """
+        ...
+
 
 class AccessPolicy(Protocol):
     """Who may use what, as it is decided now."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mcp_junction.policy.access import Admits
-from mcp_junction.policy.grants import ANY, RESOURCES, Grant, is_devious_uri
+from mcp_junction.policy.grants import ANY, KINDS, RESOURCES, Grant, is_devious_uri
 from mcp_junction.policy.patterns import NamePattern, compile_pattern, is_exact
 from mcp_junction.policy.tokens import TokenMode
 
@@ -104,6 +104,14 @@ class GrantSet:
             return any(grant.is_live(now) for grant in self._match(kind, server_id, name))
 
         return admits
+
+    def names_server(self, server_id: str, now: float) -> bool:
+        """Whether a grant is for this very server."""
+        return any(
+            grant.is_live(now)
+            for kind in KINDS
+            for grant in self._places.get((kind, server_id), ())
+        )
 
     def has_everything(self, kind: str, now: float) -> bool:
         """Whether one grant covers all of a kind on all servers, as the migrated ones do."""

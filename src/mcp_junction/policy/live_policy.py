@@ -56,6 +56,11 @@ class GrantsInForce:
             return None
         return self._grants.admits_of(kind, server_id, self._since)
 
+    def names(self, server: str) -> bool:
+        """Whether a grant is for this very server."""
+        server_id = self._server_ids.get(server)
+        return server_id is not None and self._grants.names_server(server_id, self._since)
+
 
 class LivePolicy:
     """Who may use what, now. An AccessPolicy."""

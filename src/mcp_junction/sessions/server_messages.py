@@ -147,7 +147,7 @@ class ServerMessages:
             for session in self._clients.sessions
             if session.is_open
             and session.principal.is_same(user)
-            and session.scope.can_see(upstream.key)
+            and session.scope.could_see(upstream.key)
         ]
 
 

@@ -61,7 +61,7 @@ def _resolve_further(call: Call, view: View, following: Handler) -> Awaitable[Ou
 def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable[Outcome]:
     """Find the tool that a server has under its own name for it, or under the caller's."""
     upstream = call.snapshot.servers.get(server)
-    if upstream is None or not call.caller.scope.can_see(server):
+    if upstream is None or not call.snapshot.catalog.has_server(call.caller.scope, server):
         message = f"there is no server {server!r}"
         return _answer_with(
             outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, server=server)

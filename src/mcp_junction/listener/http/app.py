@@ -51,6 +51,8 @@ log = logging.getLogger("mcp_junction.http")
 
 
 _TYPE = b"application/json"
+_ENDPOINTS = "/mcp/"
+"""What the paths of all endpoints but the first begin with."""
 _JSON = (b"content-type", _TYPE)
 _API = "/api/"
 _NOT_SENT = {"delivery": "not_sent"}
@@ -115,14 +117,14 @@ class HttpListener:
         ):
             return self._refuse_host(scope, send)
         endpoint = self._host.endpoint(scope["path"])
-        if endpoint is None:
+        if endpoint is None and not scope["path"].startswith(_ENDPOINTS):
             return self._serve_other_path(scope, receive, send)
         principal = self._host.principal(headers, scope)
-        if principal is None:
+        if principal is None:  # also where there is nothing: that is for nobody to learn
             self._note_refused(scope, 401, "no good key")
             extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
             return _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
-        if not self._host.can_see(principal, endpoint):
+        if endpoint is None or not self._host.can_see(principal, endpoint):
             return self._serve_other_path(scope, receive, send)
         method = scope["method"]
         if method == "POST":
