@@ -7,7 +7,12 @@ from typing import Any
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Snapshot, tool_call
-from mcp_junction.calls.pipeline import ExtraStage, build_handlers
+from mcp_junction.calls.pipeline import (
+    UNGOVERNED,
+    ExtraStage,
+    GovernedStages,
+    build_handlers,
+)
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.listener.stateless import ResultWriter
 from mcp_junction.policy.principal import LOCAL_OWNER
@@ -30,13 +35,17 @@ class World:
         *upstreams: FakeUpstream,
         extra: Sequence[ExtraStage] = (),
         strict_audit: CallAudit | None = None,
+        governed: GovernedStages = UNGOVERNED,
+        clock: FakeClock | None = None,
     ) -> None:
-        self.clock = FakeClock()
+        self.clock = clock or FakeClock()
         self.sink = MemorySink()
         self.sent: list[bytes] = []
         self.session = Session(LOCAL_OWNER, names.STDIO, self.sent.append)
         self.tasks = TaskScope("calls")
-        composed = TestParts(self.clock, [self.sink], extra, strict_audit=strict_audit)
+        composed = TestParts(
+            self.clock, [self.sink], extra, strict_audit=strict_audit, governed=governed
+        )
         self.deadlines, self.register = composed.deadlines, composed.register
         self.parked_calls, self.links = composed.parked_calls, composed.links
         self.search, self.parts = composed.search, composed.parts

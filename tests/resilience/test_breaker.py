@@ -9,12 +9,10 @@ import pytest
 from mcp_junction.resilience.breaker import (
     GAUGE,
     BreakerRow,
-    Breakers,
     BreakerSettings,
     BreakerState,
-    CircuitOpen,
-    Permit,
 )
+from mcp_junction.resilience.breakers import Breakers, CircuitOpen, Permit
 from mcp_junction.resilience.failures import Failure, FailureKind
 
 TIMEOUT, LINK = Failure(FailureKind.TIMEOUT), Failure(FailureKind.LINK)
@@ -31,7 +29,7 @@ class Driver:
         self.now = NOW
 
     def begin(self, tool: str = "t", agent: str = "a") -> Permit:
-        permit = self.breakers.admit("s", tool, agent, self.now)
+        permit = self.breakers.admit(self.breakers.pair("s", tool), agent, self.now)
         assert isinstance(permit, Permit)
         return permit
 
@@ -49,7 +47,7 @@ class Driver:
         return self.breakers.state("s", tool).value
 
     def wait(self, tool: str = "t") -> float:
-        refused = self.breakers.admit("s", tool, "a", self.now)
+        refused = self.breakers.admit(self.breakers.pair("s", tool), "a", self.now)
         assert isinstance(refused, CircuitOpen)
         return refused.wait
 
@@ -108,7 +106,8 @@ def test_lost_links_open_the_whole_server():
         driver.fail(1, LINK, tool=f"t{n}")
     assert driver.state("*") == "OPEN"
     assert driver.wait("t9") == 60.0
-    assert isinstance(driver.breakers.admit("other", "t", "a", NOW), Permit)
+    other = driver.breakers.pair("other", "t")
+    assert isinstance(driver.breakers.admit(other, "a", NOW), Permit)
 
 
 @pytest.mark.parametrize(
@@ -440,7 +439,7 @@ def test_a_hundred_thousand_steps_agree_with_the_model(seed):
                 models[circuit].end(started, agent, effect, now)
         else:
             tool, agent = dice.choice("xy"), dice.choice("aaaab" if seed % 2 else "abcd")
-            found = breakers.admit("s", tool, agent, now)
+            found = breakers.admit(breakers.pair("s", tool), agent, now)
             admitted = all(models[one].admits(now) for one in ("*", tool))
             assert isinstance(found, Permit) is admitted, (number, models[tool].state)
             if isinstance(found, Permit):

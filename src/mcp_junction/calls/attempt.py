@@ -90,7 +90,10 @@ class Attempt(msgspec.Struct, eq=False):
             late = outcomes.timed_out(self.route.pair.server, self.flight.delivery, seconds)
             self.flight.abandon(late, "timed out")
 
-    # -- messages of the server before its answer
+    # -- what its flights report
+
+    def count_replay(self) -> None:
+        self.call.attempts += 1
 
     def progress(self, params: dict[str, Raw]) -> None:
         self.call.progress(params)

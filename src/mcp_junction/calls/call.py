@@ -24,7 +24,7 @@ from mcp_junction.protocol.versions import LOG_MESSAGE, SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
-from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.outcome import CALLER_DEADLINE, CANCELLATION, Delivery, Outcome
 from mcp_junction.upstream.upstream import Upstream
 
 if TYPE_CHECKING:  # the stdio mode does without them
@@ -145,6 +145,8 @@ class Call(msgspec.Struct, eq=False):
     """Why the policy refused it, if it did."""
     spoke: bool = False
     """Whether anything was relayed to the caller."""
+    may_have_run: bool = False
+    """Whether it may have run before its current attempt: then it never counts as not sent."""
     asking: int = 0
     ended_by: Outcome | None = None
     """How it was ended from our side, if it was."""
@@ -178,11 +180,13 @@ class Call(msgspec.Struct, eq=False):
     def expire(self, seconds: float) -> None:
         """End it because its time is over."""
         server = self.route.pair.server if self.route is not None else ""
-        self._end(outcomes.timed_out(server, self.delivery, seconds), "timed out")
+        late = outcomes.timed_out(server, self.delivery, seconds, CALLER_DEADLINE)
+        self._end(late, "timed out")
 
     def drop(self, reason: str) -> None:
         """End it from our side; unlike a cancelled call it is answered."""
-        self._end(outcomes.failed(SERVER_UNAVAILABLE, reason, self.delivery), reason)
+        dropped = outcomes.failed(SERVER_UNAVAILABLE, reason, self.delivery, failure=CANCELLATION)
+        self._end(dropped, reason)
 
     @property
     def ending(self) -> asyncio.Event:
@@ -200,7 +204,9 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def delivery(self) -> Delivery:
-        """How far its last attempt has got, for the outcome if it failed now."""
+        """How far it has got, for the outcome if it failed now."""
+        if self.may_have_run:
+            return Delivery.UNKNOWN
         return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
 
     def _end(self, outcome: Outcome, reason: str) -> None:

@@ -6,15 +6,20 @@ Only the service imports it: the stdio mode has no such stages. Their order is t
 from __future__ import annotations
 
 from mcp_junction.calls.pipeline import GovernedStages
+from mcp_junction.calls.stages.breaker import CircuitBreaker
+from mcp_junction.calls.stages.retry import RetryCalls
 from mcp_junction.config.settings import Settings
+from mcp_junction.governance.from_settings import retry_policy_of
 from mcp_junction.governance.governance import Governance
 from mcp_junction.resilience.clock import Clock
 
 
 def make_governed_stages(
-    governance: Governance,  # noqa: ARG001 - the stages follow
-    clock: Clock,  # noqa: ARG001
-    settings: Settings,  # noqa: ARG001
+    governance: Governance, clock: Clock, settings: Settings
 ) -> GovernedStages:
     """Make the stages; those whose part is missing are left out."""
-    return GovernedStages()
+    circuits = governance.circuits
+    return GovernedStages(
+        retry=RetryCalls(retry_policy_of(settings), governance.facts, clock),
+        breaker=CircuitBreaker(circuits) if circuits is not None else None,
+    )

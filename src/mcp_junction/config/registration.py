@@ -60,6 +60,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     isolation: str = OPTIONS["isolation"].default
     pin: str = OPTIONS["pin"].default
     trust_annotations: bool = False
+    trust_retry_after: bool = False
     allow_private: bool = False
     allow_http: bool = False
     timeout_ms: int = 0

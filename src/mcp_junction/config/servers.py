@@ -47,6 +47,7 @@ OPTIONS: Mapping[str, ServerOption] = {
     "isolation": ServerOption(ISOLATIONS[0], ISOLATIONS, reconnects=True),
     "pin": ServerOption("warn", PINS),
     "trust_annotations": ServerOption(False),
+    "trust_retry_after": ServerOption(False),
     # Who writes the file is who runs the program: nothing to protect, unless they say so.
     "allow_private": ServerOption(False, file_default=True, reconnects=True),
     "allow_http": ServerOption(False, file_default=True, reconnects=True),
@@ -81,6 +82,8 @@ class ServerDefinition(NamedTuple):
     tools: ToolSelection | None = None
     trust_annotations: bool = False
     """Whether what its tools say of themselves, that they only read or can be repeated, is true."""
+    trust_retry_after: bool = False
+    """Whether it has not run what it refuses with HTTP 503 and Retry-After."""
     allow_private: bool = False
     allow_http: bool = False
     pin: str = OPTIONS["pin"].default

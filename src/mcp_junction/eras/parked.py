@@ -100,6 +100,9 @@ class ParkedCall(msgspec.Struct, eq=False):
 
     # -- what its flight reports
 
+    def count_replay(self) -> None:
+        self.attempts += 1
+
     def progress(self, params: dict[str, Raw]) -> None:
         if self.waiting is not None:
             self.waiting.progress(params)

@@ -172,4 +172,4 @@ def in_stateless_era(outcome: Outcome) -> Outcome:
     if bytes(members.get("code", b"")) != b"%d" % RESOURCE_NOT_FOUND:
         return outcome
     members["code"] = Raw(b"%d" % INVALID_PARAMS)
-    return Outcome(ERROR, encode.dumps(members), outcome.delivery)
+    return msgspec.structs.replace(outcome, payload=encode.dumps(members))

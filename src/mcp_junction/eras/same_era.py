@@ -39,7 +39,15 @@ class HandshakeAdapter:
     async def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Outcome:
         outcome = await attempt.fly(link, attempt.params(), b"", self._loop)
         attempts, target = attempt.call.attempts, attempt.route.canonical
-        return Outcome(outcome.kind, outcome.payload, outcome.delivery, attempts, target)
+        return Outcome(
+            outcome.kind,
+            outcome.payload,
+            outcome.delivery,
+            attempts,
+            target,
+            False,
+            outcome.failure,
+        )
 
 
 class StatelessAdapter:

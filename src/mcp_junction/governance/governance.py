@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mcp_junction.governance.circuits import Circuits
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.live_policy import LivePolicy
@@ -19,3 +20,4 @@ class Governance(msgspec.Struct, eq=False):
     policy: LivePolicy
     tool_settings: ToolSettings
     facts: ToolFactsCache
+    circuits: Circuits | None = None

@@ -18,22 +18,21 @@
 - The clock is the wall's, because states are stored and restored. When it was put back, the
   cooldown begins anew: it never lasts longer than it should. HALF_OPEN restores as OPEN.
 
-Nothing is stored or waited for here: ``take_changes`` returns what has to be stored and told.
+Nothing is stored or waited for here. ``breakers.py`` has the circuits of all servers and tools, and
+decides by them about calls.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from mcp_junction.resilience.failures import BreakerCount, Failure
-
 WHOLE_SERVER: Final = "*"
 """Stands for the tool in the circuit of a whole server."""
-_AGENTS: Final = 3
-"""So many of the agents that called last are kept: more make no difference."""
+_OTHERS: Final = 2
+"""So many agents are kept beside the one that called last: more make no difference."""
 
 
 class BreakerState(StrEnum):
@@ -73,7 +72,7 @@ class BreakerRow(msgspec.Struct, frozen=True):
         return f"{self.server_id}:{self.tool_name}"
 
 
-class _Effect(StrEnum):
+class Effect(StrEnum):
     """What the end of an attempt says to a circuit."""
 
     SUCCESS = "success"
@@ -81,23 +80,24 @@ class _Effect(StrEnum):
     NOTHING = "nothing"
 
 
-_SUCCESS: Final = _Effect.SUCCESS
-_FAILURE: Final = _Effect.FAILURE
-_NOTHING: Final = _Effect.NOTHING
+SUCCESS: Final = Effect.SUCCESS
+FAILURE: Final = Effect.FAILURE
+NOTHING: Final = Effect.NOTHING
 
 
 class Breaker:
     """One circuit."""
 
     __slots__ = (
-        "_agents",
         "_failures",
-        "_latest",
+        "_others",
         "_settings",
         "_testing",
         "epoch",
         "failure_count",
         "last_failure_time",
+        "latest",
+        "latest_at",
         "opened_at",
         "server_id",
         "state",
@@ -122,9 +122,10 @@ class Breaker:
         """Attempts that are under way while half-open."""
         self._failures: dict[str, int] = {}
         """The failures in a row of each agent."""
-        self._agents: dict[str, float] = {}
-        """The agents that called last, the latest at the end, and when."""
-        self._latest = ""
+        self.latest = ""
+        """The agent that called last, and when; the others before it are in ``_others``."""
+        self.latest_at = float("-inf")
+        self._others: dict[str, float] = {}
 
     def remaining(self, now: float) -> float:
         """Seconds of the cooldown that are left; 0 unless it is open."""
@@ -144,12 +145,7 @@ class Breaker:
 
     def enter(self, agent: str, now: float) -> bool:
         """Let a call in that ``wait`` let pass; True when this changed the state."""
-        agents = self._agents
-        if agent != self._latest:
-            self._latest = agent
-            if agents.pop(agent, None) is None and len(agents) >= _AGENTS:
-                del agents[next(iter(agents))]
-        agents[agent] = now
+        self.note(agent, now)
         if self.state is CLOSED:
             return False
         is_new = self.state is OPEN
@@ -158,18 +154,30 @@ class Breaker:
         self._testing += 1
         return is_new
 
-    def leave(self, effect: _Effect, agent: str, epoch: int, now: float) -> bool:
+    def note(self, agent: str, now: float) -> None:
+        """Note that an agent calls now."""
+        if agent != self.latest:
+            others = self._others
+            others.pop(agent, None)
+            if self.latest:
+                others[self.latest] = self.latest_at
+            if len(others) > _OTHERS:
+                del others[next(iter(others))]
+            self.latest = agent
+        self.latest_at = now
+
+    def leave(self, effect: Effect, agent: str, epoch: int, now: float) -> bool:
         """Take in how a call ended that came in at ``epoch``; True when this changed the state."""
         if epoch != self.epoch:
             return False
         if self.state is HALF_OPEN:
             self._testing -= 1
             return self._test(effect, now)
-        if effect is _SUCCESS:
+        if effect is SUCCESS:
             if self.failure_count:
                 self.failure_count = 0
                 self._failures.clear()
-        elif effect is _FAILURE:
+        elif effect is FAILURE:
             self._count(agent, now)
             if self._is_over(now):
                 self._open(now)
@@ -183,8 +191,8 @@ class Breaker:
         self.failure_count = 0
         self.last_failure_time = None
         self._failures.clear()
-        self._agents.clear()
-        self._latest = ""
+        self._others.clear()
+        self.latest, self.latest_at = "", float("-inf")
         return not was_closed
 
     def row(self) -> BreakerRow:
@@ -211,13 +219,13 @@ class Breaker:
         self.last_failure_time = row.last_failure_time
         self.opened_at = min(row.opened_at if row.opened_at is not None else now, now)
 
-    def _test(self, effect: _Effect, now: float) -> bool:
-        if effect is _FAILURE:
+    def _test(self, effect: Effect, now: float) -> bool:
+        if effect is FAILURE:
             self.failure_count += 1
             self.last_failure_time = now
             self._open(now)
             return True
-        if effect is _SUCCESS:
+        if effect is SUCCESS:
             self.success_count += 1
             if self.success_count >= self._settings.half_open_max:
                 self._turn(CLOSED)
@@ -237,7 +245,7 @@ class Breaker:
         if self.failure_count < threshold:
             return False
         since = now - self._settings.cooldown
-        agents = sum(at > since for at in self._agents.values())
+        agents = sum(at > since for at in (self.latest_at, *self._others.values()))
         if agents < 2:
             return True
         most = max(1, threshold // 2)
@@ -254,121 +262,3 @@ class Breaker:
         self.success_count = self._testing = 0
         if state is CLOSED:
             self.opened_at = None
-
-
-class Permit(NamedTuple):
-    """What a call holds that both of its circuits let in."""
-
-    server: Breaker
-    server_epoch: int
-    tool: Breaker
-    tool_epoch: int
-    agent: str
-
-
-class CircuitOpen(NamedTuple):
-    """Why a call was not let in."""
-
-    circuit: BreakerRow
-    wait: float
-    """Seconds after which to try again; 0 when that depends on calls under way."""
-
-
-class Breakers:
-    """The circuits of all servers and their tools."""
-
-    def __init__(self, settings: BreakerSettings | None = None) -> None:
-        self._settings = settings or BreakerSettings()
-        self._circuits: dict[tuple[str, str], Breaker] = {}
-        self._changes: list[BreakerRow] = []
-
-    def admit(self, server_id: str, tool_name: str, agent: str, now: float) -> Permit | CircuitOpen:
-        """Let a call in, or say which circuit does not. Every permit is given back by ``end``."""
-        server, tool = self._get(server_id, WHOLE_SERVER), self._get(server_id, tool_name)
-        if server.state is not CLOSED or tool.state is not CLOSED:
-            for circuit in (server, tool):
-                wait = circuit.wait(now)
-                if wait is not None:
-                    return CircuitOpen(circuit.row(), wait)
-        for circuit in (server, tool):
-            if circuit.enter(agent, now):
-                self._changes.append(circuit.row())
-        return Permit(server, server.epoch, tool, tool.epoch, agent)
-
-    def end(self, permit: Permit, failure: Failure | None, now: float) -> None:
-        """Take in how a call ended; ``failure`` is None when it went well."""
-        server, tool = permit.server, permit.tool
-        on_server, on_tool = _effects(failure)
-        if server.leave(on_server, permit.agent, permit.server_epoch, now):
-            self._changes.append(server.row())
-        if tool.leave(on_tool, permit.agent, permit.tool_epoch, now):
-            self._changes.append(tool.row())
-
-    def reset(self, server_id: str, tool_name: str | None = None) -> None:
-        """Close the circuit of a tool, or all of a server, as when its connection changes."""
-        for circuit in self._of(server_id, tool_name):
-            if circuit.reset():
-                self._changes.append(circuit.row())
-
-    def forget(self, server_id: str) -> None:
-        """Drop the circuits of a server that is no more."""
-        for circuit in self._of(server_id, None):
-            del self._circuits[circuit.server_id, circuit.tool_name]
-
-    def restore(self, rows: list[BreakerRow], now: float) -> None:
-        """Take over the stored states."""
-        for row in rows:
-            self._get(row.server_id, row.tool_name).restore(row, now)
-
-    def rows(self, server_id: str | None = None, tool_name: str | None = None) -> list[BreakerRow]:
-        """Return the state of every circuit there is, in the order of their keys."""
-        found = [
-            circuit.row()
-            for circuit in self._circuits.values()
-            if server_id in (None, circuit.server_id) and tool_name in (None, circuit.tool_name)
-        ]
-        return sorted(found, key=lambda row: (row.server_id, row.tool_name))
-
-    def state(self, server_id: str, tool_name: str) -> BreakerState:
-        """Return the state of one circuit; of one that was never used, too."""
-        circuit = self._circuits.get((server_id, tool_name))
-        return circuit.state if circuit is not None else CLOSED
-
-    def take_changes(self) -> list[BreakerRow]:
-        """Return each circuit that changed its state since this was asked last."""
-        if not self._changes:
-            return []
-        taken, self._changes = self._changes, []
-        return taken
-
-    def _get(self, server_id: str, tool_name: str) -> Breaker:
-        key = server_id, tool_name
-        found = self._circuits.get(key)
-        if found is None:
-            found = self._circuits[key] = Breaker(server_id, tool_name, self._settings)
-        return found
-
-    def _of(self, server_id: str, tool_name: str | None) -> list[Breaker]:
-        return [
-            circuit
-            for circuit in self._circuits.values()
-            if circuit.server_id == server_id and tool_name in (None, circuit.tool_name)
-        ]
-
-
-_WELL: Final = (_SUCCESS, _SUCCESS)
-_NEITHER: Final = (_NOTHING, _NOTHING)
-
-
-def _effects(failure: Failure | None) -> tuple[_Effect, _Effect]:
-    """Return what the end of a call says to its server's circuit, and to its tool's.
-
-    An answer, whichever it is, shows that the server can be reached.
-    """
-    if failure is None:
-        return _WELL
-    if failure.counts is BreakerCount.SERVER:
-        return _FAILURE, _NOTHING
-    if failure.counts is BreakerCount.TOOL:
-        return _SUCCESS if failure.has_answer else _NOTHING, _FAILURE
-    return _WELL if failure.has_answer else _NEITHER

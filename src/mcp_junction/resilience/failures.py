@@ -1,7 +1,8 @@
 """Failure: how one attempt of a call failed, as far as retries and breakers care.
 
 One table says of each kind whether it may be tried again, whether the server refused the call
-before it ran, and which breaker counts it. Outcomes are turned into failures in ``calls``.
+before it ran, and which breaker counts it. Where an outcome is made it is said which failure it is
+(``upstream/outcome.py``); ``calls/failures.py`` reads it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class FailureKind(StrEnum):
     TOOL_ERROR = "tool_error"  # the tool's own isError result
     CALLER_DEADLINE = "caller_deadline"  # the caller gave it less time than the server may take
     CANCELLED = "cancelled"
+    OWN_REFUSAL = "own_refusal"  # Junction did not send it: the policy, a limit, the audit
 
 
 class BreakerCount(Enum):
@@ -60,6 +62,7 @@ _TRAITS: Final = {
     FailureKind.TOOL_ERROR: _Traits(has_answer=True),
     FailureKind.CALLER_DEADLINE: _Traits(),
     FailureKind.CANCELLED: _Traits(),
+    FailureKind.OWN_REFUSAL: _Traits(),
 }
 
 

@@ -94,22 +94,23 @@ class RetryBudget:
     outage after a quiet hour does not meet a flood.
     """
 
-    __slots__ = ("_at", "_by_calls", "_by_seconds")
+    __slots__ = ("_at", "_by_calls", "_by_seconds", "calls")
 
     def __init__(self, now: float) -> None:
         self._at = now
         self._by_seconds = _SAVED_SECONDS
         self._by_calls = 0.0
-
-    def count_call(self) -> None:
-        """Count a call; its retries are not counted."""
-        self._by_calls = min(_SAVED_BY_CALLS, self._by_calls + BUDGET_SHARE)
+        self.calls = 0
+        """Calls since the budget was last looked at; whoever makes one counts it. Its retries are
+        not counted."""
 
     def spend(self, now: float) -> bool:
         """Take one retry out of the budget; False when there is none."""
         passed = max(0.0, now - self._at)
         self._at = now
         self._by_seconds = min(_SAVED_SECONDS, self._by_seconds + passed * BUDGET_RATE)
+        self._by_calls = min(_SAVED_BY_CALLS, self._by_calls + self.calls * BUDGET_SHARE)
+        self.calls = 0
         if self._by_seconds >= 1.0:
             self._by_seconds -= 1.0
             return True

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.circuits import CircuitTable
 from mcp_junction.store.database import (
     PATIENCE,
     Database,
@@ -92,6 +93,7 @@ class Store:
         self.settings = RuntimeSettings(database)
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)
+        self.circuits = CircuitTable(database, vault)
 
     @property
     def dialect(self) -> Dialect:

@@ -183,6 +183,7 @@ class FakeUpstream(Upstream):
         era: Era = Era.HANDSHAKE,
         hello: Hello | None = None,
         transport: str = "stdio",
+        server_id: str = "",
     ) -> None:
         self.tools = tuple(tools)
         self.script = script or greets(self.tools, eras=[era])
@@ -191,7 +192,9 @@ class FakeUpstream(Upstream):
         told: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         told.set_result(hello or Hello(prefers=era))
         super().__init__(
-            ServerDefinition(key, transport, command="fake", timeout_ms=timeout_ms),
+            ServerDefinition(
+                key, transport, command="fake", timeout_ms=timeout_ms, id=server_id or f"id-{key}"
+            ),
             opener=self._opened,
             hello=told,
             listeners=listeners or listeners_to(),

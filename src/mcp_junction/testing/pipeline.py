@@ -7,7 +7,7 @@ from typing import Final
 
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallSink
-from mcp_junction.calls.pipeline import ExtraStage, PipelineParts
+from mcp_junction.calls.pipeline import UNGOVERNED, ExtraStage, GovernedStages, PipelineParts
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.own import OwnTools
 from mcp_junction.calls.tool_search import ToolSearch
@@ -36,6 +36,7 @@ class TestParts:
         extra: Sequence[ExtraStage] = (),
         catalog: Catalog | None = None,
         strict_audit: CallAudit | None = None,
+        governed: GovernedStages = UNGOVERNED,
     ) -> None:
         record = strict_audit.record if strict_audit is not None else None
         self.deadlines = Deadlines(clock)
@@ -55,4 +56,5 @@ class TestParts:
             sinks if record is None else (record, *sinks),
             strict_audit.intend if strict_audit is not None else None,
             extra,
+            governed,
         )

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.policy.principal import Principal
+from mcp_junction.resilience.failures import Failure
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 _wire_ids = itertools.count(1)
@@ -46,6 +47,9 @@ class FlightCaller(Protocol):
     @property
     def principal(self) -> Principal:
         """Who makes the call."""
+
+    def count_replay(self) -> None:
+        """Count that the link itself sends the call once more."""
 
     def progress(self, params: dict[str, Raw]) -> None: ...
 
@@ -94,6 +98,8 @@ class Flight(msgspec.Struct, eq=False):
     link: FlightSender | None = None
     carrier: object = None
     """The HTTP exchange that carries it, for the link's own use."""
+    failure: Failure | None = None
+    """What the status of an HTTP response says, if an error is in its body."""
 
     @property
     def delivery(self) -> Delivery:

@@ -182,7 +182,7 @@ class Multiplexer:
             # Late, after a cancel or a timeout; or not the answer to any request of ours.
             log.debug("server %r answered a request that nobody waits for", self._server)
         elif frame.error:
-            flight.end(outcomes.refused(frame.error))
+            flight.end(outcomes.refused(frame.error, flight.failure))
         else:
             flight.end(Outcome(RESULT, frame.result))
 

@@ -19,6 +19,7 @@ from mcp_junction.protocol.versions import (
     RATE_LIMITED,
     SERVER_UNAVAILABLE,
 )
+from mcp_junction.resilience.failures import Failure, FailureKind
 
 
 class Delivery(StrEnum):
@@ -42,12 +43,29 @@ ERROR: Final = OutcomeKind.ERROR
 CANCELLED: Final = OutcomeKind.CANCELLED
 
 
+LINK_FAILED: Final = Failure(FailureKind.LINK, was_sent=False)
+"""A connection failed before anything of the call was sent."""
+_LINK_LOST: Final = Failure(FailureKind.LINK)
+_NO_LINK: Final = Failure(FailureKind.UNAVAILABLE, was_sent=False)
+_TIMEOUT: Final = Failure(FailureKind.TIMEOUT)
+CALLER_DEADLINE: Final = Failure(FailureKind.CALLER_DEADLINE)
+"""The caller gave the call less time than it needed."""
+CANCELLATION: Final = Failure(FailureKind.CANCELLED)
+"""The call was ended from our side, for the caller or for a reason of ours."""
+
+
 class _ErrorMessage(msgspec.Struct):
     message: str
 
 
 class _ErrorCode(msgspec.Struct):
     code: int = 0
+
+
+class _ErrorObject(msgspec.Struct):
+    code: int
+    message: str
+    data: dict[str, Raw] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -62,10 +80,27 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The canonical name of what was called; empty when nothing was."""
     is_enveloped: bool = False
     """Whether the payload has the result envelope of the stateless era already."""
+    failure: Failure | None = None
+    """What is known of why it failed where it was made; None where that says nothing more."""
 
     def counted(self, attempts: int, target: str) -> Outcome:
         """Return this outcome with the attempts that were made for it."""
-        return Outcome(self.kind, self.payload, self.delivery, attempts, target, self.is_enveloped)
+        return Outcome(
+            self.kind,
+            self.payload,
+            self.delivery,
+            attempts,
+            target,
+            self.is_enveloped,
+            self.failure,
+        )
+
+    def with_delivery(self, delivery: Delivery) -> Outcome:
+        """Return this failure of ours with another delivery, in its data, too."""
+        error = msgspec.json.decode(self.payload, type=_ErrorObject)
+        data = error.data | {"delivery": Raw(encode.dumps(delivery.value))}
+        payload = encode.error_object(error.code, error.message, data)
+        return msgspec.structs.replace(self, payload=payload, delivery=delivery)
 
     @property
     def message(self) -> str:
@@ -95,23 +130,36 @@ def result(payload: Raw | bytes) -> Outcome:
     return Outcome(RESULT, payload)
 
 
-def refused(payload: Raw | bytes) -> Outcome:
+def refused(payload: Raw | bytes, failure: Failure | None = None) -> Outcome:
     """Make the outcome for a server's own error."""
-    return Outcome(OutcomeKind.ERROR, payload)
+    return Outcome(OutcomeKind.ERROR, payload, failure=failure)
 
 
-def failed(code: int, message: str, delivery: Delivery | None = None, **data: Any) -> Outcome:
+def failed(
+    code: int,
+    message: str,
+    delivery: Delivery | None = None,
+    *,
+    failure: Failure | None = None,
+    **data: Any,
+) -> Outcome:
     """Make the outcome for an error of our own."""
     if delivery is not None:
         data["delivery"] = delivery.value
-    return Outcome(OutcomeKind.ERROR, encode.error_object(code, message, data or None), delivery)
+    payload = encode.error_object(code, message, data or None)
+    return Outcome(OutcomeKind.ERROR, payload, delivery, failure=failure)
 
 
-def unavailable(server: str, why: str) -> Outcome:
+def unavailable(server: str, why: str, failure: Failure = _NO_LINK) -> Outcome:
+    """Make the outcome for a call that could not be sent.
+
+    ``failure`` is LINK_FAILED where a connection failed, and not merely none was there.
+    """
     return failed(
         SERVER_UNAVAILABLE,
         f"server {server!r} is not available: {why}",
         Delivery.NOT_SENT,
+        failure=failure,
         server=server,
     )
 
@@ -119,7 +167,7 @@ def unavailable(server: str, why: str) -> Outcome:
 def overloaded(server: str, calls: int) -> Outcome:
     """Make the outcome for a server that has as many calls as it may have."""
     message = f"server {server!r} has {calls} calls under way, as many as it may have; try later"
-    return failed(RATE_LIMITED, message, Delivery.NOT_SENT, server=server)
+    return failed(RATE_LIMITED, message, Delivery.NOT_SENT, failure=_NO_LINK, server=server)
 
 
 def over_quota(calls: int) -> Outcome:
@@ -132,16 +180,30 @@ def over_quota(calls: int) -> Outcome:
 
 
 def link_lost(server: str, delivery: Delivery, why: str) -> Outcome:
+    is_sent = delivery is not Delivery.NOT_SENT
     return failed(
-        LINK_LOST, f"the connection to server {server!r} was lost: {why}", delivery, server=server
+        LINK_LOST,
+        f"the connection to server {server!r} was lost: {why}",
+        delivery,
+        failure=_LINK_LOST if is_sent else LINK_FAILED,
+        server=server,
     )
 
 
-def timed_out(server: str, delivery: Delivery, seconds: float) -> Outcome:
+def timed_out(
+    server: str, delivery: Delivery, seconds: float, failure: Failure | None = None
+) -> Outcome:
+    """Make the outcome for a call whose time is over.
+
+    One that was not sent has waited for a connection, which says nothing about the tool.
+    """
+    if failure is None:
+        failure = _NO_LINK if delivery is Delivery.NOT_SENT else _TIMEOUT
     return failed(
         CALL_TIMEOUT,
         f"server {server!r} did not answer within {seconds:g} s",
         delivery,
+        failure=failure,
         server=server,
     )
 
@@ -150,4 +212,4 @@ def cancelled(reason: str, delivery: Delivery) -> Outcome:
     payload = encode.error_object(
         CALL_TIMEOUT, f"cancelled: {reason}", {"delivery": delivery.value}
     )
-    return Outcome(OutcomeKind.CANCELLED, payload, delivery)
+    return Outcome(OutcomeKind.CANCELLED, payload, delivery, failure=CANCELLATION)

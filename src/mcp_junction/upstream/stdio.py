@@ -29,6 +29,7 @@ from mcp_junction.upstream.child_env import explain_start_failure
 from mcp_junction.upstream.flight import WRITTEN, Flight
 from mcp_junction.upstream.link import LinkEnd, LinkListener, find_cause
 from mcp_junction.upstream.multiplexer import MultiplexedLink
+from mcp_junction.upstream.outcome import LINK_FAILED
 from mcp_junction.upstream.warden import Ward, Warden
 
 TURN_LIMIT: Final = 0.002
@@ -227,7 +228,8 @@ class StdioLink(MultiplexedLink):
     def send(self, flight: Flight) -> None:
         stdin, multiplexer = self._stdin, self.multiplexer
         if stdin is None or not self._can_read:
-            flight.end(outcomes.unavailable(self.server, "it no longer reads its input"))
+            why = "it no longer reads its input"
+            flight.end(outcomes.unavailable(self.server, why, LINK_FAILED))
         elif stdin.unsent > self._limits.bytes:
             flight.end(outcomes.unavailable(self.server, "it does not read its input"))
         elif len(multiplexer.flights) >= self._limits.calls and flight.caller is not None:

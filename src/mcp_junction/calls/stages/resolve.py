@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -89,7 +90,7 @@ def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
     if len(pairs) > 1:
         candidates = [view.name_of(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
         message = f"{len(pairs)} servers have a tool of this name; use its namespaced name"
-        facts = {"candidates": candidates, "total": len(pairs)}
+        facts: dict[str, Any] = {"candidates": candidates, "total": len(pairs)}
         return _answer_with(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
     if pairs:
         known = view.name_of(pairs[0]) or name

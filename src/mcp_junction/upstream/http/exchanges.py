@@ -13,12 +13,19 @@ from mcp_junction.errors import FrameError
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
 from mcp_junction.protocol.sse import EventReader, reconnect_delay
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
+from mcp_junction.resilience.failures import Failure
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.http.connection import HttpExchange
-from mcp_junction.upstream.http.refusals import UNAUTHENTICATED, is_other_era, is_unknown_session
+from mcp_junction.upstream.http.refusals import (
+    UNAUTHENTICATED,
+    is_other_era,
+    is_unknown_session,
+    read_failure,
+    read_retry_after,
+)
 from mcp_junction.upstream.http.session import RemoteSession
-from mcp_junction.upstream.outcome import Delivery
+from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -168,6 +175,7 @@ class PostedCall(EventExchange):
 
     def _read_answer(self, body: bytes) -> None:
         if body.lstrip()[:1] == b"{":
+            self.flight.failure = self._failure
             self._link.multiplexer.receive(body, self.flight)
             if self.flight.future.done():
                 return
@@ -179,6 +187,13 @@ class PostedCall(EventExchange):
         elif 300 <= self._status < 400:
             words += ", a redirect, and redirects are not followed"
         self._reject_answer(words + self._link.describe_body(body))
+
+    @property
+    def _failure(self) -> Failure | None:
+        """What the status says; None when it says nothing of a failure."""
+        if self._status < 400:
+            return None
+        return read_failure(self._status, self._headers, has_session=bool(self._session))
 
     def _resume(self, why: str) -> None:
         """Resume a stream that broke off before the answer, if the server can do that."""
@@ -198,11 +213,12 @@ class PostedCall(EventExchange):
 
     def _resend_later(self) -> None:
         """Obey HTTP 429 once: the call was refused, so it has not run."""
-        after = self._headers.get(b"retry-after", b"1")
-        seconds = float(after) if after.isdigit() else 1.0
+        asked = read_retry_after(self._headers)
+        seconds = 1.0 if asked is None else asked
         if seconds > _MAX_RETRY_AFTER:
             self._reject_answer(f"it answered HTTP 429 and wants {seconds:.0f} s of peace")
         else:
+            self.flight.state = QUEUED  # refused, so it has not run
             self._link.tasks.spawn(self._resend_after(seconds))
 
     async def _resend_after(self, seconds: float) -> None:
@@ -213,7 +229,7 @@ class PostedCall(EventExchange):
         """End the flight without an answer; the link is lost when not even sending worked."""
         flight = self.flight
         if flight.state is QUEUED:
-            outcome = outcomes.unavailable(self._link.server, why)
+            outcome = outcomes.unavailable(self._link.server, why, LINK_FAILED)
             self._link.mark_lost(why)
         else:
             outcome = outcomes.link_lost(self._link.server, flight.delivery, why)
@@ -227,7 +243,12 @@ class PostedCall(EventExchange):
             delivery = Delivery.NOT_SENT  # refused before it ran
         status = {"http_status": self._status} if self._status >= 400 else {}
         outcome = outcomes.failed(
-            INTERNAL_ERROR, f"server {server!r}: {why}", delivery, server=server, **status
+            INTERNAL_ERROR,
+            f"server {server!r}: {why}",
+            delivery,
+            failure=self._failure,
+            server=server,
+            **status,
         )
         self._link.multiplexer.fail(self.flight, outcome)
         self._link.pool.drop(self)  # the rest of the response is not needed

@@ -18,7 +18,7 @@ from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.connection import HttpExchange
 from mcp_junction.upstream.http.exchanges import OwnRequest, PostedCall, StandingStream
 from mcp_junction.upstream.http.session import RemoteSession
-from mcp_junction.upstream.outcome import Outcome, OutcomeKind
+from mcp_junction.upstream.outcome import LINK_FAILED, Outcome, OutcomeKind
 
 _INITIALIZED_WAIT = 5.0
 
@@ -130,7 +130,11 @@ class HttpLink(RemoteSession):
         return outcome
 
     def resend(self, flight: Flight, frame: bytes) -> None:
+        if flight.future.done():
+            return
         flight.state = QUEUED
+        if flight.caller is not None:
+            flight.caller.count_replay()
         self.tasks.spawn(self._post_when_open(flight, frame, is_resent=True))
 
     async def _post_when_open(self, flight: Flight, frame: bytes, *, is_resent: bool) -> None:
@@ -138,7 +142,7 @@ class HttpLink(RemoteSession):
             outcome = await asyncio.shield(self._reopening)
             if outcome.kind is not OutcomeKind.RESULT and not flight.future.done():
                 why = _not_reopened(outcome)
-                self.multiplexer.fail(flight, outcomes.unavailable(self.server, why))
+                self.multiplexer.fail(flight, outcomes.unavailable(self.server, why, LINK_FAILED))
         if not flight.future.done():
             self._post(flight, frame, is_resent=is_resent)
 

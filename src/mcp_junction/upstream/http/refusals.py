@@ -1,4 +1,4 @@
-"""Responses of HTTP servers that are no answers: known refusals of a request, and web pages.
+"""Responses of HTTP servers that are no answers: refusals, what their status says, and web pages.
 
 A call is repeated, or reported as not run, only after one of these: an error text that merely
 mentions sessions may belong to a call that has run. What follows from a response is decided in
@@ -8,11 +8,14 @@ mentions sessions may belong to a call that has run. What follows from a respons
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.protocol.versions import UNSUPPORTED_VERSION
+from mcp_junction.resilience.failures import Failure, FailureKind
 from mcp_junction.upstream.link import shorten
 
 _LONGEST: Final = 4096
@@ -54,6 +57,37 @@ class _RefusalBody(msgspec.Struct, frozen=True):
     id: Any = None
     error: Any = None
     message: Any = None
+
+
+def read_failure(status: int, headers: Mapping[bytes, bytes], *, has_session: bool) -> Failure:
+    """Say which failure an HTTP status of 400 or more is."""
+    wait = read_retry_after(headers)
+    if status == 429:
+        return Failure(FailureKind.RATE_LIMITED, retry_after=wait)
+    if status >= 500:
+        is_busy = status == 503 and wait is not None
+        kind = FailureKind.BUSY if is_busy else FailureKind.SERVER_FAULT
+        return Failure(kind, retry_after=wait)
+    if status in UNAUTHENTICATED:
+        return Failure(FailureKind.CREDENTIAL)
+    is_lost = status == 404 and has_session
+    return Failure(FailureKind.SESSION_LOST if is_lost else FailureKind.REFUSED)
+
+
+def read_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
+    """Read the seconds that a server asks us to wait; None when it asks nothing we can read."""
+    text = headers.get(b"retry-after", b"").strip()
+    if text.isdigit():
+        return float(text) if len(text) < 10 else None
+    if not text:
+        return None
+    from email.utils import parsedate_to_datetime  # few servers send a date
+
+    try:
+        moment = parsedate_to_datetime(text.decode("ascii", "replace"))
+        return max(0.0, moment.timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 def is_unknown_session(body: bytes, wire_id: bytes) -> bool:

@@ -24,6 +24,7 @@ from mcp_junction.upstream.http.pool import Pool
 from mcp_junction.upstream.http.refusals import describe_body
 from mcp_junction.upstream.link import LinkEnd, LinkListener
 from mcp_junction.upstream.multiplexer import MultiplexedLink
+from mcp_junction.upstream.outcome import LINK_FAILED
 
 _ACCEPT = "application/json, text/event-stream"
 _KEPT_METHODS = 64
@@ -57,9 +58,10 @@ class RemoteLink(MultiplexedLink):
 
     def _refuse(self, flight: Flight, is_closed: bool) -> bool:
         """End a flight that cannot be sent now; whether that was so."""
-        if is_closed or self.pool.is_full:
-            why = "too many requests wait" if self.pool.is_full else self._closed_words
-            flight.end(outcomes.unavailable(self.server, why))
+        if self.pool.is_full:
+            flight.end(outcomes.unavailable(self.server, "too many requests wait"))
+        elif is_closed:
+            flight.end(outcomes.unavailable(self.server, self._closed_words, LINK_FAILED))
         elif len(self.multiplexer) >= self._limits.calls and flight.caller is not None:
             flight.end(outcomes.overloaded(self.server, len(self.multiplexer)))
         else:

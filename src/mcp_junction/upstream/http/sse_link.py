@@ -21,10 +21,10 @@ from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.http.connection import HttpExchange, parse_target
 from mcp_junction.upstream.http.dialer import Dialer
 from mcp_junction.upstream.http.pool import Pool
-from mcp_junction.upstream.http.refusals import UNAUTHENTICATED
+from mcp_junction.upstream.http.refusals import UNAUTHENTICATED, read_failure
 from mcp_junction.upstream.http.session import RemoteLink
 from mcp_junction.upstream.link import LinkListener
-from mcp_junction.upstream.outcome import Delivery
+from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
 
 _OPEN_TIMEOUT = 10.0
 _INITIALIZED_WAIT = 5.0
@@ -185,7 +185,12 @@ class _Post(HttpExchange):
         elif status >= 400 and self._flight is not None:
             why = f"it refused the message with HTTP {status}"
             delivery = Delivery.UNKNOWN if status >= 500 else Delivery.EXECUTED
-            outcome = outcomes.failed(INTERNAL_ERROR, why, delivery, server=self._link.server)
+            if status == 429:
+                delivery = Delivery.NOT_SENT  # refused before it ran
+            failure = read_failure(status, headers, has_session=False)
+            outcome = outcomes.failed(
+                INTERNAL_ERROR, why, delivery, failure=failure, server=self._link.server
+            )
             self._link.multiplexer.fail(self._flight, outcome)
 
     def on_lost(self, why: str) -> None:
@@ -194,7 +199,7 @@ class _Post(HttpExchange):
         if flight is not None:
             is_queued = flight.state is QUEUED
             lost = outcomes.link_lost(server, flight.delivery, why)
-            outcome = outcomes.unavailable(server, why) if is_queued else lost
+            outcome = outcomes.unavailable(server, why, LINK_FAILED) if is_queued else lost
             self._link.multiplexer.fail(flight, outcome)
 
     def _set_answered(self) -> None:

@@ -1,0 +1,63 @@
+"""Finds which Failure an attempt's Outcome is, for what retries, breaks, falls back and escalates.
+
+Most failures are known where the outcome is made, which says so (``Outcome.failure``). Here is what
+follows for the others. Nothing is read from payloads or messages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mcp_junction.resilience.failures import Failure, FailureKind
+from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
+
+_ANSWERED: Final = Failure(FailureKind.REFUSED)
+_NOT_SENT: Final = Failure(FailureKind.OWN_REFUSAL, was_sent=False)
+_USELESS: Final = frozenset(
+    {
+        FailureKind.REFUSED,
+        FailureKind.TOOL_ERROR,
+        FailureKind.CALLER_DEADLINE,
+        FailureKind.CANCELLED,
+        FailureKind.OWN_REFUSAL,
+    }
+)
+"""Failures that say nothing against the server: another one would do no better."""
+_BEFORE_RUN: Final = frozenset({FailureKind.RATE_LIMITED, FailureKind.SESSION_LOST})
+
+
+def find_failure(outcome: Outcome) -> Failure | None:
+    """Return how an attempt failed; None when it was answered with a result.
+
+    A tool's own error is a result, and is not looked for: it shows, as any result does, that the
+    server answers.
+    """
+    if outcome.kind is RESULT or outcome.kind is SUSPENDED:
+        return None
+    if outcome.failure is not None:
+        return outcome.failure
+    return _NOT_SENT if outcome.delivery is Delivery.NOT_SENT else _ANSWERED
+
+
+def is_servers_fault(failure: Failure) -> bool:
+    """Whether the server, or the way to it, failed: another server might do better."""
+    return failure.kind not in _USELESS
+
+
+def was_answered(outcome: Outcome) -> bool:
+    """Whether the server has run the call and answered it, be it with an error."""
+    if outcome.kind is RESULT:
+        return True
+    return outcome.delivery is None and not _is_refused_before(outcome)
+
+
+def may_have_run(outcome: Outcome) -> bool:
+    """Whether a call that ended so may have run."""
+    if outcome.delivery is None:
+        return not _is_refused_before(outcome)
+    return outcome.delivery is not Delivery.NOT_SENT
+
+
+def _is_refused_before(outcome: Outcome) -> bool:
+    """Whether the server's own error says that the call did not run."""
+    return outcome.failure is not None and outcome.failure.kind in _BEFORE_RUN

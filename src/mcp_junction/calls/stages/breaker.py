@@ -1,0 +1,92 @@
+"""CircuitBreaker: lets an attempt pass while its server and its tool work (R-BREAKER).
+
+The machine is ``resilience/breaker.py``; states at run time are kept by ``governance/circuits.py``.
+Whatever becomes of an attempt, it leaves its circuits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.events import CALL_TOOL
+from mcp_junction.calls.failures import find_failure
+from mcp_junction.catalog.items import Route
+from mcp_junction.governance.circuits import Circuits
+from mcp_junction.protocol.versions import CIRCUIT_OPEN
+from mcp_junction.resilience.breaker import WHOLE_SERVER
+from mcp_junction.resilience.breakers import CircuitOpen, CircuitPair
+from mcp_junction.resilience.failures import Failure, FailureKind
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
+
+_REFUSED: Final = Failure(FailureKind.CIRCUIT_OPEN, was_sent=False)
+_ABANDONED: Final = Failure(FailureKind.CANCELLED)
+_MAX_CACHED: Final = 20_000
+
+
+class CircuitBreaker:
+    """The stage around one attempt."""
+
+    def __init__(self, circuits: Circuits, now: Callable[[], float] = time.time) -> None:
+        self._circuits = circuits
+        self._breakers = circuits.breakers
+        self._now = now
+        self._pairs: dict[Route, CircuitPair] = {}
+        """The circuits of tools that were called before. It keeps their routes alive."""
+        self._of_servers: dict[str, CircuitPair] = {}
+        """The circuits of all other calls, by the id of their server."""
+
+    async def __call__(self, call: Call, following: Handler) -> Outcome:
+        route = call.route
+        assert route is not None, "resolve comes first"
+        pair = self._pairs.get(route)
+        if pair is None:
+            pair = self._find_pair(call, route)
+        breakers, now = self._breakers, self._now
+        permit = breakers.admit(pair, call.agent_id, now())
+        if isinstance(permit, CircuitOpen):
+            return _refuse(permit, route).counted(call.attempts, route.canonical)
+        failure: Failure | None = _ABANDONED  # unless it ends
+        try:
+            outcome = await following(call)
+            failure = None if outcome.kind is RESULT else find_failure(outcome)
+            return outcome
+        finally:
+            breakers.end(permit, failure, now())
+            if breakers.has_changes:
+                self._circuits.announce_changes()
+
+    def _find_pair(self, call: Call, route: Route) -> CircuitPair:
+        if len(self._pairs) >= _MAX_CACHED:
+            self._pairs.clear()
+        server_id = route.upstream.definition.id
+        if call.method == CALL_TOOL:
+            pair = self._pairs[route] = self._breakers.pair(server_id, route.pair.name)
+            return pair
+        # Only tools have circuits of their own: URIs and ids of tasks are chosen by callers.
+        found = self._of_servers.get(server_id)
+        if found is None:
+            found = self._of_servers[server_id] = self._breakers.pair(server_id, None)
+        return found
+
+
+def _refuse(refusal: CircuitOpen, route: Route) -> Outcome:
+    server, tool = route.pair
+    is_whole = refusal.circuit.tool_name == WHOLE_SERVER
+    what = f"server {server!r}" if is_whole else f"tool {tool!r} of server {server!r}"
+    wait = max(refusal.wait, 1.0)  # while it is tested, nobody knows how long that takes
+    hint = f"try again in {math.ceil(wait)} s, or have the circuit reset"
+    return outcomes.failed(
+        CIRCUIT_OPEN,
+        f"{what} has failed too often, and is given a rest; {hint}",
+        Delivery.NOT_SENT,
+        failure=_REFUSED,
+        retry_after_ms=math.ceil(wait * 1000),
+        server=server,
+        tool=refusal.circuit.tool_name,
+        hint=hint,
+    )

@@ -1,0 +1,122 @@
+"""RetryCalls: makes a failed attempt again where that is safe and may help (R-RETRY).
+
+``resilience/retry.py`` decides; this waits and makes the attempt. What any attempt may have done
+counts for the whole call: after one that may have run, the call never ends as not sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.events import CALL_TOOL
+from mcp_junction.calls.failures import find_failure, may_have_run
+from mcp_junction.catalog.items import Route
+from mcp_junction.governance.tool_facts import ToolFactsCache
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.resilience.failures import Failure, FailureKind
+from mcp_junction.resilience.retry import Retry, RetryBudget, RetryPolicy, decide_retry
+from mcp_junction.tasks import wait_unless
+from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
+
+_REPEATABLE: Final = frozenset(
+    ("prompts/get", "resources/read", "completion/complete", "tasks/get", "tasks/cancel")
+)
+"""The methods, beside calls of tools, that may be made again although they may have run."""
+_REPLAYS: Final = (FailureKind.SESSION_LOST, FailureKind.CREDENTIAL)
+
+
+class RetryCalls:
+    """The stage around the attempts of a call."""
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        facts: ToolFactsCache,
+        clock: Clock,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._policy = policy
+        self._facts = facts
+        self._clock = clock
+        self._chance = chance
+        self._budgets: dict[str, RetryBudget] = {}
+
+    async def __call__(self, call: Call, following: Handler) -> Outcome:
+        outcome = await following(call)
+        route = call.route
+        assert route is not None, "resolve comes first"
+        budget = self._budgets.get(route.upstream.definition.id)
+        if budget is None:
+            budget = self._add_budget(route)
+        budget.calls += 1
+        if outcome.kind is RESULT:  # as nearly always
+            return outcome
+        return await self._go_on(call, route, following, outcome, budget)
+
+    def _add_budget(self, route: Route) -> RetryBudget:
+        budget = RetryBudget(self._clock.now())
+        return self._budgets.setdefault(route.upstream.definition.id, budget)
+
+    def forget_server(self, server_id: str) -> None:
+        """Drop the budget of a server that is no more."""
+        self._budgets.pop(server_id, None)
+
+    async def _go_on(
+        self, call: Call, route: Route, following: Handler, outcome: Outcome, budget: RetryBudget
+    ) -> Outcome:
+        """Make further attempts while the last one failed and may be made again."""
+        before, was_replayed = 0, False
+        failure = find_failure(outcome)
+        while failure is not None:
+            was_replayed = was_replayed or call.attempts > before + 1  # the link did it
+            retry = self._decide(call, route, failure, budget, was_replayed)
+            if not retry.again:
+                break
+            call.may_have_run = call.may_have_run or may_have_run(outcome)
+            if retry.delay:
+                await wait_unless(call.ending, self._clock.sleep(retry.delay))
+            if call.ended_by is not None:
+                outcome = call.ended_by
+                break
+            was_replayed = was_replayed or failure.kind in _REPLAYS
+            before = call.attempts
+            latest = await following(call)
+            failure = find_failure(latest)
+            if failure is not None and failure.kind is FailureKind.CIRCUIT_OPEN:
+                break  # the failure that opened it says more
+            outcome = latest
+        return self._end(call, route, outcome)
+
+    def _decide(
+        self, call: Call, route: Route, failure: Failure, budget: RetryBudget, was_replayed: bool
+    ) -> Retry:
+        return decide_retry(
+            failure,
+            call.attempts,
+            self._policy,
+            budget,
+            self._clock.now(),
+            is_repeatable=self._is_repeatable(call, route),
+            random=self._chance,
+            deadline=call.deadline or None,
+            spoke=call.spoke,
+            is_resume=call.is_resume,
+            was_replayed=was_replayed,
+            trusts_retry_after=route.upstream.definition.trust_retry_after,
+        )
+
+    def _is_repeatable(self, call: Call, route: Route) -> bool:
+        if call.method != CALL_TOOL:
+            return call.method in _REPEATABLE
+        facts = call.facts or self._facts.of(route, call.address.kind)
+        return facts.hints.is_repeatable
+
+    @staticmethod
+    def _end(call: Call, route: Route, outcome: Outcome) -> Outcome:
+        """Return the outcome of all attempts together."""
+        if call.may_have_run and outcome.delivery is Delivery.NOT_SENT:
+            outcome = outcome.with_delivery(Delivery.UNKNOWN)
+        return outcome.counted(call.attempts, outcome.target or route.canonical)
