@@ -172,7 +172,8 @@ async def piped(tmp_path: Path) -> AsyncIterator[Piped]:
             config = load(str(write_config(tmp_path, servers, settings or {})), {}, {})
             junction = await stack.enter_async_context(Junction(config))
             calls = TaskScope("calls")
-            listener = StdioListener(Dispatcher(junction, calls), config.settings.max_line_bytes)
+            limit = config.settings.max_line_bytes
+            listener = StdioListener(Dispatcher(junction, calls), limit, calls)
             listener.session = junction.open_session(listener.send, listener.offer)
             to_us, theirs = os.pipe()
             from_us, ours = os.pipe()

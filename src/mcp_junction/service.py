@@ -17,6 +17,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one
 from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import JunctionError, UsageError
 from mcp_junction.identity.keys import KeyRing
+from mcp_junction.listener.acceptance import accept
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.app import HttpListener
 from mcp_junction.listener.http.forwarded import App, Forwarded
@@ -84,14 +85,14 @@ class Service:
             settings.session_idle_ms / 1000,
             junction.relay.end_session,
         )
-        self._stateless = StatelessDispatcher(junction)
+        self._stateless = StatelessDispatcher(junction, accept)
         self._listener = self._make_listener(host, rest)
 
     def _make_listener(self, host: str, rest: ApiContext | None) -> HttpListener:
         settings = self._junction.settings
         return HttpListener(
             self,
-            Dispatcher(self._junction, self._calls),
+            Dispatcher(self._junction, self._calls, accept),
             self._registry,
             StatelessFront(self._stateless, self._calls),
             Guard(host, _split(settings.allowed_hosts), _split(settings.allowed_origins)),
@@ -254,7 +255,7 @@ class Service:
             generation = self._keys.generation
             if generation != self._expelled_generation:
                 self._registry.expel(self._is_allowed)
-                self._stateless.end(self._is_allowed, "the key was revoked")
+                self._stateless.end_disallowed(self._is_allowed, "the key was revoked")
                 self._junction.parked_calls.end(self._is_revoked, "the key was revoked")
                 if self._rest is not None:
                     self._rest.expel(self._keys.is_in_force)
@@ -279,7 +280,7 @@ class Service:
         """Answer what still runs: nobody waits for it any more."""
         why = "Junction is ending"
         self._registry.close()
-        self._stateless.end(lambda _: False, why)
+        self._stateless.end_disallowed(lambda _: False, why)
         if self._rest is not None:
             self._rest.calling.end(lambda _: False, why)
 

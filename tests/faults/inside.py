@@ -11,6 +11,7 @@ from tests.plugin_faults import Rig
 from mcp_junction.app import Junction
 from mcp_junction.config.load import load
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.replies import PipeReplies
 from mcp_junction.protocol import requests
 from mcp_junction.tasks import TaskScope
 
@@ -23,13 +24,17 @@ class Client:
     def __init__(self, inside: "Inside") -> None:
         self.lines: list[bytes] = []
         self.session = inside.junction.open_session(self.lines.append)
-        self._dispatcher = inside.dispatcher
+        self._dispatcher, self._calls = inside.dispatcher, inside.calls
         opening = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}}
         self.send("initialize", "opening", opening)
 
     def receive(self, data: bytes) -> None:
         """Give a frame to the gateway as a wire that does not split at line feeds would."""
-        self._dispatcher.receive(self.session, requests.decode(data))
+        rest = self._dispatcher.receive(
+            self.session, requests.decode(data), PipeReplies(self.session)
+        )
+        if rest is not None:
+            self._calls.run_pooled(rest)
 
     def send(self, method: str, frame_id: Any, params: dict[str, Any]) -> None:
         frame = {"jsonrpc": "2.0", "method": method, "params": params}

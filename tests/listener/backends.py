@@ -15,7 +15,7 @@ from mcp_junction.config.settings import Quota, Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
-from mcp_junction.listener.replies import Reply
+from mcp_junction.listener.replies import PipeReplies, Reply, refuse_bytes
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas
@@ -141,9 +141,11 @@ class Client:
         try:
             frame = requests.decode(line)
         except FrameError as error:
-            self.session.send(self.dispatcher.refuse(error))
+            self.session.send(refuse_bytes(error))
             return
-        self.dispatcher.receive(self.session, frame)
+        rest = self.dispatcher.receive(self.session, frame, PipeReplies(self.session))
+        if rest is not None:
+            self.tasks.run_pooled(rest)
 
     def open(self, name: str = "test", **capabilities: Any) -> dict[str, Any]:
         about = {"name": name, "version": "1"}
@@ -230,9 +232,11 @@ class StatelessClient:
 
 
 class Recorder:
-    """A Way that keeps the answers."""
+    """A ReplyChannel that keeps the answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, headers: dict[bytes, bytes] | None = None) -> None:
+        self.headers = headers
+        self.correlation_id = ""
         self.replies: list[Reply | None] = []
 
     def send(self, frame: bytes) -> None:

@@ -34,7 +34,7 @@ async def client():
     given, typed = os.pipe()
     shown, written = os.pipe()
     tasks = TaskScope("test")
-    listener = StdioListener(Dispatcher(FakeBackend(), tasks), 1000)
+    listener = StdioListener(Dispatcher(FakeBackend(), tasks), 1000, tasks)
     await listener.open(given, written)
     listener.session = Session(LOCAL_OWNER, names.STDIO, listener.send)
     yield Client(listener, typed, shown)

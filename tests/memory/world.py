@@ -152,6 +152,7 @@ class World:
         listener = StdioListener(
             Dispatcher(junction, calls),
             config.settings.max_line_bytes,
+            calls,
             lambda wire: PipeClient(stateless, LOCAL_OWNER, EVERYTHING, wire, calls),
         )
         listener.session = junction.open_session(listener.send, listener.offer)

@@ -41,7 +41,8 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def principal(self) -> Principal:
-        return self.call.caller.principal
+        """Whose it is on a link that several share; the agent that it is made for counts."""
+        return self.call.user
 
     # -- sending
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from mcp_junction.calls.carried import NOTHING_CARRIED, Carried, new_correlation_id
 from mcp_junction.calls.methods import Address
@@ -150,6 +151,8 @@ class Call(msgspec.Struct, eq=False):
     asking: int = 0
     ended_by: Outcome | None = None
     """How it was ended from our side, if it was."""
+    usage: QuotaUsage | None = None
+    """What is used of the quota of the agent that it is made for; None is that of the caller."""
     _ending: asyncio.Event | None = None
     _made_correlation_id: str | None = None
 
@@ -162,6 +165,14 @@ class Call(msgspec.Struct, eq=False):
     def agent_id(self) -> str:
         """Under whose name it is made: the agent that the caller named, or the caller itself."""
         return self.carried.agent_id or self.caller.principal.id
+
+    @property
+    def user(self) -> Principal:
+        """Whose it is where callers are told apart: another agent is another user."""
+        agent_id, principal = self.carried.agent_id, self.caller.principal
+        if agent_id is None or agent_id == principal.id:
+            return principal
+        return replace(principal, acting_for=agent_id)
 
     @property
     def correlation_id(self) -> str:

@@ -113,6 +113,7 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         listener = StdioListener(
             Dispatcher(junction, calls),
             config.settings.max_line_bytes,
+            calls,
             lambda wire: PipeClient(stateless, LOCAL_OWNER, EVERYTHING, wire, calls),
         )
         listener.session = junction.open_session(listener.send, listener.offer)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from msgspec.structs import replace
+
 from mcp_junction.calls.attempt import Adapter, Chosen
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
@@ -20,6 +22,8 @@ from mcp_junction.eras.resume import Resume
 from mcp_junction.eras.same_era import HandshakeAdapter, StatelessAdapter, SubscriptionAdapter
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS
 from mcp_junction.tasks import wait_unless
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.extra_links import MAX_POOLED
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.upstream import Upstream
@@ -73,7 +77,10 @@ class EraLinks:
         # Its link says of which era the server is.
         if caller.era is STATELESS and not await wait_for_link(call, upstream, route.timeout):
             return call.ended_by or upstream.unavailable()
-        upstream = await self._upstream(call, upstream)
+        reached = await self._upstream(call, upstream)
+        if reached is None:
+            return outcomes.overloaded(upstream.key, MAX_POOLED)
+        upstream = reached
         link = await wait_for_link(call, upstream, route.timeout)
         if link is None:
             return call.ended_by or upstream.unavailable()
@@ -84,8 +91,11 @@ class EraLinks:
             return self._handshake if link.era is HANDSHAKE else self._to_stateless
         return self._stateless if link.era is STATELESS else self._to_handshake
 
-    async def _upstream(self, call: Call, upstream: Upstream) -> Upstream:
-        """The server as this caller reaches it: in the caller's own era, if it speaks that."""
+    async def _upstream(self, call: Call, upstream: Upstream) -> Upstream | None:
+        """The server as this caller reaches it: in the caller's own era, if it speaks that.
+
+        None when agents that share a session need more links of their own than there can be.
+        """
         caller = call.caller
         if upstream.link is not None and upstream.link.era is not caller.era:
             if upstream.speaks(caller.era) is None:
@@ -93,6 +103,10 @@ class EraLinks:
             if upstream.speaks(caller.era):
                 upstream = await upstream.for_era(caller.era) or upstream
         if caller.era is HANDSHAKE:
+            user = call.user
+            if user.acting_for and upstream.is_isolated and call.method not in SUBSCRIBING:
+                hello = replace(caller.hello(), user=user)
+                return upstream.extra_links.pooled((caller, user), hello)
             return upstream.for_session(caller, caller.hello)
         if upstream.link is not None and upstream.link.era is STATELESS:
             return upstream
@@ -106,13 +120,10 @@ class EraLinks:
         """
         if upstream.definition.transport == "stdio" and not upstream.is_isolated:
             return upstream
-        caller = call.caller
-        hello = caller.hello()
+        caller, user = call.caller, call.user
+        hello = caller.hello() if not user.acting_for else replace(caller.hello(), user=user)
         alone = (caller.endpoint.name, hello.client) if upstream.is_isolated else None
-        return (
-            upstream.extra_links.pooled((caller.principal, hello.capabilities, alone), hello)
-            or upstream
-        )
+        return upstream.extra_links.pooled((user, hello.capabilities, alone), hello) or upstream
 
 
 async def _wait_for_era(call: Call, upstream: Upstream) -> None:

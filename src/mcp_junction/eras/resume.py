@@ -126,10 +126,11 @@ def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Con
 
 def owner_of(call: Call, route: Route) -> TicketOwner:
     """Describe who may resume this call, and with which arguments."""
-    caller = call.caller
-    who, role = caller.principal.id, caller.principal.role.value
-    params = with_name(call.method, call.params, route.raw_name)
-    return TicketOwner(who, role, caller.endpoint.name, *route.pair, call.method, digest(params))
+    user, endpoint = call.user, call.caller.endpoint.name
+    hashed = digest(with_name(call.method, call.params, route.raw_name))
+    return TicketOwner(
+        user.id, user.role.value, endpoint, *route.pair, call.method, hashed, user.acting_for
+    )
 
 
 def state_text(state: Raw) -> str:

@@ -85,9 +85,9 @@ class StatelessAdapter:
         task = frames.text(members.get("taskId"))
         if task is None:
             return payload
-        caller, server = attempt.call.caller, attempt.route.pair.server
-        seal = self._parked_calls.seal
-        sealed = seal.seal_task(task, server, caller.principal, caller.endpoint.name)
+        call, seal = attempt.call, self._parked_calls.seal
+        endpoint, server = call.caller.endpoint.name, attempt.route.pair.server
+        sealed = seal.seal_task(task, server, call.user, endpoint)
         members["taskId"] = Raw(encode.dumps(sealed))
         return encode.dumps(members)
 

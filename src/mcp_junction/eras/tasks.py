@@ -35,7 +35,7 @@ class ResolveTask:
     def _route(self, call: Call) -> Route | None:
         caller = call.caller
         try:
-            server, task = self._seal.open_task(call.name, caller.principal, caller.endpoint.name)
+            server, task = self._seal.open_task(call.name, call.user, caller.endpoint.name)
         except RequestStateError:
             return None
         catalog = call.snapshot.catalog

@@ -33,6 +33,8 @@ class TicketOwner(msgspec.Struct, frozen=True, array_like=True):
     method: str
     digest: str = ""
     """Of the arguments, where a call that waits must be the same when it comes back."""
+    agent: str = ""
+    """The agent that the principal named, if it did."""
 
 
 class Continuation(msgspec.Struct, frozen=True, array_like=True):
@@ -92,14 +94,13 @@ class Seal:
 
     def seal_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
         """Seal the id of a server's task for the client."""
-        owner = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
-        return self.close(Ticket(owner, inner=task))
+        return self.close(Ticket(_owner_of_task(principal, endpoint, server), inner=task))
 
     def open_task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
         """Open the sealed id of a task: its server and its id there. Raises RequestStateError."""
         ticket = self.read(sealed)
         server = ticket.owner.server
-        mine = TicketOwner(principal.id, principal.role.value, endpoint, server, "", _TASK)
+        mine = _owner_of_task(principal, endpoint, server)
         if ticket.owner != mine or ticket.inner is None:
             raise RequestStateError("this is not the id of a task of this client")
         return server, ticket.inner
@@ -126,3 +127,8 @@ class Seal:
 
             self._made = AESGCM(self._key)
         return self._made
+
+
+def _owner_of_task(principal: Principal, endpoint: str, server: str) -> TicketOwner:
+    who, role, agent = principal.id, principal.role.value, principal.acting_for
+    return TicketOwner(who, role, endpoint, server, "", _TASK, agent=agent)

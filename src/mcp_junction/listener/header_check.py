@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Raw
@@ -12,7 +12,7 @@ from mcp_junction.protocol import param_headers
 from mcp_junction.protocol.param_headers import ParamHeader, decode_value
 from mcp_junction.protocol.versions import HEADER_MISMATCH
 
-Headers = dict[bytes, bytes]
+Headers = Mapping[bytes, bytes]
 
 _NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _TASKS: Final = "tasks/"

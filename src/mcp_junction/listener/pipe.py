@@ -11,7 +11,7 @@ from typing import Final
 from mcp_junction.calls.call import Channel
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
-from mcp_junction.listener.replies import Reply, refusal, unsupported
+from mcp_junction.listener.replies import PipeReplies, Reply, refusal, unsupported
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
@@ -24,7 +24,7 @@ _MAX_ASKED: Final = 256
 _MAX_STATE: Final = 8192
 
 
-class PipeClient:
+class PipeClient(PipeReplies):
     """A stateless client on a single channel, which all of its requests are answered on."""
 
     def __init__(
@@ -35,11 +35,11 @@ class PipeClient:
         channel: Channel,
         tasks: TaskScope,
     ) -> None:
+        super().__init__(channel)
         self._dispatcher = dispatcher
         self._principal = principal
         self._endpoint = endpoint
         self._tasks = tasks
-        self.send, self.offer, self.end = channel.send, channel.offer, channel.send
         self._running = dispatcher.running
         self._answer = dispatcher.answer
         self._asked: dict[bytes, bytes] = {}
@@ -65,10 +65,9 @@ class PipeClient:
                 self._tasks.run_pooled(rest)
 
     def end_with(self, frame_id: bytes, reply: Reply | None) -> None:
-        if reply is not None:
-            if reply.state:
-                self._remember_question(frame_id, reply.state)
-            self.send(reply.frame)
+        if reply is not None and reply.state:
+            self._remember_question(frame_id, reply.state)
+        super().end_with(frame_id, reply)
 
     def _remember_question(self, frame_id: bytes, state: bytes) -> None:
         """Remember a request that was answered with a question: it can still be cancelled."""
@@ -100,7 +99,7 @@ class PipeClient:
 
     def close(self, reason: str) -> None:
         """End everything that runs."""
-        self._dispatcher.end(lambda _: False, reason)
+        self._dispatcher.end_disallowed(lambda _: False, reason)
 
 
 def _version(frame: Frame) -> str:

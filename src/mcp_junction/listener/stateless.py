@@ -8,60 +8,50 @@ repeat it where there are any. Lists are answered inline, a routed request becom
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Channel, Handler
+from mcp_junction.calls.carried import NOTHING_CARRIED
 from mcp_junction.calls.methods import READ, STATELESS_CALLS
 from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.items import BY_LIST, ListKind
+from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.listener import header_check
-from mcp_junction.listener.answers import OwnAnswers
+from mcp_junction.listener.answers import OwnAnswers, ReplyOrLater
 from mcp_junction.listener.client_cache import ClientCache, SenderInfo
 from mcp_junction.listener.header_check import Headers
 from mcp_junction.listener.host import ListenerHost
-from mcp_junction.listener.replies import HTTP_STATUS, Reply, refusal, refuse_version
+from mcp_junction.listener.replies import (
+    Accept,
+    Reply,
+    ReplyChannel,
+    Rest,
+    finish,
+    refusal,
+    refuse_call,
+    refuse_version,
+    reply_to,
+    take_over,
+)
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.cycles import ID_KEY
 from mcp_junction.protocol.envelope import ResultEnvelope, has_no_envelope, to_stateless_result
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.requests import ClientRequest
-from mcp_junction.protocol.versions import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    SERVER_INFO_KEY,
-    STATELESS_VERSIONS,
-)
+from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED, Delivery, Outcome
+from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
 _MAX_WATCHED: Final = 1000
 _join: Final = b"".join  # ``frames.octets``, for the channel of every call
-
-
-Rest = Coroutine[Any, Any, None] | None
-"""The coroutine that finishes an answer; None where it is complete."""
-
-
-class ReplyChannel(Channel, Protocol):
-    """Where one request is answered: messages before the answer, then the answer."""
-
-    def end(self, frame: bytes) -> Rest:
-        """Answer with a result, as nearly all are."""
-        ...
-
-    def end_with(self, frame_id: bytes, reply: Reply | None) -> Rest:
-        """Answer with anything else; None where nobody waits for an answer."""
-        ...
 
 
 class ResultWriter:
@@ -86,15 +76,15 @@ class ResultWriter:
 class StatelessDispatcher:
     """Answers the requests of stateless clients."""
 
-    def __init__(self, backend: ListenerHost) -> None:
+    def __init__(self, backend: ListenerHost, accept: Accept | None = None) -> None:
+        """``accept`` takes out what requests carry for us; without it, that is passed on."""
         self._backend = backend
+        self._accept = accept
         self._answers = OwnAnswers(backend)
         self.client_cache = ClientCache(backend)
         self.running: dict[Hashable, Call | Listen] = {}
         """The calls and listens that are not over, by the keys of their listeners."""
         self.listens: dict[Listen, asyncio.Future[None]] = {}
-        info = {"name": backend.settings.name, "version": backend.settings.version}
-        self._server_info = encode.dumps(info)
         self._results = ResultWriter(backend.settings.name, backend.settings.version)
 
     @property
@@ -121,14 +111,23 @@ class StatelessDispatcher:
 
         ``key`` finds it while it runs. ``headers`` repeat its members, where there are any.
         """
+        carried, method = NOTHING_CARRIED, frame.method
         try:
             params = frame.known if type(frame) is ClientRequest else frame.members()
             meta, last = params.get("_meta"), self.client_cache.last
-            if meta == last.meta and principal is last.principal and endpoint is last.endpoint:
-                sender = last.sender  # most often it is the same one again
+            if (
+                meta == last.meta
+                and principal is last.principal
+                and endpoint is last.endpoint
+                and channel.headers is None
+            ):
+                sender = last.sender  # most often it is the same one again, and carries nothing
             else:
-                sender = self.client_cache.read(principal, endpoint, meta)
-            client, method = sender.client, frame.method
+                if self._accept is not None:  # before the cache may see it
+                    is_call = method in STATELESS_CALLS
+                    carried = self._accept(params, channel.headers if is_call else None)
+                sender = self.client_cache.read(principal, endpoint, params.get("_meta"))
+            client = sender.client
             if client is None or method not in STATELESS_CALLS:
                 return self._answer_own(sender, frame_id, method, params, key, channel, headers)
             snapshot = self._backend.snapshot
@@ -138,15 +137,18 @@ class StatelessDispatcher:
             if not cached:
                 cached = route_cache.find(snapshot.catalog, spelling, scope, method, params)
             if headers is not None:
-                _compare(headers, sender.version, cached, params)
+                _check_headers(headers, sender.version, cached, params)
         except FrameError as error:
-            words = f"{frame.method[:100]}: {error}"
-            return channel.end_with(frame_id, refusal(frame_id, error.code, words))
+            words, is_told = f"{method[:100]}: {error}", method in STATELESS_CALLS
+            told = carried if is_told and self._accept is not None else None
+            return refuse_call(channel, frame_id, error.code, words, told)
         address, route = cached.address, cached.route
         token, level, is_plain = sender.progress_token, sender.level, sender.has_plain_meta
         call = self.running[key] = Call(
             client, snapshot, method, address, params, channel, token, route, level, is_plain
         )
+        if self._accept is not None:
+            take_over(call, carried, self._backend.quotas, channel)
         if self._backend.is_settled:
             handle = snapshot.handlers[method]
         else:
@@ -168,79 +170,16 @@ class StatelessDispatcher:
             header_check.check(headers, sender.version, method)
         client = sender.client
         if client is None:
-            reply: Reply | Coroutine[Any, Any, Reply] = refuse_version(frame_id, params["_meta"])
+            reply: ReplyOrLater = refuse_version(frame_id, params["_meta"])
         elif method in BY_LIST:
-            reply = self._list(client, frame_id, BY_LIST[method], params)
+            reply = self._answers.list(client, frame_id, BY_LIST[method], params)
         elif method == "server/discover":
-            reply = self._when_settled(self._discover, client, frame_id)
+            reply = self._answers.discover(client, frame_id)
         elif method == "subscriptions/listen":
             reply = self._listen(client, frame_id, params, key, channel)
         else:
             reply = refusal(frame_id, METHOD_NOT_FOUND, f"no method {method[:100]!r}")
-        if isinstance(reply, Reply):
-            return channel.end_with(frame_id, reply)
-        return _send_later(frame_id, reply, channel)
-
-    # -- what we answer ourselves
-
-    def _discover(self, client: StatelessClient, frame_id: bytes) -> Reply:
-        found: dict[str, Any] = {
-            "supportedVersions": STATELESS_VERSIONS,
-            "capabilities": self._backend.summary.capabilities(client.scope),
-        }
-        payload = encode.dumps(self._answers.with_instructions(client, found))
-        ours = b'"%b":%b' % (ID_KEY.encode(), encode.dumps(self._backend.summary.junction_id))
-        return Reply(encode.compact_result_with(frame_id, payload, self._tail(ours)))
-
-    def _list(
-        self, client: StatelessClient, frame_id: bytes, kind: ListKind, params: dict[str, Raw]
-    ) -> Reply | Coroutine[Any, Any, Reply]:
-        try:
-            cursor = self._answers.cursor(params)
-        except FrameError as error:
-            return refusal(frame_id, INVALID_PARAMS, error.message)
-        meta = params.get("_meta")
-        return self._when_settled(self._page, client, frame_id, kind, cursor, meta)
-
-    def _when_settled(
-        self, then: Callable[..., Reply], *given: Any
-    ) -> Reply | Coroutine[Any, Any, Reply]:
-        return then(*given) if self._backend.is_settled else self._wait_and_answer(then, *given)
-
-    async def _wait_and_answer(self, then: Callable[..., Reply], *given: Any) -> Reply:
-        await self._backend.wait_until_settled()
-        return then(*given)
-
-    def _page(
-        self,
-        client: StatelessClient,
-        frame_id: bytes,
-        kind: ListKind,
-        cursor: str | None,
-        meta: Raw | None,
-    ) -> Reply:
-        try:
-            page, reachable = self._answers.page(client, kind, cursor, meta)
-        except FrameError as error:
-            return refusal(frame_id, INVALID_PARAMS, error.message)
-        return Reply(encode.compact_result_with(frame_id, page, self._tail(reachable)))
-
-    def _tail(self, ours: bytes) -> bytes:
-        """Make the end of a result of ours: its type, its caching and our server info.
-
-        Others may be given the same result only where neither names nor grants differ by client.
-        ``ours`` is a further member of its ``_meta``, for other Junctions.
-        """
-        settings = self._backend.settings
-        differs = settings.separator is None or self._backend.scopes.has_policy
-        scope = b"private" if differs else b"public"
-        return (b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":{"%b":%b%b}}') % (
-            settings.list_ttl_ms,
-            scope,
-            SERVER_INFO_KEY.encode(),
-            self._server_info,
-            b"," + ours if ours else b"",
-        )
+        return finish(channel, frame_id, reply)
 
     # -- calls
 
@@ -254,7 +193,8 @@ class StatelessDispatcher:
         if outcome.kind is RESULT:
             rest = channel.end(self._results.result(call.method, frame_id, outcome))
         else:
-            rest = channel.end_with(frame_id, _reply(frame_id, outcome))
+            reply = reply_to(frame_id, outcome, channel.correlation_id)
+            rest = channel.end_with(frame_id, reply)
         if rest is not None:
             await rest
 
@@ -270,7 +210,7 @@ class StatelessDispatcher:
                 cached = snapshot.route_cache.find(
                     snapshot.catalog, caller.spelling, caller.scope, call.method, call.params
                 )
-                _compare(headers, version, cached, call.params)
+                _check_headers(headers, version, cached, call.params)
         except FrameError as error:
             words = f"{call.method}: {error}"
             return outcomes.failed(error.code, words, Delivery.NOT_SENT)
@@ -285,7 +225,7 @@ class StatelessDispatcher:
         params: dict[str, Raw],
         key: Hashable,
         channel: Channel,
-    ) -> Reply | Coroutine[Any, Any, Reply]:
+    ) -> ReplyOrLater:
         try:
             wanted = msgspec.json.decode(params.get("notifications") or b"", type=Wanted)
         except msgspec.MsgspecError as error:
@@ -341,7 +281,7 @@ class StatelessDispatcher:
         for listen in list(self.listens):
             self._end_listen(listen)
 
-    def end(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:
+    def end_disallowed(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:
         """End what runs for principals that are no longer allowed."""
         for running in list(self.running.values()):
             if isinstance(running, Listen):
@@ -351,7 +291,9 @@ class StatelessDispatcher:
                 running.drop(reason)
 
 
-def _compare(headers: Headers, version: bytes, cached: CachedRoute, params: dict[str, Raw]) -> None:
+def _check_headers(
+    headers: Headers, version: bytes, cached: CachedRoute, params: dict[str, Raw]
+) -> None:
     """Compare headers with the routed request that they repeat. Raises FrameError."""
     if cached.plain_headers is not None and header_check.is_plain(
         headers, version, *cached.plain_headers
@@ -361,21 +303,3 @@ def _compare(headers: Headers, version: bytes, cached: CachedRoute, params: dict
     header_check.check_name(headers, cached.method, cached.address.name)
     if cached.headers:
         header_check.check_arguments(headers, cached.headers, params)
-
-
-async def _send_later(
-    frame_id: bytes, coming: Coroutine[Any, Any, Reply], channel: ReplyChannel
-) -> None:
-    rest = channel.end_with(frame_id, await coming)
-    if rest is not None:
-        await rest
-
-
-def _reply(frame_id: bytes, outcome: Outcome) -> Reply | None:
-    """Make the answer to a call that did not end with a result."""
-    if outcome.kind is CANCELLED:
-        return None
-    if outcome.kind is SUSPENDED:
-        state = frames.members(outcome.payload).get("requestState", b"")
-        return Reply(outcome.frame(frame_id), state=frames.octets(state))
-    return Reply(outcome.frame(frame_id), HTTP_STATUS.get(outcome.code, 200))

@@ -13,16 +13,22 @@ import select
 import stat
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.pipe import PipeClient
+from mcp_junction.listener.replies import PipeReplies, refuse_bytes
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import BATCH_VERSIONS, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import TaskScope
+
+if TYPE_CHECKING:
+    from mcp_junction.protocol.requests import BatchPart
 
 _DROP_ABOVE = 8 * 1024 * 1024
 _PAUSE_ABOVE = 64 * 1024 * 1024
@@ -44,9 +50,15 @@ class StdioListener:
     """Reads the client's frames and writes ours. ``serve`` returns when the client is gone."""
 
     def __init__(
-        self, dispatcher: Dispatcher, line_limit: int, stateless: Stateless | None = None
+        self,
+        dispatcher: Dispatcher,
+        line_limit: int,
+        tasks: TaskScope,
+        stateless: Stateless | None = None,
     ) -> None:
         self._dispatcher = dispatcher
+        self._tasks = tasks
+        self._replies = PipeReplies(self)
         self._stateless = stateless
         self._client: PipeClient | None = None
         self._is_decided = stateless is None
@@ -147,13 +159,15 @@ class StdioListener:
             if isinstance(line, bytes) and frames.is_batch(line):
                 self._batch(self.session, line, error)
             else:
-                self.send(self._dispatcher.refuse(error))
+                self.send(refuse_bytes(error))
             return
         client = self._client if self._is_decided else self._client_of(frame)
         if client is not None:
             client.receive(frame)
-        else:
-            self._dispatcher.receive(self.session, frame)
+            return
+        rest = self._dispatcher.receive(self.session, frame, self._replies)
+        if rest is not None:
+            self._tasks.run_pooled(rest)
 
     def _client_of(self, frame: Frame) -> PipeClient | None:
         """Return the PipeClient, if the client is stateless.
@@ -186,9 +200,16 @@ class StdioListener:
 
             parts = split_batch(line)
         except FrameError as refused:
-            self.send(self._dispatcher.refuse(refused))
+            self.send(refuse_bytes(refused))
         else:
-            self._dispatcher.receive_batch(session, parts)
+            self._tasks.spawn(self._answer_batch(session, parts))
+
+    async def _answer_batch(self, session: Session, parts: list[BatchPart]) -> None:
+        from mcp_junction.protocol.requests import join_answers
+
+        answers = await self._dispatcher.answer_batch(session, parts, self)
+        if answers:
+            self.send(join_answers(answers))
 
     def _too_long(self, line: Overlong) -> FrameError:
         message = f"a line of {line.size} bytes is over the limit of {line.limit} (max_line_bytes)"

@@ -28,10 +28,14 @@ class Principal(msgspec.Struct, frozen=True):
     role: Role
     key: str = ""
     """The id of the key that it used: sessions opened with a key end when that is revoked."""
+    acting_for: str = ""
+    """The agent that it named, where calls for different agents are told apart."""
 
     def is_same(self, other: Principal) -> bool:
-        """Whether both are one principal, whatever keys they used."""
-        return self is other or (self.id == other.id and self.role is other.role)
+        """Whether both are one principal, calling for one agent, whatever keys they used."""
+        return self is other or (
+            self.id == other.id and self.role is other.role and self.acting_for == other.acting_for
+        )
 
 
 LOCAL_OWNER: Final = Principal("local-owner", Role.OWNER)

@@ -112,14 +112,14 @@ class Quotas:
 
     def __init__(self, quota: Quota = UNLIMITED) -> None:
         self.quota = quota
-        self._usages: WeakValueDictionary[tuple[str, str], QuotaUsage] = WeakValueDictionary()
+        self._usages: WeakValueDictionary[tuple[str, str, str], QuotaUsage] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._usages)
 
     def of(self, principal: Principal) -> QuotaUsage:
-        """Return the usage of a principal, which all its keys share."""
-        key = principal.id, principal.role.value
+        """Return the usage of a principal, which all its keys share; per agent it calls for."""
+        key = principal.id, principal.role.value, principal.acting_for
         found = self._usages.get(key)
         if found is None:
             found = self._usages[key] = QuotaUsage(self.quota)

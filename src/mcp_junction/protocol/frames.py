@@ -220,6 +220,11 @@ def has_repeated_member(data: bytes) -> bool:
     return len(compact) != size + (not fields)
 
 
+def has_repeated_name(data: bytes) -> bool:
+    """Whether an object has a repeated member name at its top level, however it is written."""
+    return sum(1 for _ in _own_members(data)) != len(_members.decode(data))
+
+
 def is_too_deep(data: bytes, limit: int = MAX_DEPTH, *, exact: bool = True) -> bool:
     """Whether a valid JSON text is nested deeper than ``limit``; cheap when brackets are few.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -177,7 +177,7 @@ def header_lines(marked: tuple[ParamHeader, ...], arguments: Raw | bytes) -> byt
 
 
 def find_mismatch(
-    marked: tuple[ParamHeader, ...], arguments: Raw | bytes, headers: dict[bytes, bytes]
+    marked: tuple[ParamHeader, ...], arguments: Raw | bytes, headers: Mapping[bytes, bytes]
 ) -> str | None:
     """Say how a caller's headers contradict its arguments; None when they agree.
 

@@ -105,6 +105,15 @@ class Session:
         return self.principal.role in CALLING_ROLES
 
     @property
+    def has_listed(self) -> bool:
+        """Whether the client was shown a list before."""
+        return self.listed is not None
+
+    def note_listed(self, changed: str, generation: int) -> None:
+        """Note that the client was shown a list; later changes are announced as ``changed``."""
+        self.listed = {**(self.listed or {}), changed: generation}
+
+    @property
     def questions(self) -> frozenset[str]:
         return askable_methods(self.capabilities)
 

@@ -34,6 +34,7 @@ class StatelessClient:
     """The sender of stateless requests, and what it can be asked."""
 
     era = Era.STATELESS
+    has_listed = False
 
     __slots__ = (
         "_hello",
@@ -78,6 +79,9 @@ class StatelessClient:
     def scope(self) -> Scope:
         """What the client may see, by the policy as it is now."""
         return self.scopes.of(self.principal, self.endpoint)
+
+    def note_listed(self, changed: str, generation: int) -> None:
+        """Remember nothing: it hears of changes by ``subscriptions/listen``."""
 
     def hello(self) -> Hello:
         return self._hello

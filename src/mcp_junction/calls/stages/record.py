@@ -34,7 +34,7 @@ class RecordCall:
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
         began = self._clock.now()
-        usage = call.caller.usage
+        usage = call.usage or call.caller.usage
         usage.calls += 1
         if call.timeout:
             self._deadlines.watch(call, call.timeout)

@@ -8,7 +8,7 @@ before it ends. What a method means it does not know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,9 @@ import msgspec
 from mcp_junction.audit.denials import Denial
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
+from mcp_junction.listener.acceptance import find_carrying
 from mcp_junction.listener.dispatch import Dispatcher
+from mcp_junction.listener.header_check import Headers
 from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.heads import Fields
@@ -31,9 +33,10 @@ from mcp_junction.listener.http.host import (
     SessionChannel,
 )
 from mcp_junction.listener.http.refusals import describe_denial
-from mcp_junction.listener.http.replies import HttpReply
+from mcp_junction.listener.http.replies import HttpPost, HttpReply, done
 from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
+from mcp_junction.listener.replies import CollectedReply, ending, refuse_bytes
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames, requests
 from mcp_junction.protocol import requests as batch
@@ -55,7 +58,6 @@ _ENDPOINTS = "/mcp/"
 """What the paths of all endpoints but the first begin with."""
 _JSON = (b"content-type", _TYPE)
 _API = "/api/"
-_NOT_SENT = {"delivery": "not_sent"}
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 
@@ -65,17 +67,6 @@ class HttpRefusal(NamedTuple):
 
     status: int
     message: str
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """A POST: who sent it to which endpoint, its headers, and where the response goes."""
-
-    principal: Principal
-    endpoint: Endpoint
-    given: list[tuple[bytes, bytes]]
-    headers: dict[bytes, bytes]
-    send: Send
-    exchange: AsgiExchange | None
 
 
 class HttpListener:
@@ -182,42 +173,52 @@ class HttpListener:
         kind = headers.get(b"content-type", b"")
         if kind != _TYPE and not kind.lower().startswith(_TYPE):
             return _refuse(send, 415, "send content-type: application/json")
-        asked = _Asked(principal, endpoint, scope["headers"], headers, send, scope.get("exchange"))
+        given, exchange = scope["headers"], scope.get("exchange")
+        try:
+            carrying = _find_carrying(given, headers)
+        except FrameError as error:
+            return _respond(send, 400, refuse_bytes(error))
+        post = HttpPost(principal, endpoint, given, headers, send, exchange, carrying)
         # Our own HTTP protocol has the body already, or did not even keep it.
-        if asked.exchange is None:
-            return self._read_first(asked, receive)
-        asked.exchange.principal = principal
-        return self._read(asked, asked.exchange.body)
+        if exchange is None:
+            return self._read_first(post, receive)
+        exchange.principal = principal
+        return self._read(post, exchange.body)
 
-    async def _read_first(self, asked: _Asked, receive: Receive) -> None:
-        await self._read(asked, await self._body(receive))
+    async def _read_first(self, post: HttpPost, receive: Receive) -> None:
+        await self._read(post, await self._body(receive))
 
-    def _read(self, asked: _Asked, body: bytes | None) -> Awaitable[None]:
+    def _read(self, post: HttpPost, body: bytes | None) -> Awaitable[None]:
         """Handle the body of a POST: one frame, a batch, or neither."""
-        headers, send = asked.headers, asked.send
+        headers, send = post.headers, post.send
         if body is None:
             return _refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
         try:
             frame = requests.decode(body)
         except FrameError as error:
             if frames.is_batch(body) and b"mcp-session-id" in headers:
-                return self._batch(body, error, asked)
-            return _respond(send, 400, self._dispatcher.refuse(error))
+                return self._batch(body, error, post)
+            return _respond(send, 400, refuse_bytes(error))
         if self._draining and frame.method and frame.id:
-            payload = encode.error_object(SERVER_UNAVAILABLE, "Junction is ending", _NOT_SENT)
             again = [(b"retry-after", b"1")]
-            return _respond(send, 503, encode.error(bytes(frame.id), payload), again)
+            return _respond(send, 503, ending(bytes(frame.id)).frame, again)
         is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
         if frame.method == "initialize" and frame.id and not is_stateless:
-            return self._open(frame, asked)
+            return self._open(frame, post)
         if is_stateless or _is_enveloped(headers, frame):
-            return self._stateless.post(
-                asked.given, headers, frame, send, asked.exchange, asked.principal, asked.endpoint
-            )
-        found = self._session(headers, asked.principal, asked.endpoint)
+            return self._stateless.answer(post, frame)
+        found = self._session(headers, post.principal, post.endpoint)
         if isinstance(found, HttpRefusal):
             return _refuse(send, *found)
-        return self._exchange(found, frame, headers, send, asked.exchange)
+        if not frame.id or not frame.method:
+            self._dispatcher.take(found.session, frame)
+            return _respond(send, 202, b"")
+        return self._dispatcher.answer(found.session, frame, self._reply(post, found)) or done()
+
+    def _reply(self, post: HttpPost, found: HttpSession) -> HttpReply:
+        """Make the reply to a POST of a session."""
+        accept, usage = post.headers.get(b"accept"), found.session.usage
+        return HttpReply(post.send, self._tasks, accept, post.exchange, usage, found, post.carrying)
 
     async def _body(self, receive: Receive) -> bytes | None:
         """Read the whole body; None when it is over the limit."""
@@ -228,21 +229,22 @@ class HttpListener:
             body += message.get("body", b"")
         return body if len(body) <= self._max_body else None
 
-    async def _open(self, frame: Frame, asked: _Asked) -> None:
-        send, principal, endpoint = asked.send, asked.principal, asked.endpoint
+    async def _open(self, frame: Frame, post: HttpPost) -> None:
+        send, principal, endpoint = post.send, post.principal, post.endpoint
         channel = SessionChannel()
         session = self._host.open_session(principal, endpoint, channel)
-        answer = self._dispatcher.answer(session, frame, session)
-        if isinstance(answer, Coroutine):
-            answer = await answer
-        assert answer is not None
+        reply = CollectedReply(session)
+        rest = self._dispatcher.answer(session, frame, reply)
+        if rest is not None:
+            await rest
+        assert reply.answer is not None
         if not session.is_open:  # it was refused
             self._registry.discard(session)
-            await _respond(send, 400, answer)
+            await _respond(send, 400, reply.answer)
             return
         found = self._registry.add(self._registry.new_id(), session, endpoint)
         channel.bind(lambda: found.standing(self._tasks))
-        await _respond(send, 200, answer, [(b"mcp-session-id", found.id.encode())])
+        await _respond(send, 200, reply.answer, [(b"mcp-session-id", found.id.encode())])
 
     def _session(
         self, headers: dict[bytes, bytes], principal: Principal, endpoint: Endpoint
@@ -258,31 +260,10 @@ class HttpListener:
         found = self._registry.find(session_id.decode("latin-1"), principal, endpoint)
         return found or HttpRefusal(404, "there is no such session; send initialize again")
 
-    async def _exchange(
-        self,
-        found: HttpSession,
-        frame: Frame,
-        headers: dict[bytes, bytes],
-        send: Send,
-        exchange: AsgiExchange | None,
-    ) -> None:
-        session = found.session
-        if not frame.id or not frame.method:
-            self._dispatcher.answer(session, frame, session)
-            await _respond(send, 202, b"")
-            return
-        reply = HttpReply(send, self._tasks, headers.get(b"accept"), exchange, session.usage, found)
-        answer = self._dispatcher.answer(session, frame, reply)
-        if answer is not None and not isinstance(answer, bytes):
-            answer = await answer
-        rest = reply.end_with(b"", None) if answer is None else reply.end(answer)
-        if rest is not None:
-            await rest
-
-    async def _batch(self, body: bytes, error: FrameError, asked: _Asked) -> None:
+    async def _batch(self, body: bytes, error: FrameError, post: HttpPost) -> None:
         """Handle a batch in one POST, from a client whose version allows batches."""
-        headers, send = asked.headers, asked.send
-        found = self._session(headers, asked.principal, asked.endpoint)
+        send = post.send
+        found = self._session(post.headers, post.principal, post.endpoint)
         if isinstance(found, HttpRefusal):
             await _refuse(send, *found)
             return
@@ -291,15 +272,12 @@ class HttpListener:
                 raise error
             parts = batch.split_batch(body)
         except FrameError as refused:
-            await _respond(send, 400, self._dispatcher.refuse(refused))
+            await _respond(send, 400, refuse_bytes(refused))
             return
         if self._draining:
             parts = [_ending(part) for part in parts]
-        usage = found.session.usage
-        accept = headers.get(b"accept")
-        reply = HttpReply(send, self._tasks, accept, asked.exchange, usage, found)
-        begun = self._dispatcher.begin_batch(found.session, parts, reply)
-        answers = await self._dispatcher.collect_batch(begun)
+        reply = self._reply(post, found)
+        answers = await self._dispatcher.answer_batch(found.session, parts, reply, post.carrying)
         if reply.stream is not None:
             await reply.finish(*answers)
         else:
@@ -349,6 +327,20 @@ class HttpListener:
         else:
             self._registry.remove(found, "the client ended the session")
             await _respond(send, 200, b"")
+
+
+def _find_carrying(
+    given: Sequence[tuple[bytes, bytes]], headers: dict[bytes, bytes]
+) -> Headers | None:
+    """The headers, if one of them carries something for us. Raises FrameError.
+
+    Most come again and again: it is remembered with them.
+    """
+    if type(given) is not Fields:
+        return find_carrying(given, headers)
+    if given.carries is None:
+        given.carries = find_carrying(given, headers) is not None
+    return headers if given.carries else None
 
 
 def _is_rest(path: str) -> bool:

@@ -24,17 +24,20 @@ _UNKEPT: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 class Fields(list[tuple[bytes, bytes]]):
     """The headers of a request in order, as ASGI wants them, and by name: the last one wins."""
 
-    __slots__ = ("by_name",)
+    __slots__ = ("by_name", "carries")
 
     def __init__(self) -> None:
         super().__init__()
         self.by_name: dict[bytes, bytes] = {}
+        self.carries: bool | None = None
+        """Whether one of them carries something for us; None until somebody has looked."""
 
     def with_length(self, length: bytes) -> Fields:
         """Copy the headers with another content length."""
         fields = Fields()
         fields += [(name, length if name == _NAME else value) for name, value in self]
         fields.by_name = {**self.by_name, _NAME: length}
+        fields.carries = self.carries
         return fields
 
 

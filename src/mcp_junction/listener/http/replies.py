@@ -7,18 +7,23 @@ stateless reply cannot: closing the stream is how its client cancels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from mcp_junction.listener.http.exchange import AsgiExchange
+from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.listener.header_check import Headers
+from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
 from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
 from mcp_junction.listener.replies import Reply
+from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.tasks import TaskScope
 
-_OK: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+_JSON: Final = b"content-type: application/json\r\n"
+_OK: Final = STATUS[200] + _JSON
+_OK_CORRELATED: Final = _OK + b"x-correlation-id: "
 
 
 class StreamKeeper(Protocol):
@@ -28,6 +33,19 @@ class StreamKeeper(Protocol):
     def wants_priming(self) -> bool: ...
 
     def new_stream(self, tasks: TaskScope) -> EventStream: ...
+
+
+class HttpPost(msgspec.Struct, frozen=True):
+    """A POST: who sent it to which endpoint, its headers, and where the response goes."""
+
+    principal: Principal
+    endpoint: Endpoint
+    given: Sequence[tuple[bytes, bytes]]
+    headers: dict[bytes, bytes]
+    send: Send
+    exchange: AsgiExchange | None = None
+    carrying: Headers | None = None
+    """The headers, where one of them carries something for us."""
 
 
 class HttpReply(msgspec.Struct, eq=False):
@@ -40,6 +58,10 @@ class HttpReply(msgspec.Struct, eq=False):
     _usage: QuotaUsage
     _session: StreamKeeper | None = None
     """The session that keeps its stream; None for a stateless request."""
+    headers: Headers | None = None
+    """The headers of the request, where one of them carries something for us."""
+    correlation_id: str = ""
+    """That of the call that it answers, if it is one."""
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
     stream: EventStream | None = None
 
@@ -66,7 +88,8 @@ class HttpReply(msgspec.Struct, eq=False):
             else:
                 self.stream = EventStream(0, self._tasks, self._usage, resumable=False)
             is_primed = session is not None and session.wants_priming
-            attach = self.stream.attach(self._send, after=0, prime=is_primed)
+            more = _more_headers(None, self.correlation_id)
+            attach = self.stream.attach(self._send, after=0, prime=is_primed, headers=more)
             self._attaching = self._tasks.spawn(attach)
         return self.stream
 
@@ -76,7 +99,10 @@ class HttpReply(msgspec.Struct, eq=False):
         if exchange is None or self.stream is not None:
             return self.end_with(b"", Reply(frame))
         exchange.when_gone = None  # it holds the reply, which holds it
-        exchange.respond(_OK, frame)
+        if self.correlation_id:
+            exchange.respond(b"%b%b\r\n" % (_OK_CORRELATED, self.correlation_id.encode()), frame)
+        else:
+            exchange.respond(_OK, frame)
         return None
 
     def end_with(self, frame_id: bytes, reply: Reply | None) -> Coroutine[Any, Any, None] | None:
@@ -85,7 +111,16 @@ class HttpReply(msgspec.Struct, eq=False):
             return self.finish(*(() if reply is None else (reply.frame,)))
         if self._exchange is not None:
             self._exchange.when_gone = None
-        return respond(self._send, reply or Reply(b"", 202))
+        if reply is None:
+            reply = Reply(b"", 202)
+        elif self._session is not None:
+            reply = Reply(reply.frame)  # in the handshake era an error is an answer like any other
+        more = _more_headers(reply, self.correlation_id)
+        if self._exchange is None or not reply.frame:
+            return respond(self._send, reply, more)
+        head = b"".join([STATUS[reply.status], _JSON, *(b"%b: %b\r\n" % pair for pair in more)])
+        self._exchange.respond(head, reply.frame)
+        return None
 
     async def finish(self, *answers: bytes) -> None:
         """Send the answer as the last event (those to a batch as the last ones), and end."""
@@ -100,10 +135,21 @@ class HttpReply(msgspec.Struct, eq=False):
             self._exchange.when_gone = None
 
 
-async def respond(send: Send, reply: Reply) -> None:
-    """Write a whole response by ASGI."""
-    headers = [(b"content-length", b"%d" % len(reply.frame))]
+async def respond(send: Send, reply: Reply, more: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    """Write a whole response by ASGI, with ``more`` headers."""
+    headers = [(b"content-length", b"%d" % len(reply.frame)), *more]
     if reply.frame:
         headers.append((b"content-type", b"application/json"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.frame})
+
+
+def _more_headers(reply: Reply | None, correlation_id: str) -> list[tuple[bytes, bytes]]:
+    more = [(b"x-correlation-id", correlation_id.encode())] if correlation_id else []
+    if reply is not None and reply.retry_after:
+        more.append((b"retry-after", b"%d" % reply.retry_after))
+    return more
+
+
+async def done() -> None:
+    """Nothing is left to be done."""

@@ -6,18 +6,15 @@ sessions, and nothing can be taken up again: closing the stream is how a client 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
-from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.header_check import repeated_header
-from mcp_junction.listener.http.exchange import AsgiExchange
-from mcp_junction.listener.http.replies import HttpReply, respond
+from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, respond
 from mcp_junction.listener.http.streams import Send, accepts_stream
 from mcp_junction.listener.replies import Reply, refusal, unsupported
 from mcp_junction.listener.stateless import StatelessDispatcher
-from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.requests import ClientRequest
@@ -34,31 +31,26 @@ class StatelessFront:
         self._dispatcher = dispatcher
         self._tasks = tasks
 
-    def post(
-        self,
-        given: list[tuple[bytes, bytes]],
-        headers: dict[bytes, bytes],
-        frame: Frame,
-        send: Send,
-        exchange: AsgiExchange | None,
-        principal: Principal,
-        endpoint: Endpoint,
-    ) -> Awaitable[None]:
-        """Take one frame; what is left to be done for its answer is returned."""
+    def answer(self, post: HttpPost, frame: Frame) -> Awaitable[None]:
+        """Answer one frame; what is left to be done for it is returned."""
+        given, headers, send, exchange = post.given, post.headers, post.send, post.exchange
         if not frame.id or not frame.method:
             return self._unanswered(headers, frame, send)
         if len(given) != len(headers) or frame.method == _LISTEN:
             early = _refused_early(given, headers, frame)
             if early is not None:
                 return respond(send, early)
-        usage = self._dispatcher.usage_of(principal)
-        reply = HttpReply(send, self._tasks, headers.get(b"accept"), exchange, usage)
+        principal = post.principal
+        usage, accept = self._dispatcher.usage_of(principal), headers.get(b"accept")
+        reply = HttpReply(send, self._tasks, accept, exchange, usage, None, post.carrying)
         if exchange is not None:
             exchange.when_gone = partial(self._leave, reply)
         frame_id: bytes = frame.id if type(frame) is ClientRequest else frames.octets(frame.id)
         return (
-            self._dispatcher.answer(principal, endpoint, frame, frame_id, reply, reply, headers)
-            or _done()
+            self._dispatcher.answer(
+                principal, post.endpoint, frame, frame_id, reply, reply, headers
+            )
+            or done()
         )
 
     def _leave(self, reply: HttpReply) -> None:
@@ -82,7 +74,7 @@ class StatelessFront:
 
 
 def _refused_early(
-    given: list[tuple[bytes, bytes]], headers: dict[bytes, bytes], frame: Frame
+    given: Sequence[tuple[bytes, bytes]], headers: dict[bytes, bytes], frame: Frame
 ) -> Reply | None:
     """What is wrong with a request before it is even read."""
     if len(given) != len(headers):
@@ -94,7 +86,3 @@ def _refused_early(
         words = "the answer to this is a stream: accept text/event-stream"
         return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
     return None
-
-
-async def _done() -> None:
-    """Nothing is left to be done."""

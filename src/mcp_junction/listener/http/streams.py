@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from mcp_junction.policy.quotas import Closable, QuotaUsage
@@ -170,13 +170,21 @@ class EventStream(Closable):
 
     # -- reading
 
-    async def attach(self, send: Send, *, after: int | None, prime: bool) -> asyncio.Future[None]:
+    async def attach(
+        self,
+        send: Send,
+        *,
+        after: int | None,
+        prime: bool,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> asyncio.Future[None]:
         """Begin the response and replay the events after ``after``; return the future of its end.
 
         Without ``after`` it begins with the first event that no reader was given.
         """
         self.cut()
-        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        every = [*_HEADERS, *headers]
+        await send({"type": "http.response.start", "status": 200, "headers": every})
         opening = b"id: %d_%d\nretry: %d\ndata: \n\n" % (self.number, after or 0, RETRY_MS)
         first = opening if prime else b": open\n\n"
         await send({"type": "http.response.body", "body": first, "more_body": True})
