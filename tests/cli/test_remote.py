@@ -2,41 +2,23 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.plugin_journeys import PROGRAM, Runs, own_environment
+from tests.cli.serving import serve_demo
+from tests.plugin_journeys import PROGRAM, Runs
 
 pytestmark = pytest.mark.preloaded
 
-BOUND = 60
 CLOCK = [sys.executable, "-m", "mcp_junction.demo.clock"]
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The program, serving the demo; it must end well on Ctrl-C."""
-    folder = tmp_path_factory.mktemp("demo")
-    process = subprocess.Popen(
-        [str(PROGRAM), "serve", "--demo", "--port", "0", "--data-dir", str(folder)],
-        env=own_environment(),
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    said = ""
-    while "Ctrl-C ends it" not in said:
-        line = process.stderr.readline()
-        assert line, f"it has ended:\n{said}"
-        said += line
-    url = said.partition("listening on ")[2].partition("/mcp")[0]
-    yield SimpleNamespace(url=url, folder=folder, said=said)
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=BOUND)
-    assert process.returncode == 0, said + rest
-    assert "Traceback" not in said + rest
+    """The program, serving the demo."""
+    with serve_demo(tmp_path_factory.mktemp("demo")) as served:
+        yield served
 
 
 @pytest.fixture
@@ -226,3 +208,19 @@ def test_a_demo_and_a_file_are_one_too_many(program, tmp_path):
     words = ["serve", "--demo", "--config", tmp_path / "x.json", "--data-dir", tmp_path]
     assert "choose one" in program(*words).stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_errors_under_mcp_are_understood(demo):
+    from mcp_junction.cli.remote import ServiceClient
+    from mcp_junction.errors import RequestError
+
+    kept = (demo.folder / "admin.key").read_text().strip()
+    remote = ServiceClient(demo.url, kept)
+    with pytest.raises(RequestError) as refused:
+        remote.get("/api/v1/mcp/nothing-of-this-name")
+    assert refused.value.code == "NotFoundError"
+    assert str(refused.value)
+    for key, words in ((None, "wants a key"), ("jct_a_b", "does not take this key")):
+        with pytest.raises(RequestError, match=words) as refused:
+            ServiceClient(demo.url, key).get("/api/v1/mcp/nothing-of-this-name")
+        assert refused.value.code == "AuthorizationError"

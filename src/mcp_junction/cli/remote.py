@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -21,6 +22,7 @@ DEFAULT: Final = "http://127.0.0.1:8420"
 SERVERS: Final = "/api/v1/aggregator/servers"
 _WAIT: Final = 75.0
 _PAGE: Final = 500
+_NEXT: Final = re.compile(r'<([^>]+)>; rel="next"')
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -93,7 +95,22 @@ class ServiceClient:
             if not cursor:
                 return
 
+    def array(self, path: str, **query: Any) -> Iterator[Any]:
+        """Iterate over all items of a plain array under ``/api/v1/mcp``, page by page."""
+        chosen = {name: _to_text(value) for name, value in query.items() if value is not None}
+        following: str | None = f"{path}?{urlencode({**chosen, 'limit': _PAGE})}"
+        while following:
+            answer, text = self._send("GET", following)
+            yield from self._parse_response(answer, text)
+            link = _NEXT.match(answer.headers.get("link", ""))
+            following = link[1] if link else None
+
     def _request(self, method: str, path: str, body: Any = None) -> Any:
+        return self._parse_response(*self._send(method, path, body))
+
+    def _send(
+        self, method: str, path: str, body: Any = None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         headers = dict(self._headers)
         data = None
         if body is not None:
@@ -112,24 +129,34 @@ class ServiceClient:
             ) from None
         finally:
             connection.close()
-        return self._parse_response(answer.status, text)
+        return answer, text
 
-    def _parse_response(self, status: int, text: bytes) -> Any:
+    def _parse_response(self, answer: http.client.HTTPResponse, text: bytes) -> Any:
         try:
             value = json.loads(text) if text else None
         except ValueError:
             raise JunctionError(f"{self.url} is no Junction: its answer is not JSON") from None
-        if status < 400:
+        if answer.status < 400:
             return value
-        value = value if isinstance(value, dict) else {}
-        code, detail = str(value.get("error_code", "")), str(value.get("detail", f"HTTP {status}"))
-        if status == 401:
-            detail = (
+        error = _read_error(answer.status, value if isinstance(value, dict) else {})
+        if answer.status == 401 and "www-authenticate" in answer.headers:
+            error.args = (
                 "the service does not take this key: give one with --key or JUNCTION_KEY"
                 if self._headers
-                else "the service wants a key: give one with --key or JUNCTION_KEY"
+                else "the service wants a key: give one with --key or JUNCTION_KEY",
             )
-        raise RequestError(code, detail, value.get("context") or {})
+        raise error
+
+
+def _read_error(status: int, body: dict[str, Any]) -> RequestError:
+    """Read the body of an error: of ``/api/v1/mcp``, which has a type, or of another route."""
+    found = body.get("error")
+    if isinstance(found, dict):
+        context = {name: value for name, value in body.items() if name != "error"}
+        words = str(found.get("message", f"HTTP {status}"))
+        return RequestError(str(found.get("type", "")), words, context)
+    words = str(body.get("detail", f"HTTP {status}"))
+    return RequestError(str(body.get("error_code", "")), words, body.get("context") or {})
 
 
 def server_path(name: str) -> str:
