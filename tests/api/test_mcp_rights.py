@@ -18,6 +18,7 @@ from tests.api.test_access import HOSTS, ORIGINS
 from tests.plugin_rest import ROLES
 
 from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.eras.tickets import SealedTask
 from mcp_junction.policy.principal import RIGHTS, Principal, Right, Role
 from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS
 
@@ -72,7 +73,7 @@ async def test_a_task_of_somebody_else_is_none_to_who_may_not_call(gateway, meth
     theirs = Principal("the-agent", Role.AGENT)
     own = Principal("the-viewer", Role.VIEWER)
     for principal, code in ((theirs, INVALID_PARAMS), (own, DENIED)):
-        task = seal.seal_task("t1", "peer", principal, EVERYTHING.name)
+        task = seal.seal_task(SealedTask("t1", "peer"), principal, EVERYTHING.name)
         client = await client_of("stateless").open(served, "viewer")
         assert (await client.send(method, {"taskId": task}))["error"]["code"] == code
     assert method not in await _seen_by_peer(served)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_junction.eras.tickets import Seal, Ticket, TicketOwner
+from mcp_junction.eras.tickets import Seal, SealedTask, Ticket, TicketOwner
 from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 
@@ -92,16 +92,16 @@ def test_the_state_of_a_server_may_be_large():
 
 def test_the_id_of_a_task_leads_to_its_server():
     seal = Seal()
-    one, two = (seal.seal_task("1", server, ANN, "") for server in ("files", "git"))
-    assert seal.open_task(one, ANN, "") == ("files", "1")
-    assert seal.open_task(two, ANN, "") == ("git", "1")
+    one, two = (seal.seal_task(SealedTask("1", server), ANN, "") for server in ("files", "git"))
+    assert seal.open_task(one, ANN, "") == SealedTask("1", "files")
+    assert seal.open_task(two, ANN, "") == SealedTask("1", "git")
 
 
 @pytest.mark.parametrize(("who", "endpoint"), [(BOB, ""), (LOCAL_OWNER, ""), (ANN, "coding")])
 def test_a_task_is_nobody_elses(who, endpoint):
     seal = Seal()
     with pytest.raises(RequestStateError):
-        seal.open_task(seal.seal_task("1", "files", ANN, ""), who, endpoint)
+        seal.open_task(seal.seal_task(SealedTask("1", "files"), ANN, ""), who, endpoint)
 
 
 def test_a_ticket_is_no_task_and_a_task_no_ticket():
@@ -109,4 +109,4 @@ def test_a_ticket_is_no_task_and_a_task_no_ticket():
     with pytest.raises(RequestStateError):
         seal.open_task(seal.close(Ticket(OWNER, inner="1")), ANN, "")
     with pytest.raises(RequestStateError):
-        seal.open(seal.seal_task("1", "files", ANN, ""), OWNER)
+        seal.open(seal.seal_task(SealedTask("1", "files"), ANN, ""), OWNER)

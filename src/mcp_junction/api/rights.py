@@ -10,6 +10,7 @@ from mcp_junction.policy.principal import (
     RIGHTS,
     Principal,
     Right,
+    can_call,
     explain_refusal,
     has_right,
 )
@@ -37,5 +38,7 @@ def check(principal: Principal | None, options: dict[str, Any]) -> None:
         return
     if principal is None:
         raise RequestError("UNAUTHENTICATED", "a key is needed: Authorization: Bearer …")
+    if right is Right.CALL and can_call(principal):  # for whom, the pipeline checks
+        return
     if right is None or not has_right(principal, right):
         raise RequestError("FORBIDDEN", explain_refusal(principal, right))

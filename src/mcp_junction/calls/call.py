@@ -15,7 +15,7 @@ from mcp_junction.calls.methods import Address
 from mcp_junction.calls.route_cache import RouteCache
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.items import TOOLS, Route
+from mcp_junction.catalog.items import TOOLS, ListKind, Route
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
@@ -31,6 +31,7 @@ from mcp_junction.upstream.upstream import Upstream
 if TYPE_CHECKING:  # the stdio mode does without them
     from mcp_junction.governance.tool_facts import ToolFacts
     from mcp_junction.policy.decision import PolicyDecision
+    from mcp_junction.policy.grants import Grant
 
 Handler = Callable[["Call"], Awaitable[Outcome]]
 
@@ -134,6 +135,16 @@ class Call(msgspec.Struct, eq=False):
     """What is known of its target, where calls are governed."""
     decision: PolicyDecision | None = None
     """What the policy decided about it, where there is one."""
+    policy_version: int = 0
+    """The version of the policy that this was decided by."""
+    grant: Grant | None = None
+    """The grant that it passes by, where limits or tokens chose one."""
+    origin: tuple[Route, ListKind] | None = None
+    """Of a task: what the call that made it was for."""
+    is_invoke: bool = False
+    """Whether it came by ``invoke``, which has its own setting for checking arguments."""
+    attempt_timeout: float = 0.0
+    """Seconds that one attempt may take where neither the tool nor its server has a limit."""
     is_resume: bool = False
     """Whether it continues a call that was answered with a question: it is never retried."""
     resumed_state: Raw | None = None

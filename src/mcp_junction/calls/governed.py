@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mcp_junction.calls.pipeline import GovernedStages
 from mcp_junction.calls.stages.breaker import CircuitBreaker
+from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.calls.stages.retry import RetryCalls
 from mcp_junction.config.settings import Settings
 from mcp_junction.governance.from_settings import retry_policy_of
@@ -19,7 +20,10 @@ def make_governed_stages(
 ) -> GovernedStages:
     """Make the stages; those whose part is missing are left out."""
     circuits = governance.circuits
+    authorizer = Authorizer(governance.policy, governance.facts)
     return GovernedStages(
+        authorize=authorizer.authorize,
         retry=RetryCalls(retry_policy_of(settings), governance.facts, clock),
+        recheck=authorizer.recheck,
         breaker=CircuitBreaker(circuits) if circuits is not None else None,
     )

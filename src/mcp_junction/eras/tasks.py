@@ -1,24 +1,28 @@
 """ResolveTask: finds the server that made a task by the task's sealed id.
 
-Ids are given to clients sealed, with the server and whose they are, so that no table is needed and
-no one can use another's.
+Ids are given to clients sealed, with the server, whose they are and which tool, prompt or resource
+made them, so that no table is needed and no one can use another's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Handler
-from mcp_junction.catalog.items import Route, timeout_for
-from mcp_junction.eras.tickets import Seal
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, ListKind, Route, timeout_for
+from mcp_junction.eras.tickets import Seal, SealedTask
 from mcp_junction.errors import RequestStateError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import INVALID_PARAMS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.upstream import Upstream
+
+_KINDS: Final = {kind.name: kind for kind in (TOOLS, PROMPTS, RESOURCES)}
 
 
 class ResolveTask:
@@ -35,17 +39,37 @@ class ResolveTask:
     def _route(self, call: Call) -> Route | None:
         caller = call.caller
         try:
-            server, task = self._seal.open_task(call.name, call.user, caller.endpoint.name)
+            task = self._seal.open_task(call.name, call.user, caller.endpoint.name)
         except RequestStateError:
             return None
         catalog = call.snapshot.catalog
-        offering = catalog.offerings.get(server)
-        if offering is None or not catalog.has_server(caller.scope, server):
+        offering = catalog.offerings.get(task.server)
+        if offering is None or not catalog.has_server(caller.scope, task.server):
             return None
         upstream = offering.upstream
         timeout = timeout_for(upstream, catalog.timeout)
-        raw = Raw(encode.dumps(task))
-        return Route(upstream, Pair(server, task), f"{server} task", raw, timeout)
+        kind = _KINDS.get(task.kind)
+        if kind is not None:
+            call.origin = _find_origin(call, kind, task, upstream, timeout), kind
+        raw = Raw(encode.dumps(task.id))
+        return Route(upstream, Pair(task.server, task.id), f"{task.server} task", raw, timeout)
+
+
+def _find_origin(
+    call: Call, kind: ListKind, task: SealedTask, upstream: Upstream, timeout: float
+) -> Route:
+    """Find the route of what made a task; one without an item when it is not listed any more."""
+    caller, catalog, pair = call.caller, call.snapshot.catalog, Pair(task.server, task.name)
+    if kind is RESOURCES:
+        found = catalog.resources(caller.scope).find(task.name)
+    else:
+        view = catalog.view(caller.spelling, kind, caller.scope)
+        name = view.name_of(pair)
+        found = view.find(name) if name is not None else None
+    if found is not None and found.pair == pair:
+        return found
+    raw = Raw(encode.dumps(task.name))
+    return Route(upstream, pair, f"{task.server} {task.name}", raw, timeout)
 
 
 async def _unknown(call: Call) -> Outcome:

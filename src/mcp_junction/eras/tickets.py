@@ -7,7 +7,7 @@ import binascii
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -59,6 +59,16 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     continuation: Continuation = Continuation()
 
 
+class SealedTask(NamedTuple):
+    """What the sealed id of a task says: its id at its server, and what made it there."""
+
+    id: str
+    server: str
+    kind: str = ""
+    """``tools``, ``prompts`` or ``resources``; empty in an id from before this was sealed."""
+    name: str = ""
+
+
 class Seal:
     """Seals and opens tickets with one key."""
 
@@ -92,18 +102,18 @@ class Seal:
             raise RequestStateError("this requestState has expired; make the call again without it")
         return ticket
 
-    def seal_task(self, task: str, server: str, principal: Principal, endpoint: str) -> str:
+    def seal_task(self, task: SealedTask, principal: Principal, endpoint: str) -> str:
         """Seal the id of a server's task for the client."""
-        return self.close(Ticket(_owner_of_task(principal, endpoint, server), inner=task))
+        return self.close(Ticket(_owner_of_task(task, principal, endpoint), inner=task.id))
 
-    def open_task(self, sealed: str, principal: Principal, endpoint: str) -> tuple[str, str]:
-        """Open the sealed id of a task: its server and its id there. Raises RequestStateError."""
+    def open_task(self, sealed: str, principal: Principal, endpoint: str) -> SealedTask:
+        """Open the sealed id of a task. Raises RequestStateError."""
         ticket = self.read(sealed)
-        server = ticket.owner.server
-        mine = _owner_of_task(principal, endpoint, server)
-        if ticket.owner != mine or ticket.inner is None:
+        owner = ticket.owner
+        task = SealedTask(ticket.inner or "", owner.server, owner.digest, owner.name)
+        if owner != _owner_of_task(task, principal, endpoint) or ticket.inner is None:
             raise RequestStateError("this is not the id of a task of this client")
-        return server, ticket.inner
+        return task
 
     def read(self, state: str) -> Ticket:
         """Open a sealed ticket of any owner. Raises RequestStateError."""
@@ -129,6 +139,6 @@ class Seal:
         return self._made
 
 
-def _owner_of_task(principal: Principal, endpoint: str, server: str) -> TicketOwner:
+def _owner_of_task(task: SealedTask, principal: Principal, endpoint: str) -> TicketOwner:
     who, role, agent = principal.id, principal.role.value, principal.acting_for
-    return TicketOwner(who, role, endpoint, server, "", _TASK, agent=agent)
+    return TicketOwner(who, role, endpoint, task.server, task.name, _TASK, task.kind, agent)

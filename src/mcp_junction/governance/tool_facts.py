@@ -7,7 +7,7 @@ generation: facts that were made of the old ones are not used again.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
@@ -20,6 +20,9 @@ from mcp_junction.policy.risk import NO_RISK, assess
 from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
 from mcp_junction.resilience.retry import RepeatHints
 from mcp_junction.upstream.upstream import Upstream
+
+if TYPE_CHECKING:
+    from mcp_junction.governance.schemas import CompiledSchema, SchemaCache
 
 MAX_CACHED: Final = 20_000
 
@@ -47,15 +50,20 @@ class ToolFacts(msgspec.Struct, frozen=True, eq=False):
     schema: Raw | None
     """The schema of its arguments, for a tool that has one."""
     fallbacks: tuple[FallbackTarget, ...] = ()
+    is_high_risk: bool = False
+    compiled: CompiledSchema | None = None
+    """The same schema, for checking; None where nothing is checked, or it cannot be used."""
 
 
 class ToolFactsCache:
     """Makes ToolFacts, and remembers them by Route."""
 
-    __slots__ = ("_by_route", "_generation", "_settings")
+    __slots__ = ("_by_route", "_generation", "_schemas", "_settings")
 
-    def __init__(self, settings: ToolSettings) -> None:
+    def __init__(self, settings: ToolSettings, schemas: SchemaCache | None = None) -> None:
+        """``schemas`` compiles the schemas of tools; without it arguments are not checked."""
         self._settings = settings
+        self._schemas = schemas
         self._generation = settings.generation
         self._by_route: dict[tuple[int, str], tuple[Route, ToolFacts]] = {}
         """By the route's ``id()`` and the kind; the value keeps the route alive."""
@@ -69,13 +77,14 @@ class ToolFactsCache:
         known = self._by_route.get(key)
         if known is not None:
             return known[1]
-        made = self._make(route, kind)
+        made = self.make(route, kind)
         if len(self._by_route) >= MAX_CACHED:
             self._by_route.clear()
         self._by_route[key] = route, made
         return made
 
-    def _make(self, route: Route, kind: ListKind) -> ToolFacts:
+    def make(self, route: Route, kind: ListKind) -> ToolFacts:
+        """Make facts that are not remembered, for a route that is used once."""
         upstream, name = route.upstream, route.pair.name
         if kind is not TOOLS:
             capability = kind.capability or RESOURCES
@@ -85,13 +94,21 @@ class ToolFactsCache:
         members = route.item.members if route.item is not None else {}
         notes = _read_annotations(members.get("annotations"))
         risk = assess(name, is_destructive=notes.destructiveHint, operator=setting.risk)
+        schema = members.get("inputSchema")
         return ToolFacts(
             CallTarget(upstream.definition.id, name, TOOLS.name, risk),
             _hints(setting, notes, upstream),
             setting.timeout_ms / 1000 if setting.timeout_ms else route.timeout,
-            members.get("inputSchema"),
+            schema,
             setting.fallbacks,
+            risk.is_high,
+            self._compile(schema),
         )
+
+    def _compile(self, schema: Raw | None) -> CompiledSchema | None:
+        if schema is None or self._schemas is None:
+            return None
+        return self._schemas.of(schema)
 
 
 def _hints(setting: ToolSetting, notes: _Annotations, upstream: Upstream) -> RepeatHints:

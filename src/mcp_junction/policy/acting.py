@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.principal import Principal, Right, Role, explain_refusal
 
 MAX_AGENT_ID: Final = 255
 """Characters of the longest agent id."""
@@ -43,9 +43,7 @@ _ORCHESTRATOR: Final = Role.ORCHESTRATOR
 _AGENT: Final = Role.AGENT
 _VIEWER: Final = Role.VIEWER
 
-_VIEWER_CALLS: Final = ActingRefusal(
-    ROLE, "the role viewer never calls; use a key of the role agent, orchestrator or admin"
-)
+_VIEWER_CALLS: Final = ActingRefusal(ROLE, explain_refusal(Principal("", Role.VIEWER), Right.CALL))
 _NOBODY_NAMED: Final = ActingRefusal(
     ROLE, "the role orchestrator calls only on behalf of an agent; name one as agent_id"
 )

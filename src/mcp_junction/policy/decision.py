@@ -129,9 +129,8 @@ def decide_by_role(principal: Principal, named: str | None) -> PolicyDecision | 
         return PolicyDecision(False, acting.rule, acting.reason)
     if not acting.has_all:
         return acting
-    if principal.role is Role.OWNER:
-        grant = OWNER_GRANT
-        return PolicyDecision(True, _rule(grant), grant.note, acting.id, grants=(grant,))
+    if acting.id == OWNER_GRANT.agent_id and principal.role is _OWNER:
+        return _OWNER_DECISION
     return PolicyDecision(
         True, ROLE, "an administrator that calls as itself may call everything", acting.id
     )
@@ -150,7 +149,7 @@ def decide_by_grants(
     matching = grants.matching(target.kind, target.server_id, target.name)
     live = tuple(grant for grant in matching if grant.is_live(now))
     if not live:
-        return _deny_by_default(grants.agent_id)
+        return deny_by_default(grants.agent_id)
     until = min(FOREVER if g.expires_at is None else g.expires_at for g in live)
     if not target.risk.is_high:
         return PolicyDecision(
@@ -208,7 +207,8 @@ def explain(
     )
 
 
-def _deny_by_default(agent_id: str) -> PolicyDecision:
+def deny_by_default(agent_id: str) -> PolicyDecision:
+    """Deny what no grant of an agent allows."""
     reason = f"no grant of agent {agent_id!r} allows it"
     return PolicyDecision(False, NO_GRANT, reason, agent_id, is_visible=False, valid_until=FOREVER)
 
@@ -240,6 +240,16 @@ def _decide_high_risk(
         replay_only=not fresh,
         valid_until=remembered,
     )
+
+
+_OWNER: Final = Role.OWNER
+_OWNER_DECISION: Final = PolicyDecision(
+    True,
+    f"grant:{OWNER_GRANT.id}",
+    OWNER_GRANT.note,
+    OWNER_GRANT.agent_id,
+    grants=(OWNER_GRANT,),
+)
 
 
 def _rule(grant: Grant) -> str:

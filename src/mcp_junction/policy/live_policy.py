@@ -19,6 +19,7 @@ from mcp_junction.policy.decision import (
     Tokens,
     decide_by_grants,
     decide_by_role,
+    deny_by_default,
     explain,
 )
 from mcp_junction.policy.decision_cache import DEFAULT_TTL, DecisionCache
@@ -74,6 +75,8 @@ class LivePolicy:
         self._in_force: dict[str, GrantsInForce] = {}
         self._generations = itertools.count(1)
         self._nothing = GrantsInForce(GrantSet(""), {}, 0.0)
+        self.version = 0
+        """Another number after each change of any agent: what was decided before may be void."""
 
     # -- changing
 
@@ -81,6 +84,7 @@ class LivePolicy:
         self, agent_id: str, grants: Iterable[Grant], tokens: Iterable[Token], now: float
     ) -> None:
         """Take the grants and tokens of an agent in place of what it had."""
+        self.version += 1
         self._sets[agent_id] = GrantSet(agent_id, grants, next(self._generations))
         by_grant: dict[str, list[Token]] = {}
         for token in tokens:
@@ -90,12 +94,14 @@ class LivePolicy:
 
     def remove(self, agent_id: str) -> None:
         """Forget an agent; it may use nothing then."""
+        self.version += 1
         for table in (self._sets, self._tokens, self._in_force):
             table.pop(agent_id, None)
 
     def expire(self, now: float) -> list[str]:
         """Let go of grants that have expired; return the agents that see something else now."""
         changed = [agent for agent, in_force in self._in_force.items() if in_force.until <= now]
+        self.version += bool(changed)
         for agent_id in changed:
             grants = self._sets[agent_id]
             self._in_force[agent_id] = GrantsInForce(grants, self._server_ids, now)
@@ -155,6 +161,11 @@ class LivePolicy:
             )
             self._cache.keep(agent_id, grants.generation, target, found, now)
         return found
+
+    def decide_by_role(self, principal: Principal, named: str | None) -> PolicyDecision:
+        """Decide about something of which nothing is known: only who may use all may use it."""
+        acting = decide_by_role(principal, named)
+        return acting if isinstance(acting, PolicyDecision) else deny_by_default(acting.id)
 
     def explain(
         self,

@@ -95,19 +95,21 @@ RIGHTS: Final = {
     Role.VIEWER: _READ,
 }
 """The rights of each role. The owner changes keys by commands on this machine, and the rest over
-REST with an admin's key. An orchestrator may call only on behalf of an agent, which a request
-cannot name yet: so it cannot call. Whose grants decide about a call: ``acting.py``."""
+REST with an admin's key. An orchestrator may call only on behalf of an agent that it names. Whose
+grants decide about a call: ``acting.py``."""
 
 KEY_ROLES: Final = tuple(role for role in Role if role is not Role.OWNER)
 """The roles that a key can have."""
 
-CALLING_ROLES: Final = tuple(role for role, rights in RIGHTS.items() if Right.CALL in rights)
-"""The roles that have the right to call. A tuple, because to hash a role runs Python code."""
+_CALLS: Final = frozenset({Right.CALL, Right.CALL_FOR_AGENT})
+CALLING_ROLES: Final = tuple(role for role, rights in RIGHTS.items() if _CALLS & rights)
+"""The roles that may call, as themselves or for an agent. A tuple, because to hash a role runs
+Python code."""
 
-_ON_BEHALF: Final = (
-    "the role orchestrator calls only on behalf of an agent, which a request cannot name yet;"
-    " use an agent's key"
-)
+
+def can_call(principal: Principal) -> bool:
+    """Whether a principal may call, as itself or for an agent that it names."""
+    return principal.role in CALLING_ROLES
 
 
 def has_right(principal: Principal, right: Right) -> bool:
@@ -131,6 +133,4 @@ def explain_refusal(principal: Principal, right: Right | None) -> str:
     """Explain why a principal is refused; ``right`` is None where nobody has one."""
     if right is None:
         return f"the role {principal.role} may not use this"
-    if right is Right.CALL and principal.role is Role.ORCHESTRATOR:
-        return _ON_BEHALF
     return f"the role {principal.role} may not {right}; use a key of a role that may"

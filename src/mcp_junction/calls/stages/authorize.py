@@ -1,29 +1,40 @@
-"""Authorize: refuse a call of somebody whose role has no right to call.
+"""Authorize, where there is no policy: refuse a call of somebody whose role has no right to call.
 
 It stands after ``resolve``, which has made the call that is asked for out of ``call_tool``; the
 tools of Junction's own that are left only search, and anybody may. It reads nothing but the table
-of rights: what a role may call of what there is, is not decided here.
+of rights: ``judge.py`` takes its place where grants decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import OWN
-from mcp_junction.policy.principal import CALLING_ROLES, Right, explain_refusal
+from mcp_junction.policy.acting import ActingRefusal, resolve_acting_agent
+from mcp_junction.policy.principal import RIGHTS, Right
 from mcp_junction.protocol.versions import DENIED
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.outcome import Outcome
+
+_CALLING_THEMSELVES: Final = tuple(role for role, has in RIGHTS.items() if Right.CALL in has)
 
 
 def authorize(call: Call, following: Handler) -> Awaitable[Outcome]:
-    """Pass on a call whose caller has the right to call; refuse any other."""
-    if call.caller.principal.role in CALLING_ROLES or call.address.kind is OWN:
+    """Pass on a call whose caller has the right to make it; refuse any other."""
+    named = call.carried.agent_id
+    if named is None and call.caller.principal.role in _CALLING_THEMSELVES:
         return following(call)
-    return _refuse(call)
+    if call.address.kind is OWN:
+        return following(call)
+    acting = resolve_acting_agent(call.caller.principal, named)
+    if not isinstance(acting, ActingRefusal):
+        return following(call)
+    return deny(call, acting.reason)
 
 
-async def _refuse(call: Call) -> Outcome:
-    call.denial = explain_refusal(call.caller.principal, Right.CALL)
-    return outcomes.failed(DENIED, call.denial, Delivery.NOT_SENT)
+async def deny(call: Call, reason: str) -> Outcome:
+    """Answer a call that its caller is told to be denied."""
+    call.denial = reason
+    return outcomes.failed(DENIED, reason, call.delivery)

@@ -56,7 +56,7 @@ def _resolve_further(call: Call, view: View, following: Handler) -> Awaitable[Ou
         call.route = view.find_departed(name)
     if takes_own_name:
         return _resolve_own_name(call, following)
-    return following(call) if call.route is not None else _refuse_unknown(call)
+    return following(call) if call.route is not None else refuse_unknown(call)
 
 
 def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable[Outcome]:
@@ -75,7 +75,7 @@ def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable
         call.route = route
         return following(call)
     if upstream.state in SERVING:
-        return _refuse_unknown(call)
+        return refuse_unknown(call)
     return _answer_with(upstream.unavailable())
 
 
@@ -95,7 +95,7 @@ def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
     if pairs:
         known = view.name_of(pairs[0]) or name
         call.route = view.find(known) or view.find_departed(known)
-    return following(call) if call.route is not None else _refuse_unknown(call)
+    return following(call) if call.route is not None else refuse_unknown(call)
 
 
 def _shown(call: Call) -> View:
@@ -108,7 +108,10 @@ async def _answer_with(outcome: Outcome) -> Outcome:
     return outcome
 
 
-async def _refuse_unknown(call: Call) -> Outcome:
+async def refuse_unknown(call: Call) -> Outcome:
+    """Answer a call for what there is not, or what its caller does not see."""
+    if call.address.kind is RESOURCES:
+        return _refuse_resource(call)
     absent = _absent(call)
     if absent is not None:
         return absent.unavailable()
@@ -141,13 +144,17 @@ def _absent(call: Call) -> Upstream | None:
 async def _resolve_resource(call: Call, following: Handler) -> Outcome:
     view = call.snapshot.catalog.resources(call.caller.scope)
     find = view.find_template if call.address.is_template else view.find
-    call.route = find(call.name)
-    if call.route is not None:
+    call.route = route = find(call.name)
+    if route is not None:
         outcome = await following(call)  # if its server has left, it may be back in time
-        own = call.route.pair.name
+        own = route.pair.name
         if call.name == own or call.method != READ or outcome.kind is not RESULT:
             return outcome
         return replace(outcome, payload=rewrite_contents(outcome.payload, own, call.name))
+    return _refuse_resource(call)
+
+
+def _refuse_resource(call: Call) -> Outcome:
     uri = _shorten(call.name)
     message = f"Resource not found: {uri}"
     code = INVALID_PARAMS if call.caller.era is STATELESS else RESOURCE_NOT_FOUND
