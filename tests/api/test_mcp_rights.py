@@ -59,7 +59,7 @@ async def test_each_method_is_open_to_the_roles_that_the_table_gives_it_to(gatew
                 assert "result" in answer, (role, method, answer)
             else:
                 assert answer["error"]["code"] == DENIED, (role, method, answer)
-                assert answer["error"]["data"] == {"delivery": "not_sent"}
+                assert answer["error"]["data"]["delivery"] == "not_sent"
                 assert f"the role {role}" in answer["error"]["message"]
     seen = await _seen_by_peer(served)
     assert seen.count("prompts/get") == seen.count("resources/read") == 2, "admin and agent alone"

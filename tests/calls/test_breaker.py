@@ -8,8 +8,11 @@ from tests.calls.governed_world import GovernedWorld, make_circuits
 from tests.calls.world import BOUND, body
 
 from mcp_junction.calls.carried import Carried
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import CIRCUIT_OPEN, LINK_LOST
 from mcp_junction.resilience.retry import RetryPolicy
+from mcp_junction.sessions.session import Session
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.testing.link import FakeUpstream, echo, silence
@@ -109,9 +112,11 @@ async def test_an_attempt_that_is_abandoned_leaves_its_circuit(circuits, how):
 async def test_one_agent_alone_does_not_close_a_tool_to_the_others(circuits):
     server = FakeUpstream("one", script=lambda _: LATE)
     world = GovernedWorld(server, circuits=circuits, policy=ONCE)
+    admin = Session(Principal("root", Role.ADMIN), names.STDIO, world.sent.append)
 
     async def call(agent: str) -> int:
         made = world.call()
+        made.caller = admin
         made.carried = Carried(agent_id=agent)
         return (await world.run(made)).code
 
