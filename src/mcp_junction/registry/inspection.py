@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,10 +24,12 @@ from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_b
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Decision, Member
-from mcp_junction.registry.tool_rules import ToolRules, is_remark
+from mcp_junction.registry.schema_faults import SchemaFaults
+from mcp_junction.registry.tool_rules import INCOMPATIBLE, INVALID_SCHEMA, ToolRules
 from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
+from mcp_junction.upstream.events import ServerChange
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -54,6 +56,7 @@ class Inspection:
         self._context = context
         self._storage = storage
         self._on_flagged = on_flagged
+        self._schemas = SchemaFaults()
         self._examining: asyncio.Task[None] | None = None
         self._again = False
 
@@ -68,7 +71,11 @@ class Inspection:
             if member.record.pin == STRICT:
                 everything = self._lists_with(member, offering)
                 flags = (await asyncio.to_thread(_find_flags, everything)).get(member.id, {})
+            faults: dict[str, str] = {}
+            if self._context.tool_rules.strict_schemas:
+                faults = await asyncio.to_thread(self._schemas.find, offering.tools)
             self._compare_with_pins(member, lists, flags)
+            self._note_schemas(member, faults)
             member.offering = offering
             self._storage.store_soon(member, lists, flags)
             self.schedule()
@@ -87,6 +94,15 @@ class Inspection:
                 decisions[name] = Decision(digest, digest, quarantined)
             else:
                 known.hash, known.quarantined = digest, quarantined
+
+    def _note_schemas(self, member: Member, faults: Mapping[str, str]) -> bool:
+        """Note which tools have invalid schemas; return whether others have than before."""
+        has_changed = False
+        for name, decision in member.decisions.items():
+            fault = faults.get(name, "")
+            has_changed |= bool(fault) is not bool(decision.schema_fault)
+            decision.schema_fault = fault
+        return has_changed
 
     def _lists_with(self, member: Member, offering: ServerLists) -> list[ServerLists]:
         """Return the lists of all servers, in their order, with new ones for one of them."""
@@ -123,21 +139,46 @@ class Inspection:
             await self._storage.wait_until_stored(member)
         offerings = [m.offering for m in members if m.offering is not None]
         found = await asyncio.to_thread(_find_flags, offerings, pace)
-        for member in members:
+        faults = await asyncio.to_thread(self._find_schema_faults, offerings)
+        for member, offering in zip(members, offerings, strict=True):
             async with member.decision_lock:  # or an approval that is being written would be undone
+                is_current = member.offering is offering  # else it is examined again
+                has_changed = is_current and self._note_schemas(member, faults[member.id])
                 await self._store_flags(member, found.get(member.id, {}))
+            if has_changed and self._context.tool_rules.strict_schemas:
+                member.upstream.emit(ServerChange.TOOLS)
+
+    def _find_schema_faults(self, offerings: list[ServerLists]) -> dict[str, dict[str, str]]:
+        return {
+            one.upstream.definition.id: self._schemas.find(one.tools, pace) for one in offerings
+        }
+
+    def _find_remarks(self, member: Member) -> dict[str, tuple[str, ...]]:
+        """Find what is wrong with tools, though nothing is suspicious about it."""
+        found: dict[str, tuple[str, ...]] = {
+            name: (f"{INVALID_SCHEMA}: {decision.schema_fault}",)
+            for name, decision in member.decisions.items()
+            if decision.schema_fault
+        }
+        rules = self._context.tool_rules
+        if any(one.versions is not None for one in rules.settings.of_server(member.id)):
+            for item in member.listed_tools:
+                why = rules.explain_incompatible(member, item.name, item.members)
+                if why:
+                    found[item.name] = (*found.get(item.name, ()), f"{INCOMPATIBLE}: {why}")
+        return found
 
     async def _store_flags(self, member: Member, found: Flags) -> None:
         marks: dict[str, tuple[tuple[str, ...], bool]] = {}
         quarantined: list[str] = []
+        strict, remarks = member.record.pin == STRICT, self._find_remarks(member)
         for name, decision in member.decisions.items():
-            flags = () if member.record.pin == OFF else found.get(name, ())
+            suspicious = () if member.record.pin == OFF else found.get(name, ())
             if decision.hash != decision.pinned:
-                flags = (CHANGED, *flags)
+                suspicious = (CHANGED, *suspicious)
+            flags = (*suspicious, *remarks.get(name, ()))
             if flags == decision.flags:
                 continue
-            strict = member.record.pin == STRICT
-            suspicious = [flag for flag in flags if not is_remark(flag)]
             is_suspect = is_quarantined_by_flags(suspicious, decision.known_flags, strict=strict)
             if is_suspect and not decision.quarantined:
                 decision.quarantined = True

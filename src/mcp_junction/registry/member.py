@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mcp_junction.catalog.items import ServerLists
+from mcp_junction.catalog.items import ListItem, ServerLists
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import HealthFacts
@@ -67,8 +67,14 @@ def decision_of(record: ToolRecord) -> Decision:
         tuple(record.flags),
         None if record.approved_flags is None else tuple(record.approved_flags),
         record.blocked,
-        next((flag for flag in record.flags if flag.startswith(INVALID_SCHEMA)), ""),
+        _find_schema_fault(record.flags),
     )
+
+
+def _find_schema_fault(flags: list[str]) -> str:
+    """Find the words of the flag that says what is wrong with the schema."""
+    kinds = (flag.partition(": ") for flag in flags)
+    return next((why for kind, _, why in kinds if kind == INVALID_SCHEMA), "")
 
 
 class Member:
@@ -113,6 +119,11 @@ class Member:
         """The server's own version, as it said last or as it was registered."""
         greeting = self.upstream.greeting
         return (greeting.version if greeting is not None else "") or self.record.server_version
+
+    @property
+    def listed_tools(self) -> tuple[ListItem, ...]:
+        """The tools that the server listed last, with those that are hidden."""
+        return self.offering.tools if self.offering is not None else ()
 
     @property
     def is_serving(self) -> bool:

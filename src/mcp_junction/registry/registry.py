@@ -138,6 +138,8 @@ class Registry:
             await asyncio.sleep(0)  # thousands of tools take a while
             definition = in_file.get(record.name) if record.origin == FILE else None
             self._add_member(record, definition, tools[record.id], offers[record.id])
+        if self._context.tool_rules.strict_schemas:
+            self.tools.inspection.schedule()  # it may not have been set when tools were stored
         await asyncio.to_thread(KNOWN.process_pending)  # later it would hold up a call
 
     def _add_member(

@@ -33,7 +33,8 @@ class HiddenReason(StrEnum):
 
 
 INVALID_SCHEMA: Final = HiddenReason.INVALID_SCHEMA.value
-REMARKS: Final = (INVALID_SCHEMA, HiddenReason.INCOMPATIBLE.value)
+INCOMPATIBLE: Final = HiddenReason.INCOMPATIBLE.value
+REMARKS: Final = (INVALID_SCHEMA, INCOMPATIBLE)
 """Flags that say something is wrong with a tool, but nothing suspicious about it."""
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
@@ -17,13 +18,16 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
+from mcp_junction.registry.known_tools import KnownTools
 from mcp_junction.registry.member import Member, decision_of
-from mcp_junction.registry.tool_rules import ToolState
+from mcp_junction.registry.tool_rules import ToolState, is_remark
 from mcp_junction.registry.tool_settings import ToolSettingAdministration
 from mcp_junction.registry.tool_storage import ToolStorage, to_item
 from mcp_junction.store.records import ToolChanges, ToolRecord
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.upstream import Upstream
+
+log = logging.getLogger("mcp_junction.registry")
 
 _MOST_NAMES: Final = 200
 _MOST_DIFFS: Final = 20
@@ -42,6 +46,7 @@ class RegistryTools:
         self._on_stored = on_stored
         self._storage = ToolStorage(context.store, context.tasks, self._apply_stored)
         self.inspection = Inspection(context, self._storage, self._apply_flags)
+        self.known = KnownTools(context)
         self.settings = ToolSettingAdministration(context, self._apply_settings)
         self._refreshing: dict[str, ToolChanges] = {}
         self.synced_at: float | None = None
@@ -282,6 +287,7 @@ class RegistryTools:
         if quarantined:
             _show(member)
         if flags:
+            _warn_of_remarks(member, flags)
             few = {name: list(words) for name, words in list(flags.items())[:_MOST_NAMES]}
             self._context.publish(
                 "tools.flagged", member.record, flags=few, quarantined=quarantined
@@ -291,6 +297,15 @@ class RegistryTools:
 def _show(member: Member) -> None:
     """Have the catalog show what clients may see of a member's tools now."""
     member.upstream.emit(ServerChange.TOOLS)
+
+
+def _warn_of_remarks(member: Member, flags: Flags) -> None:
+    """Log what is wrong with a server's tools, though not suspicious; not more than a few."""
+    words = [(name, flag) for name, some in flags.items() for flag in some if is_remark(flag)]
+    for name, flag in words[:_MOST_DIFFS]:
+        log.warning("server %r, tool %r: %s", member.name, name, flag)
+    if len(words) > _MOST_DIFFS:
+        log.warning("server %r: %d more like this", member.name, len(words) - _MOST_DIFFS)
 
 
 def _diffs(changed: list[tuple[ToolRecord, ToolRecord]]) -> dict[str, list[str]]:

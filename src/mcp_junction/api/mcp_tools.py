@@ -1,0 +1,322 @@
+"""Routes ``/api/v1/mcp/tools``: known tools with their state, and what operators set for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Response, Router, get, patch
+from litestar.params import PathParameter, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from mcp_junction.api.requests import Ref
+from mcp_junction.api.rights import Right, needs
+from mcp_junction.api.routes import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    caller,
+    mcp_error_responses,
+    plain_array,
+    read_body,
+    route_options,
+    to_model,
+)
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.items import TOOLS
+from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.policy.principal import Principal, Role, has_right
+from mcp_junction.policy.risk import RiskLevel
+from mcp_junction.policy.tool_settings import MAX_FALLBACKS, SETTABLE, ToolSetting
+from mcp_junction.protocol.names import Pair
+from mcp_junction.registry.known_tools import KnownTool
+from mcp_junction.registry.tool_rules import INVALID_SCHEMA
+from mcp_junction.resilience.breaker import BreakerState
+
+_MAX_NAME: Final = 1_000
+ServerRef = Annotated[
+    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
+]
+ToolPath = Annotated[
+    str,
+    PathParameter(
+        description="The server's own name of the tool. It may hold `/`; `*` stands for all tools"
+        " of the server, for which only `versions` can be set."
+    ),
+]
+OfServer = Annotated[
+    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
+]
+EnabledOnly = Annotated[
+    bool, QueryParameter(description="Without tools that cannot be called (default true).")
+]
+_EXAMPLE_SCHEMA: Final = {"type": "object", "properties": {"query": {"type": "string"}}}
+
+
+class ToolFallback(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool to call when the one that it is set for fails."""
+
+    server_id: Annotated[Ref, Meta(description="Id or name.", examples=["mirror"])]
+    tool_name: Annotated[str, Meta(min_length=1, max_length=_MAX_NAME, examples=["search"])]
+    arguments: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="From each argument of this tool to a JSON Pointer into the caller's"
+            ' arguments, or to `{"value": …}`. Without it the arguments are passed on as they are.',
+            examples=[{"q": "/query", "limit": {"value": 10}}],
+        ),
+    ] = None
+
+
+class ToolSettingsShown(msgspec.Struct):
+    """What operators have set for a tool; null is not set."""
+
+    enabled: bool | None
+    risk: str | None
+    read_only: bool | None
+    idempotent: bool | None
+    timeout_ms: int | None
+    fallbacks: list[ToolFallback]
+    versions: str | None
+
+
+class SchemaDiagnostic(msgspec.Struct):
+    """One thing that is wrong with a schema, and where: a JSON Pointer into it."""
+
+    path: Annotated[str, Meta(examples=["/properties/limit/type"])]
+    message: str
+
+
+class MCPTool(msgspec.Struct):
+    """A tool that a server lists, or was registered with."""
+
+    server_id: Annotated[str, Meta(description="The server's name.", examples=["context7"])]
+    tool_name: Annotated[str, Meta(description="Its own name there.", examples=["search"])]
+    description: str
+    schema: Annotated[Any, Meta(description="Of its arguments.", examples=[_EXAMPLE_SCHEMA])]
+    version: Annotated[
+        str | None, Meta(description="Its own, or else its server's.", examples=["1.0.0"])
+    ]
+    enabled: Annotated[bool, Meta(description="Whether it can be called.")]
+    risk: Annotated[str, Meta(description="`low` or `high`.", examples=["high"])]
+    risk_reason: Annotated[str, Meta(examples=["its name contains 'create'"])]
+    breaker: Annotated[str, Meta(description="The state of its circuit.", examples=["CLOSED"])]
+    reason: Annotated[
+        str | UnsetType,
+        Meta(
+            description="Why it is not enabled: disabled, incompatible_version, invalid_schema,"
+            " not_offered or quarantined.",
+            examples=["incompatible_version"],
+        ),
+    ] = UNSET
+    flags: Annotated[
+        list[str] | UnsetType,
+        Meta(description="What was noticed about it.", examples=[["invalid_schema: /type …"]]),
+    ] = UNSET
+
+
+class MCPToolDetails(MCPTool):
+    """A tool with what operators have set for it, for those who may read that."""
+
+    settings: ToolSettingsShown | UnsetType = UNSET
+    diagnostics: Annotated[
+        list[SchemaDiagnostic] | UnsetType, Meta(description="What is wrong with its schema.")
+    ] = UNSET
+
+
+class ToolSettingsChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What to set for a tool. null unsets: then its definition and its server decide."""
+
+    enabled: Annotated[
+        bool | UnsetType | None,
+        Meta(description="false hides it; true shows it although its schema is invalid."),
+    ] = UNSET
+    risk: Annotated[
+        RiskLevel | UnsetType | None, Meta(description="Only this lowers the risk of a tool.")
+    ] = UNSET
+    read_only: Annotated[
+        bool | UnsetType | None, Meta(description="Whether it changes nothing.")
+    ] = UNSET
+    idempotent: Annotated[
+        bool | UnsetType | None, Meta(description="Whether it may be run twice.")
+    ] = UNSET
+    timeout_ms: Annotated[
+        Annotated[int, Meta(ge=1, le=86_400_000)] | UnsetType | None,
+        Meta(description="How long one attempt may take."),
+    ] = UNSET
+    fallbacks: Annotated[
+        Annotated[list[ToolFallback], Meta(max_length=MAX_FALLBACKS)] | UnsetType | None,
+        Meta(description="What to call in its place, in this order."),
+    ] = UNSET
+    versions: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=2_000)]
+        | Annotated[list[str], Meta(min_length=1, max_length=20)]
+        | UnsetType
+        | None,
+        Meta(description="The compatible versions; of several, any.", examples=[">=1.2,<2"]),
+    ] = UNSET
+
+
+@get(
+    opt=needs(Right.READ_TOOLS),
+    responses=mcp_error_responses("SERVER_NOT_FOUND"),
+    summary="List tools with their risk, version and state",
+    description="All that servers list or were registered with; agents see what they may call."
+    " The header `Link` leads to the next page.",
+)
+async def list_mcp_tools(
+    request: AnyRequest,
+    context: Context,
+    server_id: OfServer = None,
+    enabled_only: EnabledOnly = True,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Response[list[MCPTool]]:
+    principal = caller(request)
+    is_agent = principal.role is Role.AGENT
+    try:
+        known = list(context.registry.tools.known.of(server_id))
+    except NotFound:
+        if not is_agent:
+            raise
+        known = []
+    tools = [
+        tool
+        for tool in known
+        if tool.reason is None or not (enabled_only or is_agent)
+        if _may_see(context, principal, tool)
+    ]
+    tools.sort(key=_by_name)
+    found, headers = plain_array(request, tools, _by_name, limit, cursor)
+    shown = [MCPTool(**_describe(context, principal, tool)) for tool in found]
+    return Response(shown, headers=headers)
+
+
+@get(
+    "/{server_id:str}/{tool_name:path}",
+    opt=needs(Right.READ_TOOLS),
+    responses=mcp_error_responses("TOOL_NOT_FOUND", "DENIED"),
+    summary="Show a tool",
+)
+async def show_mcp_tool(
+    request: AnyRequest, context: Context, server_id: ServerRef, tool_name: ToolPath
+) -> MCPToolDetails:
+    principal = caller(request)
+    tool = context.registry.tools.known.find(server_id, _name(tool_name))
+    if principal.role is Role.AGENT:
+        if tool is None or tool.reason is not None or not _may_see(context, principal, tool):
+            raise RequestError("DENIED", "there is no such tool that you may use")
+    elif tool is None:
+        raise RequestError("TOOL_NOT_FOUND", "there is no such tool; see GET /api/v1/mcp/tools")
+    return _details(context, principal, tool)
+
+
+@patch(
+    "/{server_id:str}/{tool_name:path}",
+    opt=route_options(Right.CHANGE_POLICY, ToolSettingsChange),
+    responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
+    summary="Set what holds for a tool",
+    description="In force at once: lists change, calls under way finish. Also for a tool that the"
+    " server does not list yet. What is not named stays; null unsets.",
+)
+async def change_mcp_tool(
+    request: AnyRequest, context: Context, server_id: ServerRef, tool_name: ToolPath
+) -> ToolSettingsShown:
+    _, value = await read_body(request)
+    given = to_model(value, ToolSettingsChange)
+    changes = {
+        name: msgspec.to_builtins(found)
+        for name in SETTABLE
+        if (found := getattr(given, name)) is not UNSET
+    }
+    administration = context.registry.tools.settings
+    setting = await administration.change(server_id, _name(tool_name), changes, caller(request))
+    return _show_settings(context, setting)
+
+
+def _name(path: str) -> str:
+    """Return the name of a tool from the rest of a path."""
+    return path.removeprefix("/")
+
+
+def _by_name(tool: KnownTool) -> tuple[str, str]:
+    return tool.server, tool.name
+
+
+def _may_see(context: Context, principal: Principal, tool: KnownTool) -> bool:
+    scope = context.junction.scopes.of(principal, EVERYTHING)
+    return scope.grants is None or scope.admits(TOOLS, Pair(tool.server, tool.name))
+
+
+def _describe(context: Context, principal: Principal, tool: KnownTool) -> dict[str, Any]:
+    """Return the members of a tool, as far as the principal may know them."""
+    state, members = tool.state, tool.item.members
+    shows_all = has_right(principal, Right.READ_POLICY)
+    description = _decode(members.get("description"))
+    return {
+        "server_id": tool.server,
+        "tool_name": tool.name,
+        "description": description if isinstance(description, str) else "",
+        "schema": _decode(members.get("inputSchema")),
+        "version": state.version,
+        "enabled": state.enabled,
+        "risk": state.risk.level.value,
+        "risk_reason": state.risk.reason,
+        "breaker": _breaker_state(context, tool),
+        "reason": UNSET if state.reason is None else state.reason.value,
+        "flags": list(tool.flags) if shows_all and tool.flags else UNSET,
+    }
+
+
+def _breaker_state(context: Context, tool: KnownTool) -> str:
+    """Return the state of a tool's circuit: closed, where nothing is governed."""
+    governance = context.junction.governance
+    circuits = governance.circuits if governance is not None else None
+    if circuits is None:
+        return BreakerState.CLOSED.value
+    return circuits.breakers.state(tool.server_id, tool.name).value
+
+
+def _details(context: Context, principal: Principal, tool: KnownTool) -> MCPToolDetails:
+    shown = MCPToolDetails(**_describe(context, principal, tool))
+    if has_right(principal, Right.READ_POLICY):
+        shown.settings = _show_settings(context, tool.state.setting)
+        if any(flag.startswith(INVALID_SCHEMA) for flag in tool.flags):
+            shown.diagnostics = _find_diagnostics(tool)
+    return shown
+
+
+def _find_diagnostics(tool: KnownTool) -> list[SchemaDiagnostic]:
+    from mcp_junction.governance.schemas import check_schema
+
+    schema = tool.item.members.get("inputSchema") or b"{}"
+    return [SchemaDiagnostic(*problem) for problem in check_schema(schema)]
+
+
+def _show_settings(context: Context, setting: ToolSetting) -> ToolSettingsShown:
+    """Show settings with the names of the servers that they refer to."""
+    names = {record.id: record.name for record in context.registry.all()}
+    fallbacks = [
+        ToolFallback(names.get(one.server_id, one.server_id), one.tool_name, one.arguments)
+        for one in setting.fallbacks
+    ]
+    fields = {name: getattr(setting, name) for name in SETTABLE if name != "fallbacks"}
+    fields["risk"] = None if setting.risk is None else setting.risk.value
+    return ToolSettingsShown(**fields, fallbacks=fallbacks)
+
+
+def _decode(raw: msgspec.Raw | None) -> Any:
+    """Decode a member of a definition; nothing when a server wrote nonsense."""
+    try:
+        return None if raw is None else msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+ROUTES = Router(
+    "/api/v1/mcp/tools",
+    route_handlers=[list_mcp_tools, show_mcp_tool, change_mcp_tool],
+    tags=["governed tools"],
+)
