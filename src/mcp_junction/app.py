@@ -48,7 +48,7 @@ from mcp_junction.sessions.server_messages import ServerMessages
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.tasks import Supervision, TaskScope
-from mcp_junction.upstream.events import ServerSink, log_change
+from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerSink, log_change
 from mcp_junction.upstream.events import log as telemetry
 from mcp_junction.upstream.factory import ServerFactory
 from mcp_junction.upstream.headstart import Headstart
@@ -110,7 +110,7 @@ class Junction:
         self.tool_search = ToolSearch(self.tasks, self.live_catalog.catalog)
         self.governance = governance
         self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
-        self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
+        self._snapshot = self._take_snapshot()
 
     # -- parts
 
@@ -135,7 +135,7 @@ class Junction:
 
     def _make_servers(self, others: Sequence[ServerSink]) -> ServerSet:
         """Make the set of servers, with the sinks of their events in order."""
-        sinks = [self.live_catalog.follow, self.messages.follow, *others]
+        sinks = [self.live_catalog.follow, self._on_servers_changed, self.messages.follow, *others]
         if telemetry.isEnabledFor(logging.DEBUG):
             sinks.append(log_change)
         steps = self.live_catalog.discover, self.messages.remind
@@ -242,7 +242,14 @@ class Junction:
 
     # -- changes
 
+    def _take_snapshot(self) -> Snapshot:
+        return Snapshot(self.live_catalog.catalog, self._handlers, dict(self.servers))
+
+    def _on_servers_changed(self, event: ServerChanged) -> None:
+        if event.change in (ServerChange.ADDED, ServerChange.REPLACED):  # without lists as yet
+            self._snapshot = self._take_snapshot()
+
     def _on_catalog_changed(self, changes: Sequence[ListChange]) -> None:
         self.tool_search.follow(self.live_catalog.catalog)
-        self._snapshot = Snapshot(self.live_catalog.catalog, self._handlers, self.servers)
+        self._snapshot = self._take_snapshot()
         self.clients.announce(changes, self._snapshot.generation)

@@ -18,10 +18,11 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 log = logging.getLogger("mcp_junction.tasks")
 
+T = TypeVar("T")
 
 MAX_IDLE: Final = 256
 IDLE_SECONDS: Final = 1.0
@@ -271,6 +272,17 @@ async def wait_unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
         waited.add_done_callback(_ignore_error)
         # Its exception has this frame in its traceback, which must not refer back to it.
         del stop, waited
+
+
+async def wait_for_any(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one of some futures is done, for at most ``timeout`` seconds; cancels none."""
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
+def resolve(future: asyncio.Future[T], result: T) -> None:
+    """Set the result of a future, unless it is done."""
+    if not future.done():
+        future.set_result(result)
 
 
 def _ignore_error(task: asyncio.Future[object]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_junction.errors import FrameError
-from mcp_junction.protocol import texts
+from mcp_junction.protocol import requests
 from mcp_junction.protocol.frames import MAX_DEPTH, MAX_DIGITS
 
 LONGEST = b"7" * MAX_DIGITS
@@ -21,8 +21,8 @@ LONGEST = b"7" * MAX_DIGITS
     ],
 )
 def test_it_stays_as_it_was_written(text):
-    assert texts.check_json(text) == text
-    assert texts.check_json(b" \r\n\t%b\n" % text) == text
+    assert requests.check_json(text) == text
+    assert requests.check_json(b" \r\n\t%b\n" % text) == text
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_it_stays_as_it_was_written(text):
 )
 def test_what_no_frame_may_hold_is_refused(text, words):
     with pytest.raises(FrameError, match=words.replace("(", r"\(").replace(")", r"\)")):
-        texts.check_json(text)
+        requests.check_json(text)

@@ -9,8 +9,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Snapshot, tool_call
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol import encode, frames, names
-from mcp_junction.protocol import log_levels as levels
+from mcp_junction.protocol import encode, envelope, frames, names
 from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS, METHOD_NOT_FOUND
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
@@ -178,13 +177,13 @@ def test_a_log_message_that_is_everyones_is_read_once_and_filtered_for_each():
     for least, client in enumerate(clients):
         client.session.protocol_version = "2025-11-25"
         client.session.log_level = least
-        client.session.offer_log(levels.level_rank(message), line)
+        client.session.offer_log(envelope.level_rank(message), line)
     told = [len(client.offered) for client in clients]
     warning = LOG_LEVELS.index("warning")
     assert told == [1] * (warning + 1) + [0] * (len(LOG_LEVELS) - warning - 1)
     assert clients[0].offered == [json.loads(line)]
     stranger = Client()
-    stranger.session.offer_log(levels.level_rank(message), line)
+    stranger.session.offer_log(envelope.level_rank(message), line)
     assert stranger.offered == [], "who has not said hello"
 
 

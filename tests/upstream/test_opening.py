@@ -38,7 +38,7 @@ async def junction(tmp_path):
 
 async def test_a_stuck_warden_does_not_hang_a_start(junction):
     assert junction.servers["first"].state is ServerState.CONNECTED
-    warden = junction._factory._warden.process_id
+    warden = junction._factory._warden._running.process.pid
     children = {child.pid for child in processes.below(warden)}
     session = junction.open_session(lambda frame: None)
     os.kill(warden, signal.SIGSTOP)

@@ -43,7 +43,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     handlers: Mapping[str, Handler]
     """The path of a call, by its method."""
     servers: Mapping[str, Upstream] = {}
-    """All servers that are wanted, connected or not. A live mapping, unlike the rest."""
+    """All servers that are wanted, connected or not."""
     route_cache: RouteCache = msgspec.field(default_factory=RouteCache)
     """The routes that were found here before."""
 

@@ -15,7 +15,7 @@ from mcp_junction.cli.printing import wait_with_progress
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
 from mcp_junction.errors import FrameError, UsageError
-from mcp_junction.protocol import frames, texts
+from mcp_junction.protocol import frames, requests
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.outcome import Outcome
@@ -48,7 +48,7 @@ def read_arguments(text: str) -> bytes:
     except UnicodeDecodeError as error:
         raise UsageError(f"the arguments are not UTF-8: byte {error.start}") from None
     try:
-        value = texts.check_json(data)
+        value = requests.check_json(data)
     except FrameError as error:
         raise UsageError(_describe_fault(text, error)) from None
     if not value.startswith(b"{"):

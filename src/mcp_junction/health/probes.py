@@ -29,7 +29,7 @@ from mcp_junction.health.verdict import (
     ProbeResult,
 )
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import Supervision, TaskScope
+from mcp_junction.tasks import Supervision, TaskScope, wait_for_any
 
 log = logging.getLogger("mcp_junction.health")
 
@@ -148,7 +148,7 @@ class Probes:
         attempt = self._tasks.spawn(_catch_faults(probe))
         limit = self._tasks.spawn(self._clock.sleep(self._schedule.timeout))
         try:
-            await asyncio.wait({attempt, limit}, return_when=asyncio.FIRST_COMPLETED)
+            await wait_for_any(attempt, limit)
             if attempt.done():
                 result: ProbeResult = attempt.result()
                 return msgspec.structs.replace(result, seconds=self._clock.now() - began)

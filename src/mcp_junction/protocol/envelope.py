@@ -2,7 +2,7 @@
 
 Requests carry version and capabilities in ``_meta``; results have a type, and lists say how long
 they may be cached. These functions read, add and remove such members. ``is_tool_error`` reads
-whether a tool's result reports a failure.
+whether a tool's result reports a failure, ``level_rank`` how severe a log message is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
     LATEST_STATELESS,
     LOG_LEVEL_KEY,
+    LOG_LEVELS,
     MAX_CLIENT_INFO,
     SERVER_INFO_KEY,
     VERSION_KEY,
@@ -274,3 +275,20 @@ def is_tool_error(result: Raw | bytes) -> bool:
         return _decode(result).isError
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
+
+
+# -- log messages
+
+
+def has_level(params: Raw, least: int) -> bool:
+    """Whether a log message has at least the level ``least``; an unknown level counts as above."""
+    return level_rank(params) >= least
+
+
+def level_rank(params: Raw) -> int:
+    """The rank of a log message's level: the highest for an unknown one, -1 without params."""
+    try:
+        level = frames.text(frames.members(params).get("level"))
+    except FrameError:
+        return -1
+    return LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)

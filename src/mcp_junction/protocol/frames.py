@@ -69,13 +69,7 @@ _LONE_SURROGATE = re.compile(
 _HAS_LONE_SURROGATE = "a string holds half of a character (a surrogate without its other half)"
 _PROBE = 64
 
-_FIXED = len(b"{}")
-_JSONRPC = len(b'"jsonrpc":"",')
 _ID = len(b'"id":,')
-_METHOD = len(b'"method":"",')
-_PARAMS = len(b'"params":,')
-_RESULT = len(b'"result":,')
-_ERROR = len(b'"error":,')
 LEAST_REPEAT = len(b',"id":1')
 _VERSION = "2.0"
 _CALL = len(b'{"jsonrpc":"2.0","id":,"method":"","params":}')
@@ -193,19 +187,11 @@ def _check_members(frame: Frame, data: bytes) -> None:
 
 def _least_size(frame: Frame) -> int:
     """The size of the frame without white space: a longer one may have a repeated member."""
-    size = _FIXED - 1
-    if frame.jsonrpc:
-        size += _JSONRPC + len(frame.jsonrpc)
-    if frame.id:
-        size += _ID + len(frame.id)
-    if frame.method:
-        size += _METHOD + len(frame.method)
-    if frame.params:
-        size += _PARAMS + len(frame.params)
-    if frame.result:
-        size += _RESULT + len(frame.result)
-    if frame.error:
-        size += _ERROR + len(frame.error)
+    size = 1
+    for name in Frame.__struct_fields__:
+        value = getattr(frame, name)
+        if value:  # quoted name, colon, comma; a text has quotes of its own
+            size += len(name) + len(value) + (6 if isinstance(value, str) else 4)
     return size
 
 

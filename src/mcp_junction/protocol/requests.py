@@ -1,6 +1,7 @@
 """ClientRequest: a client's request, decoded in one pass with its params; and batches.
 
-A batch is a JSON array of messages, which versions before 2025-06-18 allow.
+A batch is a JSON array of messages, which versions before 2025-06-18 allow. ``check_json`` checks a
+text that is to become part of a request, such as the arguments on the command line.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class _Plain(msgspec.Struct, gc=False):
 
 
 _plain = msgspec.json.Decoder(_Plain)
+_values = msgspec.json.Decoder(Raw)
 _encode = msgspec.json.Encoder().encode
 _VERSION = "2.0"
 
@@ -68,6 +70,27 @@ def decode(data: bytes) -> Frame:
     ):
         return frames.decode(data)
     return ClientRequest(_VERSION, frame_id, found.method, known=found.params)  # type: ignore[arg-type]
+
+
+def check_json(data: bytes) -> bytes:
+    """Check a JSON text by the limits of frames; return it without white space around it.
+
+    Raises FrameError.
+    """
+    try:
+        str(data, "utf-8")
+        _values.decode(data)
+    except UnicodeDecodeError as error:
+        raise FrameError(PARSE_ERROR, f"not valid UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise FrameError(PARSE_ERROR, frames.TOO_DEEP) from None
+    except msgspec.DecodeError as error:
+        raise FrameError(PARSE_ERROR, str(error)) from None
+    if frames.is_too_deep(data):
+        raise FrameError(PARSE_ERROR, frames.TOO_DEEP)
+    if frames.has_long_number(data):
+        raise FrameError(PARSE_ERROR, frames.TOO_LONG)
+    return data.strip(b" \t\r\n")
 
 
 MAX_BATCH: Final = 100

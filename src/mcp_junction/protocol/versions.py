@@ -83,6 +83,11 @@ LOG_LEVELS: Final = (
 )
 
 
+def covers_level(known: str | None, wanted: str) -> bool:
+    """Whether whoever gets log messages from the level ``known`` on gets those of ``wanted``."""
+    return known is not None and LOG_LEVELS.index(known) <= LOG_LEVELS.index(wanted)
+
+
 def choose_version(wanted: str) -> str:
     """Choose the version to answer ``initialize`` with: the client's, or else our newest."""
     return wanted if wanted in HANDSHAKE_VERSIONS else LATEST_HANDSHAKE

@@ -15,8 +15,7 @@ from typing import Final
 from msgspec import Raw
 
 from mcp_junction.catalog.items import RESOURCES
-from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol import log_levels as levels
+from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import LOG_MESSAGE, METHOD_NOT_FOUND
@@ -58,7 +57,7 @@ class ServerMessages:
 
     def _log(self, upstream: Upstream, frame: Frame) -> None:
         """Tell a log message to the sessions of the only principal that has used the link."""
-        rank = levels.level_rank(frame.params)
+        rank = envelope.level_rank(frame.params)
         message = encode.notification(frame.method, frame.params)
         for session in self._sessions_of(upstream):
             session.offer_log(rank, message)

@@ -15,7 +15,6 @@ from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
 from mcp_junction.policy.principal import CALLING_ROLES, Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import (
@@ -167,7 +166,7 @@ class Session:
 
     def wants_log(self, params: Raw, level: int | None = None) -> bool:
         """Whether the client wants log messages of this one's level, as it has set it."""
-        return levels.has_level(params, self.log_level or 0)
+        return envelope.has_level(params, self.log_level or 0)
 
     def log(self, params: Raw) -> None:
         """Pass on a server's log message, if the client wants it."""

@@ -21,7 +21,6 @@ from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope, frames
-from mcp_junction.protocol import log_levels as levels
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, SUBSCRIPTION_KEY, Era
 from mcp_junction.upstream import outcome as outcomes
@@ -87,7 +86,7 @@ class StatelessClient:
         return self._hello
 
     def wants_log(self, params: Raw, level: int | None) -> bool:
-        return level is not None and levels.has_level(params, level)
+        return level is not None and envelope.has_level(params, level)
 
     @property
     def envelope(self) -> Raw:

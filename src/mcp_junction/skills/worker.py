@@ -34,7 +34,7 @@ from mcp_junction.skills.jobs import (
     encode_frame,
     frame_size,
 )
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import TaskScope, resolve
 
 log = logging.getLogger("mcp_junction.skills")
 
@@ -246,8 +246,7 @@ class ModelWorker:
                 answer = await self._process.ask(job)
             self._in_a_row = 0
             self._jobs.popleft()
-            if not done.done():
-                done.set_result(answer)
+            resolve(done, answer)
 
     async def _next(self) -> tuple[Job, asyncio.Future[Answer]] | None:
         """Wait for the next job, which stays first in the queue; None when there is none."""

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import TaskScope, resolve
 from mcp_junction.testing.ledger import (
     CRASH_CODE,
     LedgerFile,
@@ -210,8 +210,8 @@ class HttpLedger:
         if method is None:
             waiting = self.answers.get(str(frame.get("id")))
             self.ledger.record(event="answer", id=frame.get("id"))
-            if waiting is not None and not waiting.done():
-                waiting.set_result(frame)
+            if waiting is not None:
+                resolve(waiting, frame)
         elif "id" not in frame:
             self.handle_notification(method, params, session)
         elif method == "tools/call":

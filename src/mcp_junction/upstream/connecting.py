@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from mcp_junction.errors import EraError, Phase, ServerError, circular_error
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import wait_unless
+from mcp_junction.tasks import wait_for_any, wait_unless
 from mcp_junction.upstream.hello import ConnectPolicy, Greeting, Hello
 from mcp_junction.upstream.link import Link, add_cause, find_cause
 from mcp_junction.upstream.negotiation import ServerQuirks
@@ -55,8 +55,7 @@ class Connector:
         ServerError, which says why the server failed.
         """
         if not self._hello.done():
-            either: set[asyncio.Future[Any]] = {self._hello, link.closed}
-            await wait_unless(self._stop, asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
+            await wait_unless(self._stop, wait_for_any(self._hello, link.closed))
         if self._stop.is_set():
             return False
         if link.closed.done():

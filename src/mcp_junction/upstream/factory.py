@@ -17,7 +17,7 @@ from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.resilience.stalls import StallSweep
-from mcp_junction.tasks import Supervision
+from mcp_junction.tasks import Supervision, resolve
 from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.events import ServerListeners
 from mcp_junction.upstream.headstart import Headstart
@@ -89,8 +89,7 @@ class ServerFactory:
 
     def greet(self, hello: Hello) -> None:
         """Let the servers' handshakes begin, as the client that ``hello`` describes."""
-        if not self._hello.done():
-            self._hello.set_result(hello)
+        resolve(self._hello, hello)
 
     async def close(self) -> None:
         """End the warden, once all servers are gone."""

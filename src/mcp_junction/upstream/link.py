@@ -9,7 +9,7 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -18,6 +18,7 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import Era
+from mcp_junction.tasks import wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.outcome import Outcome
@@ -172,8 +173,7 @@ async def send_own_request(
     flight = new_flight(method)
     flight.params = add_own_envelope(params, meta) if link.era is Era.STATELESS else params
     link.send(flight)
-    either: set[asyncio.Future[Any]] = {flight.future, link.closed}
-    await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    await wait_for_any(flight.future, link.closed, timeout=timeout)
     if flight.future.done():
         return flight.future.result()
     if link.closed.done():

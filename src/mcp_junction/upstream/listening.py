@@ -29,7 +29,7 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import TaskScope, resolve, wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.hello import ConnectPolicy, Greeting
@@ -175,8 +175,7 @@ class ServerListen:
         for uri, answer in requests:
             if outcome.kind is not OutcomeKind.RESULT:
                 self._wanted.discard(uri)
-            if not answer.done():
-                answer.set_result(outcome)
+            resolve(answer, outcome)
 
     # -- notifications
 
@@ -259,8 +258,8 @@ class ServerListen:
             notifications["resourceSubscriptions"] = sorted(wanted)
         params = encode.dumps({"notifications": notifications, "_meta": self._meta})
         self._opening = stream = _ListenStream(link, wanted, params)
-        either: set[asyncio.Future[Any]] = {stream.acknowledged, stream.flight.future, link.closed}
-        await asyncio.wait(either, timeout=_ACKNOWLEDGE_WAIT, return_when=asyncio.FIRST_COMPLETED)
+        ends = stream.flight.future, link.closed
+        await wait_for_any(stream.acknowledged, *ends, timeout=_ACKNOWLEDGE_WAIT)
         self._opening = None
         if not stream.acknowledged.done():
             outcome = self._explain_failure(stream)
@@ -274,10 +273,9 @@ class ServerListen:
         self._stream = stream
         self._wanted -= wanted - stream.uris
         for uri, answer in requests:
-            if not answer.done():
-                words = f"server {self._server!r} does not tell of changes to {uri}"
-                refused = outcomes.failed(INVALID_PARAMS, words, server=self._server)
-                answer.set_result(_DONE if not uri or uri in stream.uris else refused)
+            words = f"server {self._server!r} does not tell of changes to {uri}"
+            refused = outcomes.failed(INVALID_PARAMS, words, server=self._server)
+            resolve(answer, _DONE if not uri or uri in stream.uris else refused)
         return None
 
     def _explain_failure(self, stream: _ListenStream) -> Outcome:
@@ -302,11 +300,9 @@ class ServerListen:
     async def _wait_for_end(self) -> bool:
         """Wait until the stream ends or the subscriptions change; whether it was the former."""
         changed = self._tasks.spawn(self._changed.wait())
-        either: set[asyncio.Future[Any]] = {changed}
-        if self._stream is not None:
-            either.add(self._stream.flight.future)
+        streams = () if self._stream is None else (self._stream.flight.future,)
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await wait_for_any(changed, *streams)
         finally:
             changed.cancel()
         return self._stream is not None and self._stream.is_over

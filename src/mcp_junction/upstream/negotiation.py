@@ -6,7 +6,7 @@ ServerQuirks remembers, over a server's connections, how it wants to be greeted.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from mcp_junction.protocol.versions import (
     UNSUPPORTED_VERSION,
     Era,
 )
+from mcp_junction.tasks import wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, new_flight
 from mcp_junction.upstream.hello import (
@@ -211,8 +212,7 @@ class Negotiation:
         if self._probe is None:
             return None
         probe = self._probe
-        either: set[asyncio.Future[Any]] = {probe.future, flight.future, self._link.closed}
-        await asyncio.wait(either, timeout=self._left, return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_any(probe.future, flight.future, self._link.closed, timeout=self._left)
         if not probe.future.done():
             return None
         self._probe = None
@@ -227,9 +227,8 @@ class Negotiation:
 
     async def _wait(self, flight: Flight, limit: float | None = None) -> Outcome | None:
         """Wait for the end of a flight; None when the link ends before, or time is up."""
-        either: set[asyncio.Future[Any]] = {flight.future, self._link.closed}
         left = self._left if limit is None else min(limit, self._left)
-        await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_any(flight.future, self._link.closed, timeout=left)
         return flight.future.result() if flight.future.done() else None
 
 

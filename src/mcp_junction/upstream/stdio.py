@@ -24,6 +24,7 @@ from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import era_of
 from mcp_junction.redaction.texts import keep_tail, redact_lines
 from mcp_junction.resilience.stalls import StallSweep
+from mcp_junction.tasks import wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import explain_start_failure
 from mcp_junction.upstream.flight import WRITTEN, Flight
@@ -200,8 +201,7 @@ class StdioLink(MultiplexedLink):
     async def wait_closed(self) -> None:
         """Wait until its stdout has ended, or it has exited and what it wrote has been read."""
         assert self._ward is not None
-        either: set[asyncio.Future[Any]] = {self.closed, self._ward.exited}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_any(self.closed, self._ward.exited)
         await _within(self.closed, _DRAIN)
 
     @property

@@ -16,9 +16,8 @@ import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError
-from mcp_junction.protocol import encode
+from mcp_junction.protocol import encode, versions
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.log_levels import covers_level
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_MESSAGE, METHOD_NOT_FOUND, Era
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience import backoff
@@ -36,7 +35,6 @@ from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import SERVING, Condition, ServerState, can_follow
 
 log = logging.getLogger("mcp_junction.upstream")
-
 
 Opener = Callable[["Upstream"], Awaitable[Link]]
 
@@ -78,9 +76,8 @@ class Upstream:
         self.settled = asyncio.Event()
         """Set once an attempt to connect has succeeded or failed."""
         self.is_removed = False  # what it still sends is dropped then
-        self.quirks: ServerQuirks = ServerQuirks(
-            definition.transport, primary.quirks if primary else None
-        )
+        like = primary.quirks if primary is not None else None
+        self.quirks: ServerQuirks = ServerQuirks(definition.transport, like)
         self._open = opener
         self._listeners = listeners
         self._stop = asyncio.Event()
@@ -324,7 +321,9 @@ class Upstream:
         """Have it send log messages of at least this level; of fewer levels only if ``exactly``."""
         if self.is_stateless or not self.offers("logging"):
             return  # a stateless server gets the level with each request
-        if not covers_level(self.log_level, level, exactly=exactly):
+        if self.log_level != level and (
+            exactly or not versions.covers_level(self.log_level, level)
+        ):
             self.log_level = level
             await self._request("logging/setLevel", level=level)
 

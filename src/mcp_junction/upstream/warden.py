@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.tasks import resolve
 from mcp_junction.upstream.headstart import (
     Headstart,
     Pipes,
@@ -72,10 +73,6 @@ class Warden:
             ward = self._wards[number] = Ward(self, number)
             self._started[key] = (ward, pipes)
         self._connect(headstart.warden)
-
-    @property
-    def process_id(self) -> int | None:
-        return self._running.process.pid if self._running is not None else None
 
     async def start(
         self, definition: ServerDefinition, env: Mapping[str, str]
@@ -170,8 +167,7 @@ class Warden:
                 ward.pid.set_exception(OSError(message["errno"], message["error"]))
         elif "exit" in message:
             del self._wards[message["child"]]
-            if not ward.exited.done():
-                ward.exited.set_result(message["exit"])
+            resolve(ward.exited, message["exit"])
 
     def _disconnect(self) -> None:
         if self._running is not None and self._running.sock.fileno() >= 0:
@@ -186,8 +182,7 @@ class Warden:
         for ward in wards.values():
             if not ward.pid.done():
                 ward.pid.set_exception(OSError(errno.ECHILD, "the warden process has ended"))
-            if not ward.exited.done():
-                ward.exited.set_result(-signal.SIGKILL)
+            resolve(ward.exited, -signal.SIGKILL)
         running, self._running = self._running, None
         if running is not None:
             process = running.process

@@ -14,6 +14,7 @@ from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
 from mcp_junction.protocol.sse import EventReader, reconnect_delay
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
 from mcp_junction.resilience.failures import Failure
+from mcp_junction.tasks import resolve
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.http.connection import HttpExchange
@@ -272,12 +273,10 @@ class OwnRequest(HttpExchange):
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         if status >= 400:
             log.debug("server %r answered a notification with HTTP %d", self._link.server, status)
-        if not self.status.done():
-            self.status.set_result(status)
+        resolve(self.status, status)
 
     def on_lost(self, why: str) -> None:
-        if not self.status.done():
-            self.status.set_result(0)
+        resolve(self.status, 0)
 
 
 class StandingStream(EventExchange):

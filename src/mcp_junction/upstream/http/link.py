@@ -13,6 +13,7 @@ import asyncio
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import reconnect_delay
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, era_of
+from mcp_junction.tasks import resolve
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.connection import HttpExchange
@@ -70,8 +71,7 @@ class HttpLink(RemoteSession):
         await self.release("it was stopped")
 
     async def release(self, why: str) -> None:
-        if not self.closed.done():
-            self.closed.set_result(None)
+        resolve(self.closed, None)
         self.pool.close()
         await self.multiplexer.close(why)
         await self.tasks.close()

@@ -7,7 +7,6 @@ stdio, a request of the server does not say which call it belongs to.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 from urllib.parse import urljoin
 
 from mcp_junction.config.servers import ServerDefinition
@@ -16,6 +15,7 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.stalls import StallSweep
+from mcp_junction.tasks import resolve, wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.http.connection import HttpExchange, parse_target
@@ -55,9 +55,8 @@ class SseLink(RemoteLink):
         """Open the stream and learn where to post. Raises ServerError."""
         head = self._where.head("GET", {"accept": "text/event-stream", **self._headers})
         self._stream_pool.send(_SseStream(self, head + b"\r\n"))
-        either: set[asyncio.Future[Any]] = {self._post_head, self.closed}
         try:
-            await asyncio.wait(either, timeout=_OPEN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            await wait_for_any(self._post_head, self.closed, timeout=_OPEN_TIMEOUT)
         except asyncio.CancelledError:
             await self.release("nobody waits for it any more")
             raise
@@ -70,8 +69,7 @@ class SseLink(RemoteLink):
     async def begin_session(self, protocol_version: str) -> None:
         """Wait for the response: each POST may use another connection and overtake this one."""
         post = self._post(encode.notification("notifications/initialized"), None)
-        either: set[asyncio.Future[Any]] = {post.answered, self.closed}
-        await asyncio.wait(either, timeout=_INITIALIZED_WAIT, return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_any(post.answered, self.closed, timeout=_INITIALIZED_WAIT)
 
     async def end(self, grace: float) -> None:
         await self.release("it was stopped")
@@ -177,7 +175,7 @@ class _Post(HttpExchange):
             self._flight.state = WRITTEN
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        self._set_answered()
+        resolve(self.answered, None)
         if self._flight is not None and self._flight.caller is None:
             self._link.refuses_credentials = status in UNAUTHENTICATED
         if status == 404:
@@ -194,14 +192,10 @@ class _Post(HttpExchange):
             self._link.multiplexer.fail(self._flight, outcome)
 
     def on_lost(self, why: str) -> None:
-        self._set_answered()
+        resolve(self.answered, None)
         flight, server = self._flight, self._link.server
         if flight is not None:
             is_queued = flight.state is QUEUED
             lost = outcomes.link_lost(server, flight.delivery, why)
             outcome = outcomes.unavailable(server, why, LINK_FAILED) if is_queued else lost
             self._link.multiplexer.fail(flight, outcome)
-
-    def _set_answered(self) -> None:
-        if not self.answered.done():
-            self.answered.set_result(None)
