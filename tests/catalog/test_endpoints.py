@@ -7,7 +7,7 @@ import pytest
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, named_set, one_server
 from mcp_junction.catalog.items import PROMPTS
-from mcp_junction.catalog.own_tools import OWN_NAMES
+from mcp_junction.catalog.own_tools import CALL, DESCRIBE, FIND
 from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol.names import STDIO, Pair, Spelling
 from mcp_junction.testing.link import FakeUpstream, catalog_of
@@ -65,7 +65,7 @@ async def test_what_is_listed_is_as_everywhere_unless_the_set_says_otherwise(exp
             ]
         ]
         searching = (exposure or general) == "search"
-        assert names == (list(OWN_NAMES) if searching else ["files:read"])
+        assert names == ([FIND, DESCRIBE, CALL] if searching else ["files:read"])
         prompts = catalog.view(STDIO, PROMPTS, everything_at(endpoint)).items.page()
         assert json.loads(prompts) == {"prompts": []}, "prompts are what they are"
 

@@ -88,7 +88,7 @@ def test_a_wrapped_value_that_is_not_ascii_stands_for_nothing():
 def test_marks_are_judged_as_the_sdk_judges_them(schema):
     text = json.dumps(schema).encode()
     reason = inbound.find_invalid_x_mcp_header(schema)
-    assert (param_headers.find_fault(text) is None) == (reason is None)
+    assert (param_headers.read_marks(text)[1] is None) == (reason is None)
     found = {header.path: header.token for header in param_headers.find_marked(text)}
     assert found == ({} if reason is not None else inbound.x_mcp_header_map(schema))
 
@@ -167,4 +167,4 @@ def test_a_name_becomes_one_line_whatever_it_holds(raw, line):
 
 def test_a_schema_without_marks_is_not_even_read():
     assert param_headers.find_marked(b'{"type": nonsense') == ()
-    assert param_headers.find_fault(b'{"x-mcp-header": nonsense') is not None
+    assert param_headers.read_marks(b'{"x-mcp-header": nonsense')[1] is not None

@@ -152,46 +152,36 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         histories: NameHistories | None = None,
     ) -> Catalog:
         """The next generation, in which one server is ``changed``, or anything at all."""
+        histories = histories or self.histories
+        compacted = histories.compacted({**present, **departed})
         found = msgspec.structs.replace(
             self,
             generation=self.generation + 1,
             offerings=present,
             departed=departed,
             order=tuple(order),
-            histories=histories or self.histories,
+            histories=compacted,
             _lists={},
             _views={},
             _masks={},
             _noted=set(),
             _shown={},
         )
-        for (key, kind), listed in self._lists.items():
-            if found.offering(key) is self.offering(key):
-                found._lists[key, kind] = listed
-        if changed is not None and _without(self.order, changed) == _without(order, changed):
-            for place, view in self._views.items():
-                if not view.scope.could_see(changed):
-                    found._views[place] = view
-            found._noted.update(self._noted & found._views.keys())
-        return found._renumbered()
+        if compacted is histories:  # else all numbers are others
+            found._take_over(self, changed)
+        return found
 
-    def _renumbered(self) -> Catalog:
-        """This catalog with fewer numbers, if most of them are used by nobody."""
-        histories = self.histories
-        for kind in EVERY_KIND:
-            used = sum(len(offering.of(kind)) for offering in self._all().values())
-            if histories.is_sparse(kind, used):
-                pairs = [
-                    Pair(key, offer.name)
-                    for key, offering in self._all().items()
-                    for offer in offering.of(kind)
-                ]
-                histories = histories.renumbered(kind, pairs)
-        if histories is self.histories:
-            return self
-        return msgspec.structs.replace(
-            self, histories=histories, _lists={}, _views={}, _masks={}, _noted=set()
-        )
+    def _take_over(self, before: Catalog, changed: str | None) -> None:
+        """Take over what was made for the generation before and has not changed."""
+        for (key, kind), listed in before._lists.items():
+            if self.offering(key) is before.offering(key):
+                self._lists[key, kind] = listed
+        if changed is None or _without(before.order, changed) != _without(self.order, changed):
+            return
+        for place, view in before._views.items():
+            if not view.scope.could_see(changed):
+                self._views[place] = view
+        self._noted.update(before._noted & self._views.keys())
 
     def prepare(self, offering: ServerLists) -> Iterator[None]:
         """Read what a server will offer, a step at a time, so that views of it are quickly made."""
@@ -262,7 +252,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         found = self._views.get(place)
         if found is None or found.scope is not scope:
             visible = self._visible(scope, kind)
-            found = self._views[place] = View(
+            found = View(
                 visible,
                 self.histories.of(scope, spelling, kind),
                 self.resources(scope),
@@ -271,9 +261,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 page_size=self.page_size,
                 pages=self.pages,
             )
-            self._noted.discard(place)
-            if self.histories.is_settled:
-                self._note(place, found)
+            self._keep(place, found)
         assert isinstance(found, View)
         return found
 
@@ -283,7 +271,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         found = self._views.get(place)
         if found is None or found.scope is not scope:
             places = [key for key in self.order if scope.of(RESOURCES, key)]
-            found = self._views[place] = ResourceView(
+            found = ResourceView(
                 scope,
                 [offering for key, offering in self._all().items() if scope.of(RESOURCES, key)],
                 self.offerings,
@@ -293,11 +281,15 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 pages=self.pages,
                 is_alone=len(places) == 1,
             )
-            self._noted.discard(place)
-            if self.histories.is_settled:
-                self._note(place, found)
+            self._keep(place, found)
         assert isinstance(found, ResourceView)
         return found
+
+    def _keep(self, place: tuple[object, ...], view: View | ResourceView) -> None:
+        self._views[place] = view
+        self._noted.discard(place)
+        if self.histories.is_settled:
+            self._note(place, view)
 
     def offering(self, key: str) -> ServerLists | None:
         """What a server offers, or did before it left."""

@@ -159,9 +159,9 @@ def _headers(
 ) -> tuple[ParamHeader, ...] | None:
     """The arguments that a tool wants repeated as headers; None when it must not be called."""
     schema = members.get("inputSchema") or b""
-    fault = param_headers.find_fault(schema)
+    marked, fault = param_headers.read_marks(schema)
     if fault is None:
-        return param_headers.find_marked(schema)
+        return marked
     if not (upstream.definition.transport == "http" and upstream.is_stateless):
         return ()  # nobody sends it headers
     warn_once(upstream, "server %r: the tool %r is left out: %s", upstream.key, name, fault)

@@ -15,8 +15,8 @@ from itertools import compress
 from typing import Final, NamedTuple
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
-from mcp_junction.catalog.items import ListKind
-from mcp_junction.catalog.roll import PlainNames, Roll, unite
+from mcp_junction.catalog.items import ALL, ListKind, ServerLists
+from mcp_junction.catalog.roll import Mask, PlainNames, Roll
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair, Spelling
 
@@ -36,8 +36,8 @@ class NameHistory:
 
     def __init__(self, roll: Roll, plain: PlainNames) -> None:
         self.plain = plain
-        self.shown = bytearray()
-        """A byte for each number of the roll: whether the pair was shown."""
+        self.shown = Mask()
+        """The pairs that were shown."""
         self._roll = roll
         self._names: dict[int, str] = {}
         self._owners: dict[str, int] = {}
@@ -77,31 +77,28 @@ class NameHistory:
 
     def items(self) -> Iterator[tuple[str, Pair]]:
         """Every name that was shown, and its pair."""
-        for number in compress(range(len(self.shown)), self.shown):
+        for number in self.shown.numbers():
             yield self._names.get(number) or self.plain.names[number], self._roll.pairs[number]
 
     # -- noting
 
-    def note(
-        self, pairs: bytes | bytearray, names: Mapping[int, str], offered: bytes | bytearray
-    ) -> None:
-        """Remember that pairs were shown: a mask of them, and the names that are not plain.
+    def note(self, pairs: Mask, names: Mapping[int, str], offered: Mask) -> None:
+        """Remember that pairs were shown, and the names of those that are not plain.
 
-        ``offered`` is the mask of all that can be shown now; the rest is past.
+        ``offered`` is all that can be shown now; the rest is past.
         """
         deque(self.plain.catch_up(), 0)
-        shown = bytearray(pairs)
-        new = int.from_bytes(pairs, "little") & ~int.from_bytes(self.shown, "little")
-        unclear = new & int.from_bytes(self.plain.contested, "little")
-        for number in {*names, *_numbers(unclear)}:
-            if number < len(pairs) and pairs[number] and not self.has(number):
+        shown, new = Mask(pairs), pairs - self.shown
+        unclear = new & self.plain.contested
+        for number in {*names, *unclear.numbers()}:
+            if number < len(new) and new[number]:
                 self._note_name(number, names.get(number), shown)
-        self.shown = unite(self.shown, shown)
-        past = int.from_bytes(self.shown, "little") & ~int.from_bytes(offered, "little")
-        if past.bit_count() > MOST_PAST:
-            self._forget_oldest(_numbers(past))
+        self.shown |= shown
+        past = self.shown - offered
+        if past.count(1) > MOST_PAST:
+            self._forget_oldest(past.numbers())
 
-    def _note_name(self, number: int, name: str | None, shown: bytearray) -> None:
+    def _note_name(self, number: int, name: str | None, shown: Mask) -> None:
         """Remember the name of a new pair, unless another pair owns the name by now."""
         if self.owner(name or self.plain.names[number]) is not None:
             shown[number] = 0
@@ -132,17 +129,13 @@ class NameHistory:
 
     # -- what follows from a change of the servers
 
-    def copy(self) -> NameHistory:
-        return self.without(b"")
-
     def without(self, freed: bytes | bytearray) -> NameHistory:
         """A history without the names of the pairs in a mask."""
-        shown = int.from_bytes(self.shown, "little") & ~int.from_bytes(freed, "little")
-        return self._changed(self._roll, shown.to_bytes(len(self.shown), "little"), lambda n: n)
+        return self._changed(self._roll, self.shown - freed, lambda number: number)
 
     def renamed(self, moves: Mapping[int, int]) -> NameHistory:
         """A history with other numbers for some pairs, which keep only shown names."""
-        shown = self.shown.ljust(len(self._roll.pairs), b"\0")
+        shown = Mask(self.shown.ljust(len(self._roll.pairs), b"\0"))
         for old, new in moves.items():
             shown[new] |= shown[old]
             shown[old] = 0
@@ -152,18 +145,14 @@ class NameHistory:
             found._owners.pop(name, None)
         return found
 
-    def renumbered(
-        self, roll: Roll, kept: bytes | bytearray, numbers: Mapping[int, int]
-    ) -> NameHistory:
-        """The same history for another roll, which has the pairs in the mask ``kept``."""
+    def renumbered(self, roll: Roll, kept: Mask, numbers: Mapping[int, int]) -> NameHistory:
+        """The same history for another roll, which has the pairs in ``kept``."""
         shown = self.shown.ljust(len(kept), b"\0")
-        return self._changed(roll, bytes(compress(shown, kept)), numbers.__getitem__)
+        return self._changed(roll, Mask(compress(shown, kept)), numbers.__getitem__)
 
-    def _changed(
-        self, roll: Roll, shown: bytes | bytearray, moved: Callable[[int], int]
-    ) -> NameHistory:
+    def _changed(self, roll: Roll, shown: Mask, moved: Callable[[int], int]) -> NameHistory:
         found = NameHistory(roll, roll.plain(self.plain.spelling))
-        found.shown = bytearray(shown)
+        found.shown = shown
         names = {moved(number): name for number, name in self._names.items()}
         found._names = {number: name for number, name in names.items() if found.has(number)}
         owners = {name: moved(number) for name, number in self._owners.items()}
@@ -187,11 +176,17 @@ class NameHistories:
     of before still has what it had.
     """
 
-    def __init__(self) -> None:
-        self.is_settled = False
+    def __init__(
+        self,
+        rolls: dict[ListKind, Roll] | None = None,
+        lists: dict[ListKey, NameHistory] | None = None,
+        *,
+        is_settled: bool = False,
+    ) -> None:
+        self.is_settled = is_settled
         """Whether names count as shown from the moment that there is a view of them."""
-        self._rolls: dict[ListKind, Roll] = {}
-        self._lists: dict[ListKey, NameHistory] = {}
+        self._rolls = {} if rolls is None else rolls
+        self._lists = {} if lists is None else lists
 
     def roll(self, kind: ListKind, canonical: Spelling) -> Roll:
         """The numbers of one kind."""
@@ -204,20 +199,17 @@ class NameHistories:
         """The history of one list of a kind that has a roll."""
         key = ListKey(scope.agent, scope.endpoint.name, spelling, kind)
         found = self._lists.get(key)
-        roll = self._rolls[kind]
-        plain = roll.plain(spelling)
+        plain = self._rolls[kind].plain(spelling)
         if found is None:
             shared = self._lists.get(key._replace(agent="")) if scope.saw_everything else None
-            found = NameHistory(roll, plain) if shared is None else shared.copy()
-            self._lists[key] = found
+            new = NameHistory(self._rolls[kind], plain) if shared is None else shared.without(b"")
+            found = self._lists[key] = new
         return found
 
-    def _with(self, lists: dict[ListKey, NameHistory]) -> NameHistories:
-        found = NameHistories()
-        found.is_settled = self.is_settled
-        found._rolls = self._rolls
-        found._lists = lists
-        return found
+    def _with(
+        self, lists: dict[ListKey, NameHistory], rolls: dict[ListKind, Roll] | None = None
+    ) -> NameHistories:
+        return NameHistories(rolls or self._rolls, lists, is_settled=self.is_settled)
 
     def forgetting(self, server: str) -> NameHistories:
         """The histories when a server is removed for good."""
@@ -259,35 +251,39 @@ class NameHistories:
         lists: dict[ListKey, NameHistory] = {}
         for key, history in self._lists.items():
             if key.spelling.prefixed or key.address == one_server(old).name:
-                freed = bytearray(len(self._rolls[key.kind].pairs))
-                for number in moves[key.kind]:
-                    freed[number] = 1
-                lists[key] = history.without(freed)
+                size = len(self._rolls[key.kind].pairs)
+                lists[key] = history.without(Mask.of(moves[key.kind], size))
             else:
                 lists[key] = history.renamed(moves[key.kind])
         return self._with(lists)
 
-    def is_sparse(self, kind: ListKind, used: int) -> bool:
-        """Whether most numbers of a kind are unused; ``used`` counts the others."""
-        roll = self._rolls.get(kind)
-        return roll is not None and len(roll.pairs) > 2 * used + MOST_UNUSED
+    def compacted(self, offerings: Mapping[str, ServerLists]) -> NameHistories:
+        """The histories with fewer numbers, if most of them are used by nobody; else the same."""
+        found = self
+        for kind in ALL:
+            used = sum(len(offering.of(kind)) for offering in offerings.values())
+            roll = self._rolls.get(kind)
+            if roll is not None and len(roll.pairs) > 2 * used + MOST_UNUSED:
+                pairs = (
+                    Pair(key, offer.name)
+                    for key, offering in offerings.items()
+                    for offer in offering.of(kind)
+                )
+                found = found._renumbered(kind, pairs)
+        return found
 
-    def renumbered(self, kind: ListKind, used: Iterable[Pair]) -> NameHistories:
+    def _renumbered(self, kind: ListKind, used: Iterable[Pair]) -> NameHistories:
         """The histories with another roll of a kind: of the pairs that are used, or were shown."""
         roll = self._rolls[kind]
         taken = [roll.add(pair) for pair in used]
-        kept = bytearray(len(roll.pairs))
-        for number in taken:
-            kept[number] = 1
+        kept = Mask.of(taken, len(roll.pairs))
         lists = {key: history for key, history in self._lists.items() if key.kind == kind}
         for history in lists.values():
-            kept = unite(kept, history.shown)
-        numbers = {number: place for place, number in enumerate(compress(range(len(kept)), kept))}
+            kept |= history.shown
+        numbers = {number: place for place, number in enumerate(kept.numbers())}
         new = Roll(roll.canonical, compress(roll.pairs, kept))
         moved = {key: each.renumbered(new, kept, numbers) for key, each in lists.items()}
-        found = self._with({**self._lists, **moved})
-        found._rolls = {**self._rolls, kind: new}
-        return found
+        return self._with({**self._lists, **moved}, {**self._rolls, kind: new})
 
 
 def _is_left_out(now: Endpoint | None, address: str, kind: ListKind, pair: Pair) -> bool:
@@ -297,9 +293,3 @@ def _is_left_out(now: Endpoint | None, address: str, kind: ListKind, pair: Pair)
     if now is None:
         return True
     return not (now.admits(pair) if kind.is_named else now.admits_server(pair.server))
-
-
-def _numbers(mask: int) -> list[int]:
-    """The numbers in a mask, which is read as one large integer."""
-    data = mask.to_bytes((mask.bit_length() + 7) // 8, "little")
-    return [number for number, is_set in enumerate(data) if is_set]

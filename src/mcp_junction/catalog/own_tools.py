@@ -13,7 +13,6 @@ from mcp_junction.protocol import encode
 FIND: Final = "find_tools"
 DESCRIBE: Final = "describe_tools"
 CALL: Final = "call_tool"
-OWN_NAMES: Final = (FIND, DESCRIBE, CALL)
 OWN_SERVER: Final = ""
 """The server key of Junction's own tools. No real server has it."""
 

@@ -79,7 +79,7 @@ def diff(before: bytes, after: bytes) -> tuple[DefinitionChange, ...]:
 def _differences(path: str, before: Any, after: Any) -> Iterator[DefinitionChange]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
-            yield from _member(f"{path}/{_escaped(key)}", key, before, after)
+            yield from _member(f"{path}/{escape_key(key)}", key, before, after)
     elif isinstance(before, list) and isinstance(after, list):
         old, new = dict(enumerate(before)), dict(enumerate(after))
         for index in range(max(len(before), len(after))):
@@ -99,7 +99,8 @@ def _member(
         yield from _differences(path, before[key], after[key])
 
 
-def _escaped(key: str) -> str:
+def escape_key(key: str) -> str:
+    """Escape a member's name for a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

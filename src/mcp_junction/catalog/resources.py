@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from mcp_junction.catalog.items import RESOURCES, TEMPLATES, ListItem, ListKind, Route, timeout_for
 from mcp_junction.catalog.name_history import URIS, NameHistories, NameHistory
-from mcp_junction.catalog.roll import Roll
+from mcp_junction.catalog.roll import Mask, Roll
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.merged_list import MergedList, PageCache
@@ -151,7 +151,8 @@ class _Listed(NamedTuple):
 class _Addresses:
     """The address that each item of one list is shown under."""
 
-    def __init__(self, roll: Roll, history: NameHistory) -> None:
+    def __init__(self, kind: ListKind, roll: Roll, history: NameHistory) -> None:
+        self.kind = kind
         self.history = history
         self.items: dict[str, bytes] = {}
         """What is listed, by address."""
@@ -173,6 +174,13 @@ class _Addresses:
         self._owners[address] = number
         return address
 
+    def show(self, offer: ListItem, address: str) -> None:
+        """List an item under its address."""
+        members = offer.members
+        if address != offer.name:
+            members = {**members, self.kind.key: Raw(encode.dumps(address))}
+        self.items[address] = encode.dumps(members)
+
     def _is_taken(self, address: str) -> bool:
         return address in self._owners or self.history.owner(address) is not None
 
@@ -183,10 +191,8 @@ class _Addresses:
 
     def note(self) -> None:
         """Remember that all of them were shown."""
-        mask = bytearray(len(self._roll.pairs))
-        for number in self._owners.values():
-            mask[number] = 1
         pairs = self._roll.pairs
+        mask = Mask.of(self._owners.values(), len(pairs))
         names = {n: address for address, n in self._owners.items() if pairs[n].name != address}
         self.history.note(mask, names, mask)
 
@@ -218,7 +224,7 @@ class ResourceView:
         self.apart: dict[Pair, str] = {}
         """The resources that are listed under another address than their server's own."""
         self._resources, self._shown_templates = (
-            _Addresses(names.roll(kind, URIS), names.of(scope, URIS, kind))
+            _Addresses(kind, names.roll(kind, URIS), names.of(scope, URIS, kind))
             for kind in (RESOURCES, TEMPLATES)
         )
         covering = Covering(self._shown_templates.history.items())
@@ -237,21 +243,21 @@ class ResourceView:
     @property
     def items(self) -> MergedList:
         """The list of resources, for clients to see."""
-        return self._list(RESOURCES, self._resources)
+        return self._list(self._resources)
 
     @property
     def templates(self) -> MergedList:
         """The list of templates, for clients to see."""
-        return self._list(TEMPLATES, self._shown_templates)
+        return self._list(self._shown_templates)
 
-    def _list(self, kind: ListKind, addresses: _Addresses) -> MergedList:
-        listed = addresses.items
-        texts, items = list(listed), list(listed.values())
+    def _list(self, addresses: _Addresses) -> MergedList:
+        texts, items = list(addresses.items), list(addresses.items.values())
 
         def load() -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
             return texts, lambda start, end: items[start:end]
 
-        return MergedList(kind.member, load, self._pages, self._page_key, self._page_size)
+        member = addresses.kind.member
+        return MergedList(member, load, self._pages, self._page_key, self._page_size)
 
     def note(self) -> None:
         """Remember that these addresses were shown."""
@@ -275,7 +281,7 @@ class ResourceView:
     def _by_scheme(self, uri: str) -> Route | None:
         """The route of an address whose scheme one server has, and only one."""
         owner = self._only(self._schemes.get(_scheme(uri), {}).values()) or self._alone
-        return self._route(owner, uri, Raw(encode.dumps(uri))) if owner is not None else None
+        return self._route(owner, uri) if owner is not None else None
 
     def _guess(self, uri: str) -> Route | None:
         """The route of an address that nobody lists."""
@@ -287,18 +293,14 @@ class ResourceView:
     def _match_templates(self, uri: str, found: list[_Listed]) -> Route | None:
         """The route of an address that the templates of one server, and only one, stand for."""
         owner = self._only(listed.upstream for listed in found)
-        if owner is None:
-            return None
-        own = uri[found[0].added :]
-        return self._route(owner, own, Raw(encode.dumps(own)))
+        return self._route(owner, uri[found[0].added :]) if owner is not None else None
 
     def find_template(self, template: str) -> Route | None:
         """The route of a template as it is listed, or of an address."""
         listed = self._templates.get(template)
         if listed is None:
             return self.find(template)
-        own = template[listed.added :]
-        return self._route(listed.upstream, own, Raw(encode.dumps(own)))
+        return self._route(listed.upstream, template[listed.added :])
 
     @staticmethod
     def _only(owners: Iterable[Upstream]) -> Upstream | None:
@@ -312,31 +314,27 @@ class ResourceView:
         pair = Pair(upstream.key, offer.name)
         uri = self._resources.assign(pair, covering)
         self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
-        members = offer.members
         if uri != offer.name:
             self.apart[pair] = uri
-            members = {**members, "uri": Raw(encode.dumps(uri))}
         if is_present:
-            self._resources.items[uri] = encode.dumps(members)
+            self._resources.show(offer, uri)
 
     def _add_template(self, upstream: Upstream, offer: ListItem, is_present: bool) -> None:
         self._note_scheme(offer.name, upstream)
         text = self._shown_templates.assign(Pair(upstream.key, offer.name))
         added = len(text) - len(offer.name)
         self._templates[text] = _Listed(parse_template(text), upstream, added)
-        members = offer.members
-        if text != offer.name:
-            members = {**members, "uriTemplate": Raw(encode.dumps(text))}
         if is_present:
-            self._shown_templates.items[text] = encode.dumps(members)
+            self._shown_templates.show(offer, text)
 
     def _note_scheme(self, uri: str, upstream: Upstream) -> None:
         self._schemes.setdefault(_scheme(uri), {})[upstream.key] = upstream
 
-    def _route(self, upstream: Upstream, uri: str, raw: Raw) -> Route:
+    def _route(self, upstream: Upstream, uri: str, raw: Raw | None = None) -> Route:
         pair = Pair(upstream.key, uri)
+        written = raw if raw is not None else Raw(encode.dumps(uri))
         timeout = timeout_for(upstream, self._timeout)
-        return Route(upstream, pair, f"{upstream.key} {uri}", raw, timeout)
+        return Route(upstream, pair, f"{upstream.key} {uri}", written, timeout)
 
 
 def _scheme(uri: str) -> str:

@@ -1,10 +1,10 @@
 """Roll: numbers all tools (or all prompts) of a run, and spells the name of each.
 
 One Roll serves every generation of the catalog and every Scope. What a Scope admits is a *mask*: a
-byte for each number, which says whether the pair is absent, present, or departed with its server.
-So a Scope takes as many bytes as there are tools, and each name is computed
-once. Numbers are only ever added: a catalog with too many unused ones goes on with another
-Roll (``name_history.py``).
+byte for each number, which says whether the pair is absent, present, or departed with its server;
+in a ``Mask``, whether it is in a set. So a Scope takes as many bytes as there are tools, and each
+name is computed once. Numbers are only ever added: a catalog with too many unused ones goes on with
+another Roll (``name_history.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import compress
 from typing import Final
 
 from mcp_junction.catalog.items import ListItem
@@ -127,11 +128,41 @@ def encode_as(name: str, offer: ListItem) -> bytes:
     return encode.dumps({**offer.members, "name": name})
 
 
-def unite(one: bytes | bytearray, other: bytes | bytearray) -> bytearray:
-    """A mask that has every number that either has. Both are of zeros and ones."""
-    size = max(len(one), len(other))
-    both = int.from_bytes(one, "little") | int.from_bytes(other, "little")
-    return bytearray(both.to_bytes(size, "little"))
+class Mask(bytearray):
+    """A set of numbers: a byte for each, 1 for those in it and 0 for the others.
+
+    Sets are joined as large integers, which takes microseconds for ten thousand numbers.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, numbers: Iterable[int], size: int) -> Mask:
+        found = cls(size)
+        for number in numbers:
+            found[number] = 1
+        return found
+
+    def __or__(self, other: bytes | bytearray) -> Mask:
+        return _to_mask(_to_integer(self) | _to_integer(other), max(len(self), len(other)))
+
+    def __and__(self, other: bytes | bytearray) -> Mask:
+        return _to_mask(_to_integer(self) & _to_integer(other), len(self))
+
+    def __sub__(self, other: bytes | bytearray) -> Mask:
+        return _to_mask(_to_integer(self) & ~_to_integer(other), len(self))
+
+    def numbers(self) -> list[int]:
+        """The numbers in it, in ascending order."""
+        return list(compress(range(len(self)), self))
+
+
+def _to_integer(mask: bytes | bytearray) -> int:
+    return int.from_bytes(mask, "little")
+
+
+def _to_mask(bits: int, size: int) -> Mask:
+    return Mask(bits.to_bytes(size, "little"))
 
 
 _ANY: Final = bytes([0, 1, 1]) + bytes(253)
@@ -142,9 +173,9 @@ def fingerprint(mask: bytes | bytearray) -> bytes:
     return blake2b(mask, digest_size=16).digest()
 
 
-def known(mask: bytes) -> bytes:
-    """A mask with a one wherever this one has a pair, be it present or departed."""
-    return mask.translate(_ANY)
+def known(mask: bytes) -> Mask:
+    """The numbers that a mask has, be they present or departed."""
+    return Mask(mask.translate(_ANY))
 
 
 @lru_cache(20_000)

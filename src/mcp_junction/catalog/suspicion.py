@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mcp_junction.catalog.pins import ToolDefinition
+from mcp_junction.catalog.pins import ToolDefinition, escape_key
 from mcp_junction.protocol.names import Pair
 
 _decode = msgspec.json.Decoder().decode
@@ -227,7 +227,7 @@ def _iterate_texts(path: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _iterate_texts(f"{path}/{index}", item)
     elif isinstance(value, dict):
         for key, item in value.items():
-            below = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+            below = f"{path}/{escape_key(key)}"
             yield below, key
             yield from _iterate_texts(below, item)
 

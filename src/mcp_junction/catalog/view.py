@@ -22,6 +22,7 @@ from mcp_junction.catalog.roll import (
     ABSENT,
     DEPARTED,
     PRESENT,
+    Mask,
     NumberedList,
     Roll,
     encode_as,
@@ -168,9 +169,7 @@ class View:
         else:
             number = self._roll.number(only)
             assert number is not None
-            shown = bytearray(len(self.mask))
-            shown[number] = 1
-            self.history.note(shown, self.names, offered)
+            self.history.note(Mask.of([number], len(self.mask)), self.names, offered)
 
     # -- looking up
 

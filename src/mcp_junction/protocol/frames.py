@@ -68,6 +68,8 @@ _LONE_SURROGATE = re.compile(
 )
 _HAS_LONE_SURROGATE = "a string holds half of a character (a surrogate without its other half)"
 _PROBE = 64
+_SEARCHED = 4096
+"""Bytes at either end of a damaged frame in which its members are looked for."""
 
 _ID = len(b'"id":,')
 LEAST_REPEAT = len(b',"id":1')
@@ -287,18 +289,18 @@ def _refused(data: bytes, code: int, message: str) -> FrameError:
     return FrameError(code, message, recover_id(data))
 
 
-def recover_id(data: bytes, window: int = 4096) -> bytes | None:
+def recover_id(data: bytes) -> bytes | None:
     """Find the id of a damaged frame in its head or its end.
 
     Only an id at the top level counts: payloads are full of others, and it would be worse to fail
     the wrong call.
     """
-    head = data[:window]
+    head = data[:_SEARCHED]
     found = None
     for name, end in _own_members(head):
         if name == b'"id"' and (found := _ID_VALUE.match(head, end)):
             break
-    found = found or _LAST_ID.search(data[-window:])
+    found = found or _LAST_ID.search(data[-_SEARCHED:])
     if found is None:
         return None
     try:
@@ -308,16 +310,16 @@ def recover_id(data: bytes, window: int = 4096) -> bytes | None:
     return found[1]
 
 
-def has_jsonrpc(data: bytes, window: int = 4096) -> bool:
+def has_jsonrpc(data: bytes) -> bool:
     """Whether a damaged line was meant as a frame; programs write other JSON to stdout, too."""
-    if any(name == b'"jsonrpc"' for name, _ in _own_members(data[:window])):
+    if any(name == b'"jsonrpc"' for name, _ in _own_members(data[:_SEARCHED])):
         return True
-    return _LAST_JSONRPC.search(data[-window:]) is not None
+    return _LAST_JSONRPC.search(data[-_SEARCHED:]) is not None
 
 
-def has_method(data: bytes, window: int = 4096) -> bool:
+def has_method(data: bytes) -> bool:
     """Whether a damaged frame was a request or a notification, not an answer."""
-    return any(name == b'"method"' for name, _ in _own_members(data[:window]))
+    return any(name == b'"method"' for name, _ in _own_members(data[:_SEARCHED]))
 
 
 def _own_members(head: bytes) -> Iterator[tuple[bytes, int]]:

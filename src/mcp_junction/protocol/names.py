@@ -1,10 +1,9 @@
 """Names: identity is the pair (server, original name); a *spelling* is how a client sees it.
 
-A spelled name leads to its pair by a table. ``assign`` gives each pair its own name under one
-spelling; ``aliases`` gives the table of every other spelling a caller may use. Two pairs that would
-get one name are told apart by a stable hash of the pair, which the later one carries; ``Hashes``
-finds a pair by the name with its hash also where it does not carry it. Only ``Spelled`` takes a
-name apart, every way there is, to ask whose a newcomer's name may have been in any spelling.
+A spelled name leads to its pair by a table; no name is ever taken apart. ``assign`` gives each pair
+its own name under one spelling. Two pairs that would get one name are told apart by a stable hash
+of the pair, which the later one carries. ``Meanings`` finds the pairs that a name can mean in any
+other spelling that a caller may use, or by its hash where the pair does not carry it.
 """
 
 from __future__ import annotations

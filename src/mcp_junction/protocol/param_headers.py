@@ -94,16 +94,11 @@ def name_line(raw_name: Raw | bytes) -> bytes:
 
 def find_marked(schema: Raw | bytes) -> tuple[ParamHeader, ...]:
     """Find the arguments that a schema marks; none when a mark is invalid."""
-    marked, fault = _read(schema)
-    return marked if fault is None else ()
+    return read_marks(schema)[0]
 
 
-def find_fault(schema: Raw | bytes) -> str | None:
-    """Say what is wrong with the marks of a schema; None when they are valid."""
-    return _read(schema)[1]
-
-
-def _read(schema: Raw | bytes) -> tuple[tuple[ParamHeader, ...], str | None]:
+def read_marks(schema: Raw | bytes) -> tuple[tuple[ParamHeader, ...], str | None]:
+    """Find the arguments that a schema marks; or say what is wrong with a mark."""
     if MARK_BYTES not in bytes(schema):
         return (), None
     try:

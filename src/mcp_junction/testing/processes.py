@@ -16,6 +16,7 @@ from typing import Final
 _PROC: Final = Path("/proc")
 _KIB: Final = 1024
 _GONE = ("Z", "X")
+_PAUSE: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class Process:
         return self.state not in _GONE
 
 
-def until(condition: Callable[[], bool], seconds: float, what: str, pause: float = 0.005) -> float:
+def until(condition: Callable[[], bool], seconds: float, what: str) -> float:
     """Wait for a condition; return how long it took. Raises TimeoutError."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(pause)
+        time.sleep(_PAUSE)
     return time.monotonic() - began
 
 

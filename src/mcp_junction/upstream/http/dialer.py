@@ -105,7 +105,7 @@ def dialer_for(definition: ServerDefinition) -> Dialer:
     return Dialer(Permissions(definition.allow_private, definition.allow_http))
 
 
-async def fetch_status(url: str, dialer: Dialer, headers: dict[str, str] | None = None) -> int:
+async def fetch_status(url: str, dialer: Dialer) -> int:
     """GET a url once, without following redirects, and return the status of the response.
 
     Raises ValueError for a url that makes no sense, OSError when there is no answer, AddressRefused
@@ -113,7 +113,7 @@ async def fetch_status(url: str, dialer: Dialer, headers: dict[str, str] | None 
     """
     where = parse_target(url)
     connection = await dialer.dial(where, lambda: Connection(_ignore, _ignore))
-    head = where.head("GET", {"accept": "*/*", "connection": "close", **(headers or {})})
+    head = where.head("GET", {"accept": "*/*", "connection": "close"})
     exchange = _StatusExchange(head + b"\r\n")
     try:
         connection.start(exchange)
