@@ -11,7 +11,7 @@ from tests.http.test_doors import post
 from tests.keyring import Keys
 from tests.plugin_http import stdio_entry
 
-from mcp_junction.eras.tickets import Seal
+from mcp_junction.eras.tickets import Seal, SealedTask
 from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY
@@ -162,8 +162,9 @@ def test_the_id_of_a_task_is_good_for_the_agent_that_it_was_given_to():
     root = Principal("root", Role.ADMIN)
     ann, bob = [Principal("root", Role.ADMIN, acting_for=agent) for agent in ("ann", "bob")]
     seal = Seal()
-    sealed = seal.seal_task("t", "p", ann, "everything")
-    assert seal.open_task(sealed, ann, "everything") == ("p", "t")
+    task = SealedTask("t", "p", "tools", "echo")
+    sealed = seal.seal_task(task, ann, "everything")
+    assert seal.open_task(sealed, ann, "everything") == task
     for other in (bob, root, Principal("ann", Role.AGENT), Principal("ann", Role.ADMIN)):
         with pytest.raises(RequestStateError):
             seal.open_task(sealed, other, "everything")

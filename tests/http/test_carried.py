@@ -10,8 +10,10 @@ from tests.http.fronts import EVERYTHING, HttpFront
 from tests.http.peer_http import HttpPeer
 from tests.http.test_batches import call
 from tests.http.test_doors import post
+from tests.keyring import Keys
 from tests.plugin_http import stdio_entry
 
+from mcp_junction.policy.principal import Role
 from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY
 
 CANARY = "c4n4ry"
@@ -52,10 +54,11 @@ Message = dict[str, Any]
 class Caller:
     """A client of either era, request by request."""
 
-    def __init__(self, gateway: Any, era: str, session: HttpFront | None) -> None:
+    def __init__(self, gateway: Any, era: str, session: HttpFront | None, key: str) -> None:
         self.gateway = gateway
         self.era = era
         self._session = session
+        self._key = f"Bearer {key}"
 
     def message(self, method: str, params: Message, frame_id: Any = 1) -> Message:
         meta = params.get("_meta", {})
@@ -69,6 +72,7 @@ class Caller:
             return self._session.headers
         name = params.get("name") or params.get("uri")
         headers = {"mcp_protocol_version": LATEST_STATELESS, "mcp_method": method}
+        headers["authorization"] = self._key
         return headers | ({"mcp_name": name} if name else {})
 
     async def post(self, method: str, params: Message, **headers: str):
@@ -93,12 +97,18 @@ async def peer():
         yield found
 
 
+@pytest.fixture
+def key(tmp_path) -> str:
+    """That of an administrator, who may call for an agent."""
+    return Keys(tmp_path / "data").create(Role.ADMIN, "root")[1]
+
+
 @pytest.fixture(params=ERAS)
-async def caller(request, serving, peer):
+async def caller(request, serving, peer, key):
     gateway = await serving({"p": {"url": peer.url}})
     await gateway.settled()
-    front = await gateway.front(listens=False) if request.param == "handshake" else None
-    return Caller(gateway, request.param, front)
+    front = await gateway.front(key=key, listens=False) if request.param == "handshake" else None
+    return Caller(gateway, request.param, front, key)
 
 
 @pytest.fixture(autouse=True)
@@ -186,9 +196,9 @@ async def test_notifications_are_passed_on_without_it(serving, peer):
     assert '\\"a\\": 1' in seen or '"a": 1' in seen
 
 
-async def test_the_parts_of_a_batch_are_taken_one_by_one(serving, peer, everything_logged):
+async def test_the_parts_of_a_batch_are_taken_one_by_one(serving, peer, everything_logged, key):
     gateway = await serving({"p": {"url": peer.url}})
-    client = await gateway.front(version="2025-03-26", listens=False)
+    client = await gateway.front(key=key, version="2025-03-26", listens=False)
     one, two, three = call(1, "p.echo"), call(2, "p.echo"), call(3, "p.echo")
     one["params"]["_meta"] = SECRETS
     two["params"]["_meta"] = {"junction/token": CANARY}
@@ -219,12 +229,15 @@ async def test_what_was_carried_is_in_no_cache(caller):
         assert CANARY not in repr(list(caller.gateway.junction.snapshot.route_cache))
 
 
-async def test_the_program_writes_it_neither_to_its_store_nor_to_its_log(serve, tmp_path, peer):
+async def test_the_program_writes_it_neither_to_its_store_nor_to_its_log(
+    serve, tmp_path, peer, key
+):
     servers = {"p": {"url": peer.url}}
     program = await serve(servers, "--debug", audit="strict", classifier="off")
     await program.ready()
-    front = await program.front(listens=False)
-    for caller in (Caller(program, "handshake", front), Caller(program, "stateless", None)):
+    front = await program.front(key=key, listens=False)
+    for era in ERAS:
+        caller = Caller(program, era, front if era == "handshake" else None, key)
         secret = {key: SECRETS[key] for key in ("junction/token", "junction/timeout-ms")}
         assert (await caller.echo(secret)).json["result"]
         for bad in BAD:

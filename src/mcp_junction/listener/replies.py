@@ -34,7 +34,7 @@ from mcp_junction.protocol.versions import (
     STATELESS_VERSIONS,
     UNSUPPORTED_VERSION,
 )
-from mcp_junction.upstream.outcome import CANCELLED, ERROR, SUSPENDED, Outcome
+from mcp_junction.upstream.outcome import CANCELLED, ERROR, SUSPENDED, Delivery, Outcome
 
 if TYPE_CHECKING:
     from mcp_junction.listener.header_check import Headers
@@ -54,9 +54,12 @@ _OWN_STATUS: Final = {
     CIRCUIT_OPEN: 503,
     IDEMPOTENCY_CONFLICT: 409,
 }
-"""The status of errors that only we make; a server's own error of that code stays 200."""
+"""The status of errors of ours, for calls that were not sent. For others it stays 200: to a client
+that is a gateway, 429 says that nothing has run. So does a server's own error of such a code."""
+_NOT_SENT: Final = Delivery.NOT_SENT
 _WAITING: Final = frozenset((429, 503))
 """The statuses that say when to try again."""
+_LONGEST_WAIT: Final = 24 * 3600.0
 _UNANSWERABLE: Final = b"null"
 
 Accept = Callable[[dict[str, Raw], "Headers | None"], Carried]
@@ -215,7 +218,8 @@ def reply_to(frame_id: bytes, outcome: Outcome, correlation_id: str) -> Reply | 
     status = HTTP_STATUS.get(code, 200)
     if outcome.kind is not ERROR or outcome.delivery is None:  # a server's own
         return Reply(encode.error(frame_id, payload), status)
-    status = _OWN_STATUS.get(code, status)
+    if outcome.delivery is _NOT_SENT:
+        status = _OWN_STATUS.get(code, status)
     if correlation_id:
         payload = _with_correlation_id(payload, correlation_id)
     wait = _seconds_to_wait(payload) if status in _WAITING else 0
@@ -230,7 +234,7 @@ def _with_correlation_id(payload: Raw | bytes, correlation_id: str) -> bytes:
 
 
 class _Wait(msgspec.Struct, frozen=True):
-    retry_after: float = 1.0
+    retry_after_ms: float = 1000.0
 
 
 class _WaitingError(msgspec.Struct):
@@ -240,7 +244,7 @@ class _WaitingError(msgspec.Struct):
 def _seconds_to_wait(payload: Raw | bytes) -> int:
     """Read when an error says to try again, in whole seconds."""
     try:
-        wait = msgspec.json.decode(payload, type=_WaitingError).data.retry_after
+        wait = msgspec.json.decode(payload, type=_WaitingError).data.retry_after_ms / 1000
     except msgspec.MsgspecError:
         wait = 1.0
-    return max(1, math.ceil(min(wait, 86_400.0)))
+    return max(1, math.ceil(min(wait, _LONGEST_WAIT)))
