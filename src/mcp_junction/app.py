@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_junction.calls.call import Call, Handler, Snapshot
@@ -53,6 +54,7 @@ from mcp_junction.upstream.events import log as telemetry
 from mcp_junction.upstream.factory import ServerFactory
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
+from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.servers import ServerSet
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Junction:
         extra_stages: Sequence[ExtraStage] = (),
     ) -> None:
         self.config = config
+        self.governance = governance
         self.settings = settings = config.settings
         self.clock = clock or SystemClock()
         self.environ = os.environ if environ is None else environ
@@ -108,19 +111,20 @@ class Junction:
         everything = self.servers, self.live_catalog, self.startup
         self.summary = ServerSummary(*everything, settings, self.junction_id)
         self.tool_search = ToolSearch(self.tasks, self.live_catalog.catalog)
-        self.governance = governance
         self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
         self._snapshot = self._take_snapshot()
 
     # -- parts
 
     def _make_parked_calls(self, key: bytes | None, audit: CallAudit | None) -> ParkedCalls:
+        claims = self.governance.claims if self.governance is not None else None
         return ParkedCalls(
             self.clock,
             Seal(key),
             self.settings.parked_ms / 1000,
             self.quotas.quota.parked,
             audit.record if audit is not None else None,
+            claims.give_up if claims is not None else None,
         )
 
     def _make_catalog(self, review: Review | None) -> LiveCatalog:
@@ -148,7 +152,7 @@ class Junction:
         extra_stages: Sequence[ExtraStage],
     ) -> Mapping[str, Handler]:
         is_strict = self.settings.audit == "strict"
-        resume = Resume(self.parked_calls, self._deadlines)
+        resume = Resume(self.parked_calls, self._deadlines, self._make_claim_settler())
         return build_handlers(
             PipelineParts(
                 self.clock,
@@ -164,6 +168,13 @@ class Junction:
                 self._make_governed_stages(),
             )
         )
+
+    def _make_claim_settler(self) -> Callable[[str, Outcome], Awaitable[None]] | None:
+        if self.governance is None or self.governance.claims is None:
+            return None
+        from mcp_junction.calls.stages.idempotency import settle_resumed
+
+        return partial(settle_resumed, self.governance.claims)
 
     def _make_governed_stages(self) -> GovernedStages:
         if self.governance is None:

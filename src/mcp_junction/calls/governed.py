@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mcp_junction.calls.pipeline import GovernedStages
 from mcp_junction.calls.stages.breaker import CircuitBreaker
+from mcp_junction.calls.stages.idempotency import RunOnce
 from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.calls.stages.retry import RetryCalls
 from mcp_junction.config.settings import Settings
@@ -19,10 +20,11 @@ def make_governed_stages(
     governance: Governance, clock: Clock, settings: Settings
 ) -> GovernedStages:
     """Make the stages; those whose part is missing are left out."""
-    circuits = governance.circuits
+    circuits, claims = governance.circuits, governance.claims
     authorizer = Authorizer(governance.policy, governance.facts)
     return GovernedStages(
         authorize=authorizer.authorize,
+        idempotency=RunOnce(claims) if claims is not None else None,
         retry=RetryCalls(retry_policy_of(settings), governance.facts, clock),
         recheck=authorizer.recheck,
         breaker=CircuitBreaker(circuits) if circuits is not None else None,

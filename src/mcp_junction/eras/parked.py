@@ -220,16 +220,19 @@ class ParkedCalls:
         seconds: float,
         limit: int,
         close_intent: CallSink | None = None,
+        give_claim_up: Callable[[str], None] | None = None,
     ) -> None:
         """``limit`` is how many calls of one principal may wait.
 
-        ``close_intent`` records the end of a call that is abandoned with an open intent.
+        ``close_intent`` records the end of a call that is abandoned with an open intent;
+        ``give_claim_up`` is told the claim of one that is abandoned.
         """
         self.seal = seal
         self._clock = clock
         self._seconds = seconds
         self._limit = limit
         self._close_intent = close_intent
+        self._give_claim_up = give_claim_up
         self._parked: dict[str, ParkedCall] = {}
         self._waiting: dict[object, int] = {}
         """How many calls of each principal wait; only principals that have some."""
@@ -305,6 +308,8 @@ class ParkedCalls:
         parked.abandon(outcome, reason)
         if parked.continuation.intent is not None and self._close_intent is not None:
             self._close_intent(parked.event(outcome))
+        if parked.continuation.claim is not None and self._give_claim_up is not None:
+            self._give_claim_up(parked.continuation.claim)
 
     def withdraw(self, state: str, reason: str) -> None:
         """End the call that ``state`` is the ticket of, if it still waits for its client."""

@@ -8,7 +8,7 @@ goes on as it began: with its deadline, its claim and its intent, and nothing is
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -36,9 +36,16 @@ NO_STATE: Final = Raw(b"null")
 class Resume:
     """The stage that resumes calls whose clients were asked something."""
 
-    def __init__(self, parked_calls: ParkedCalls, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        parked_calls: ParkedCalls,
+        deadlines: Deadlines,
+        settle_claim: Callable[[str, Outcome], Awaitable[None]] | None = None,
+    ) -> None:
+        """``settle_claim`` settles the claim of a resumed call by its outcome."""
         self.parked_calls = parked_calls
         self._deadlines = deadlines
+        self._settle_claim = settle_claim
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         if "requestState" not in call.params or call.caller.era is not STATELESS:
@@ -68,8 +75,12 @@ class Resume:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         call.is_resume = True
         if ticket.inner is None:
-            return await self._rejoin(call, route, parked, answers)
-        return await self._send_state(call, ticket, ticket.inner, following)
+            outcome = await self._rejoin(call, route, parked, answers)
+        else:
+            outcome = await self._send_state(call, ticket, ticket.inner, following)
+        if call.claim is not None and self._settle_claim is not None:
+            await self._settle_claim(call.claim, outcome)
+        return outcome
 
     async def _send_state(
         self, call: Call, ticket: Ticket, state: str, following: Handler

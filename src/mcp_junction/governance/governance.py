@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from mcp_junction.governance.circuits import Circuits
+from mcp_junction.governance.claims import IdempotencyClaims
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.live_policy import LivePolicy
@@ -21,3 +22,4 @@ class Governance(msgspec.Struct, eq=False):
     tool_settings: ToolSettings
     facts: ToolFactsCache
     circuits: Circuits | None = None
+    claims: IdempotencyClaims | None = None

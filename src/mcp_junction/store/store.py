@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.circuits import CircuitTable
+from mcp_junction.store.claims import ClaimTable
 from mcp_junction.store.database import (
     PATIENCE,
     Database,
@@ -94,6 +95,7 @@ class Store:
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)
         self.circuits = CircuitTable(database, vault)
+        self.claims = ClaimTable(database, vault, vault)
 
     @property
     def dialect(self) -> Dialect:
