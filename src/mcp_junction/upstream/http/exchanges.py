@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
@@ -25,8 +26,10 @@ from mcp_junction.upstream.http.refusals import (
     read_failure,
     read_retry_after,
 )
-from mcp_junction.upstream.http.session import RemoteSession
 from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
+
+if TYPE_CHECKING:
+    from mcp_junction.upstream.http.link import HttpLink
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -41,7 +44,7 @@ class EventExchange(HttpExchange):
 
     __slots__ = ("_events", "_last_id", "_link", "_retry", "_session")
 
-    def __init__(self, link: RemoteSession, payload: bytes) -> None:
+    def __init__(self, link: HttpLink, payload: bytes) -> None:
         super().__init__(payload)
         self._link = link
         self._session = link.session_header
@@ -70,7 +73,7 @@ class PostedCall(EventExchange):
     )  # fmt: skip
 
     def __init__(
-        self, link: RemoteSession, flight: Flight, frame: bytes, *, is_resent: bool = False
+        self, link: HttpLink, flight: Flight, frame: bytes, *, is_resent: bool = False
     ) -> None:
         super().__init__(link, link.build_post(frame, link.call_headers(flight)))
         self.flight = flight
@@ -260,7 +263,7 @@ class OwnRequest(HttpExchange):
 
     __slots__ = ("_link", "status")
 
-    def __init__(self, link: RemoteSession, payload: bytes) -> None:
+    def __init__(self, link: HttpLink, payload: bytes) -> None:
         super().__init__(payload)
         self._link = link
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -284,7 +287,7 @@ class StandingStream(EventExchange):
 
     __slots__ = ("_was_open", "_was_written")
 
-    def __init__(self, link: RemoteSession, last_id: bytes | None) -> None:
+    def __init__(self, link: HttpLink, last_id: bytes | None) -> None:
         super().__init__(link, link.build_get(last_id))
         self._last_id = last_id
         self._was_open = self._was_written = False

@@ -20,9 +20,9 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
 from mcp_junction.upstream.http.connection import HttpExchange, parse_target
 from mcp_junction.upstream.http.dialer import Dialer
+from mcp_junction.upstream.http.link import RemoteLink
 from mcp_junction.upstream.http.pool import Pool
 from mcp_junction.upstream.http.refusals import UNAUTHENTICATED, read_failure
-from mcp_junction.upstream.http.session import RemoteLink
 from mcp_junction.upstream.link import LinkListener
 from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
 
