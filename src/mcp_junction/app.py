@@ -100,7 +100,7 @@ class Junction:
         self._separator = settings.separator or canonical.separator
         common = self.environ, self.clock, self.stalls, self.tasks.supervision
         self._factory = ServerFactory(config, *common, headstart, supervised=supervised)
-        self._deadlines = Deadlines(self.clock)
+        self._deadlines = Deadlines(self.clock, settings.idle_timeout_ms / 1000)
         self.parked_calls = self._make_parked_calls(state_key, audit)
         self.live_catalog = self._make_catalog(review)
         self.servers = self._make_servers(server_sinks)
@@ -165,7 +165,7 @@ class Junction:
                 sinks if audit is None else (audit.record, *sinks),
                 audit.intend if audit is not None and is_strict else None,
                 extra_stages,
-                self._make_governed_stages(),
+                self._make_governed_stages(audit),
             )
         )
 
@@ -176,12 +176,12 @@ class Junction:
 
         return partial(settle_resumed, self.governance.claims)
 
-    def _make_governed_stages(self) -> GovernedStages:
+    def _make_governed_stages(self, audit: CallAudit | None) -> GovernedStages:
         if self.governance is None:
             return UNGOVERNED
         from mcp_junction.calls.governed import make_governed_stages
 
-        return make_governed_stages(self.governance, self.clock, self.settings)
+        return make_governed_stages(self.governance, self.clock, self.settings, audit)
 
     # -- life
 

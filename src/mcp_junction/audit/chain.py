@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from hmac import compare_digest
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,7 @@ from mcp_junction.redaction.payloads import (
     redact_value,
     summarize,
 )
+from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.records import AuditPage, SealedPage
 from mcp_junction.telemetry.events import OutcomeName
 
@@ -42,7 +43,14 @@ _ROWS_A_TURN: Final = 32
 _TURNS: Final = 16
 """A page is encoded in at most so many turns of the loop, with more rows a turn if need be."""
 log = logging.getLogger("mcp_junction.audit")
-Waiter: TypeAlias = asyncio.Future[str]
+
+
+class IntentWaiter(NamedTuple):
+    """Somebody who waits until an entry is durable: its place, a future and what must hold."""
+
+    place: int
+    future: asyncio.Future[str]
+    check: IntentCheck | None = None
 
 
 class Entry(msgspec.Struct, kw_only=True, gc=False):
@@ -108,7 +116,7 @@ class AuditBatch:
     )  # fmt: skip
 
     def __init__(
-        self, chain: Chain, entries: Sequence[Entry], waiters: Sequence[tuple[int, Waiter]] = ()
+        self, chain: Chain, entries: Sequence[Entry], waiters: Sequence[IntentWaiter] = ()
     ) -> None:
         self._chain = chain
         self._entries = entries
@@ -156,11 +164,16 @@ class AuditBatch:
             self._sealed = SealedPage(page, *_find_intents(self._entries, chain.writer, first))
         return self._sealed
 
+    @property
+    def checks(self) -> list[IntentCheck]:
+        """What must hold for the intents that somebody still waits for."""
+        return [waiter.check for waiter in self.waiters if waiter.check is not None]
+
     def settle(self) -> None:
         """Give each waiter the reference of its row."""
-        for index, waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(f"{self._chain.writer}:{self._first + index}")
+        for index, future, _ in self.waiters:
+            if not future.done():
+                future.set_result(f"{self._chain.writer}:{self._first + index}")
         self.waiters = ()
 
     def refuse(self, error: StoreUnavailable) -> None:
@@ -186,11 +199,11 @@ class AuditBatch:
         return len(lines) < len(self._entries)
 
 
-def refuse_each(waiters: Sequence[tuple[int, Waiter]], error: StoreUnavailable) -> None:
+def refuse_each(waiters: Sequence[IntentWaiter], error: StoreUnavailable) -> None:
     """Raise an error in these waiters."""
-    for _, waiter in waiters:
-        if not waiter.done():
-            waiter.set_exception(error)
+    for _, future, _ in waiters:
+        if not future.done():
+            future.set_exception(error)
 
 
 class Seals:

@@ -19,12 +19,12 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
 
-from mcp_junction.audit.chain import AuditBatch, Chain, Entry, Waiter, refuse_each
+from mcp_junction.audit.chain import AuditBatch, Chain, Entry, IntentWaiter, refuse_each
 from mcp_junction.audit.checkpoints import CheckpointDirectory, CheckpointSchedule
 from mcp_junction.audit.denials import Denials
 from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
-from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.audit import AuditTrail, IntentCheck
 from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter
 from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.telemetry.events import OutcomeName
@@ -65,7 +65,7 @@ class AuditLog:
         self._chain = Chain(key, self.writer)
         self._checkpointer = CheckpointSchedule(checkpoints.path(self.writer), key, self.writer)
         self._entries: list[Entry] = []
-        self._waiters: list[tuple[int, Waiter]] = []
+        self._waiters: list[IntentWaiter] = []
         self._batch: AuditBatch | None = None
         self._failing = False
         self._untold = 0
@@ -95,17 +95,20 @@ class AuditLog:
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH, self._on_timer)
 
-    async def intent(self, entry: Entry) -> str:
+    async def intent(self, entry: Entry, check: IntentCheck | None = None) -> str:
         """Store an entry durably, and return its reference, which its outcome closes.
 
-        Raises StoreUnavailable: then what is intended must not be done.
+        Raises StoreUnavailable: then what is intended must not be done. Nor must it when the
+        ``check``, which is made in the same transaction, has a ``refusal`` afterwards.
         """
         if self.is_failing or self._loop is None or self._closing:
             raise StoreUnavailable("the audit cannot be written now")
         if len(self._entries) >= self._most:
             raise StoreUnavailable("the audit cannot keep up")
-        waiter: Waiter = self._loop.create_future()
-        self._waiters.append((len(self._entries), waiter))
+        waiter: asyncio.Future[str] = self._loop.create_future()
+        if check is not None:
+            check.is_wanted = lambda: not waiter.done()
+        self._waiters.append(IntentWaiter(len(self._entries), waiter, check))
         self._entries.append(entry)
         self._wake.set()
         return await waiter
@@ -270,15 +273,16 @@ class AuditLog:
             self._entries.append(self.entry("loss", "junction", "audit.loss", detail=detail))
             self._untold = 0
         entries, self._entries = self._entries[:PAGE], self._entries[PAGE:]
-        waiters = [waiter for waiter in self._waiters if waiter[0] < PAGE]
-        self._waiters = [(index - PAGE, who) for index, who in self._waiters if index >= PAGE]
+        waiters = [waiter for waiter in self._waiters if waiter.place < PAGE]
+        later = self._waiters[len(waiters) :]
+        self._waiters = [waiter._replace(place=waiter.place - PAGE) for waiter in later]
         if self._entries:
             self._wake.set()
         return AuditBatch(self._chain, entries, waiters) if entries else None
 
     async def _store(self, batch: AuditBatch) -> bool:
         try:
-            await self._trail.append(batch.seal, durable=batch.durable)
+            await self._trail.append(batch.seal, durable=batch.durable, checks=batch.checks)
         except Exception as error:  # whatever it is: an intent that is not stored must be refused
             if not isinstance(error, StoreUnavailable):
                 log.exception("the audit cannot be written")

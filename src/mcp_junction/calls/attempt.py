@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.deadlines import IdleLimit
 from mcp_junction.calls.methods import NAMED, with_name
 from mcp_junction.catalog.items import Route
 from mcp_junction.policy.principal import Principal
@@ -33,6 +34,8 @@ class Attempt(msgspec.Struct, eq=False):
     route: Route
     flight: Flight | None = None
     deadline: float = 0.0
+    idle: IdleLimit | None = None
+    """Ends it when its server says nothing for too long, where that is limited."""
 
     @property
     def session(self) -> object:
@@ -91,19 +94,35 @@ class Attempt(msgspec.Struct, eq=False):
             late = outcomes.timed_out(self.route.pair.server, self.flight.delivery, seconds)
             self.flight.abandon(late, "timed out")
 
+    def expire_silent(self, seconds: float) -> None:
+        """End it because its server has said nothing for too long."""
+        if self.flight is not None:
+            silent = outcomes.fell_silent(self.route.pair.server, self.flight.delivery, seconds)
+            self.flight.abandon(silent, "it said nothing")
+
     # -- what its flights report
 
     def count_replay(self) -> None:
         self.call.attempts += 1
 
     def progress(self, params: dict[str, Raw]) -> None:
+        if self.idle is not None:
+            self.idle.restart()
         self.call.progress(params)
 
     def log(self, params: Raw) -> None:
+        if self.idle is not None:
+            self.idle.restart()
         self.call.log(params)
 
     def ask(self, method: str, params: Raw) -> Awaitable[Outcome]:
         return self.call.ask(method, params)
+
+
+def timeout_of(call: Call, route: Route) -> float:
+    """Return the seconds that one attempt may take: the tool's, its server's, or the front's."""
+    facts = call.facts
+    return (route.timeout if facts is None else facts.timeout) or call.attempt_timeout
 
 
 class Adapter(Protocol):

@@ -30,6 +30,7 @@ from mcp_junction.upstream.upstream import Upstream
 
 if TYPE_CHECKING:  # the stdio mode does without them
     from mcp_junction.governance.tool_facts import ToolFacts
+    from mcp_junction.policy.arguments import Arguments
     from mcp_junction.policy.decision import PolicyDecision
     from mcp_junction.policy.grants import Grant
 
@@ -141,6 +142,8 @@ class Call(msgspec.Struct, eq=False):
     """The grant that it passes by, where limits or tokens chose one."""
     origin: tuple[Route, ListKind] | None = None
     """Of a task: what the call that made it was for."""
+    arguments: Arguments | None = None
+    """What its arguments are, where they were read and are needed again."""
     is_invoke: bool = False
     """Whether it came by ``invoke``, which has its own setting for checking arguments."""
     attempt_timeout: float = 0.0
@@ -192,6 +195,14 @@ class Call(msgspec.Struct, eq=False):
         if found is None:
             found = self._made_correlation_id = new_correlation_id()
         return found
+
+    def read_arguments(self) -> Arguments:
+        """Read its arguments, or return what was read before. Raises ArgumentsError."""
+        if self.arguments is None:
+            from mcp_junction.policy.arguments import read_arguments
+
+            self.arguments = read_arguments(self.params.get("arguments", b"{}"))
+        return self.arguments
 
     # -- downward: ending it from our side
 

@@ -6,10 +6,14 @@ Only the service imports it: the stdio mode has no such stages. Their order is t
 from __future__ import annotations
 
 from mcp_junction.calls.pipeline import GovernedStages
+from mcp_junction.calls.stages.admit import AdmitCalls
+from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.breaker import CircuitBreaker
 from mcp_junction.calls.stages.idempotency import RunOnce
 from mcp_junction.calls.stages.judge import Authorizer
+from mcp_junction.calls.stages.limit import LimitCalls
 from mcp_junction.calls.stages.retry import RetryCalls
+from mcp_junction.calls.stages.validate import ValidateArguments
 from mcp_junction.config.settings import Settings
 from mcp_junction.governance.from_settings import retry_policy_of
 from mcp_junction.governance.governance import Governance
@@ -17,14 +21,18 @@ from mcp_junction.resilience.clock import Clock
 
 
 def make_governed_stages(
-    governance: Governance, clock: Clock, settings: Settings
+    governance: Governance, clock: Clock, settings: Settings, audit: CallAudit | None = None
 ) -> GovernedStages:
     """Make the stages; those whose part is missing are left out."""
     circuits, claims = governance.circuits, governance.claims
+    limits, admission = governance.limits, governance.admission
     authorizer = Authorizer(governance.policy, governance.facts)
     return GovernedStages(
         authorize=authorizer.authorize,
+        limit=LimitCalls(limits) if limits is not None else None,
+        validate=ValidateArguments(settings.validate, settings.validate_invoke),
         idempotency=RunOnce(claims) if claims is not None else None,
+        admit=AdmitCalls(audit, admission) if audit is not None and admission is not None else None,
         retry=RetryCalls(retry_policy_of(settings), governance.facts, clock),
         recheck=authorizer.recheck,
         breaker=CircuitBreaker(circuits) if circuits is not None else None,

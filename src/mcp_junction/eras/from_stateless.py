@@ -48,7 +48,7 @@ class ParkingAttempt(Attempt):
         call, flight = self.call, self.flight
         assert flight is not None, "a server is called before it asks"
         askable: frozenset[str] = call.caller.questions if call.method in ASKING else frozenset()
-        self.parked = ParkedCall(call.user, askable, flight=flight, waiting=call)
+        self.parked = ParkedCall(call.user, askable, flight=flight, waiting=self)
         flight.caller = self.parked
         return self.parked.park(method, params, answer)
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.attempt import Attempt
+from mcp_junction.calls.attempt import Attempt, timeout_of
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import with_name
@@ -102,12 +102,11 @@ class Resume:
         call.flight, call.attempts = parked.flight, parked.attempts
         attempt = Attempt(call, route, parked.flight)
         parked.give_answers(answers)
-        if parked.left is not None:
-            self._deadlines.watch(attempt, route.timeout, parked.left)
+        self._deadlines.begin(attempt, timeout_of(call, route), parked.left)
         try:
             return await self.wait(attempt, parked)
         finally:
-            self._deadlines.forget(attempt)
+            self._deadlines.end(attempt)
 
     def _continue(self, call: Call, before: Continuation) -> None:
         call.spoke = call.spoke or before.spoke
@@ -118,7 +117,7 @@ class Resume:
     async def wait(self, attempt: Attempt, parked: ParkedCall) -> Outcome:
         """Wait for the end of a parked call's flight, or park it with its next questions."""
         call, route = attempt.call, attempt.route
-        outcome = await parked.wait(call)
+        outcome = await parked.wait(attempt)
         if outcome is not None:
             return attempt.finish(in_stateless_era(outcome))
         call.flight = None  # it is no longer this request's

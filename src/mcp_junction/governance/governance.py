@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mcp_junction.governance.admission import Admission
+from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.circuits import Circuits
 from mcp_junction.governance.claims import IdempotencyClaims
 from mcp_junction.governance.tool_facts import ToolFactsCache
@@ -23,3 +25,5 @@ class Governance(msgspec.Struct, eq=False):
     facts: ToolFactsCache
     circuits: Circuits | None = None
     claims: IdempotencyClaims | None = None
+    limits: CallLimits | None = None
+    admission: Admission | None = None

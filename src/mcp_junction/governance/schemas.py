@@ -75,6 +75,10 @@ class CompiledSchema:
         self.is_valid = validator.is_valid
         """Whether a decoded value fits; for values whose size was looked at."""
 
+    def fits(self, arguments: Arguments, size: int) -> bool:
+        """Whether arguments of ``size`` bytes fit. Raises ArgumentsError."""
+        return size <= self._max_bytes and self.is_valid(arguments.numbers)
+
     def find_problems(self, arguments: Arguments, size: int) -> list[SchemaProblem]:
         """Find what is wrong with arguments of ``size`` bytes; nothing when they fit."""
         if size > self._max_bytes:

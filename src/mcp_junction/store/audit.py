@@ -48,17 +48,53 @@ _Place: TypeAlias = tuple[float, str, int]
 """The time of a row or page, its writer and its number."""
 
 
+class IntentCheck:
+    """What must hold in the store for an intent; asked, and done, in the transaction of its page.
+
+    When it does not hold, what is intended must not be done; other intents of the page pass.
+    """
+
+    __slots__ = ("_make", "is_wanted", "order", "refusal")
+
+    def __init__(self, make: Callable[[], Script[str | None]], order: str = "") -> None:
+        """``make`` starts a script that returns why it refuses, having changed nothing then.
+
+        Scripts that lock the same rows must have the ``order`` in which they lock them.
+        """
+        self._make = make
+        self.order = order
+        self.is_wanted: Callable[[], bool] = _is_wanted
+        """Whether somebody still waits for it."""
+        self.refusal: str | None = None
+        """Why the intent is refused, if it is; known once its page is stored."""
+
+    def run(self) -> Script[None]:
+        if self.is_wanted():
+            self.refusal = yield from self._make()
+
+
+def _is_wanted() -> bool:
+    return True
+
+
 class AuditTrail(StoreTable):
     """All chains of the audit."""
 
     # -- writing
 
-    async def append(self, seal: Callable[[], SealedPage], *, durable: bool) -> None:
-        """Store the page that ``seal`` makes; it is called off the event loop.
+    async def append(
+        self,
+        seal: Callable[[], SealedPage],
+        *,
+        durable: bool,
+        checks: Sequence[IntentCheck] = (),
+    ) -> None:
+        """Store the page that ``seal`` makes, off the event loop, and run checks of its intents.
 
-        The same page may be given again when it is not known whether the first time succeeded.
+        The same page may be given again when it is not known whether the first time succeeded: if
+        it did, so did the checks, and they are not run again.
         """
-        await self._database.write(_append(seal), durable=durable)
+        await self._database.write(_append(seal, checks), durable=durable)
 
     @transaction()
     def enter(self, writer: AuditWriter) -> Script[AuditHead | None]:
@@ -189,10 +225,10 @@ class AuditTrail(StoreTable):
         return await self._database.read(query, lambda rows: [_head(row) for row in rows])
 
 
-def _append(seal: Callable[[], SealedPage]) -> Script[None]:
+def _append(seal: Callable[[], SealedPage], checks: Sequence[IntentCheck]) -> Script[None]:
     ((sealed,),) = yield Compute(seal)
     page: AuditPage = sealed.page
-    is_all = not sealed.opens and not sealed.closes
+    is_all = not sealed.opens and not sealed.closes and not checks
     if not (yield Query(_ADD, PAGES.values(page), only=is_all)):
         return
     if sealed.opens:
@@ -200,6 +236,12 @@ def _append(seal: Callable[[], SealedPage]) -> Script[None]:
         yield Batch(insert("audit_open", ("writer", "seq")), opened)
     if sealed.closes:
         yield Batch("DELETE FROM audit_open WHERE writer = ? AND seq = ?", sealed.closes)
+    for check in sorted(checks, key=_order):
+        yield from check.run()
+
+
+def _order(check: IntentCheck) -> str:
+    return check.order
 
 
 def _pages(rows: Rows) -> list[AuditPage]:

@@ -24,6 +24,7 @@ from mcp_junction.store.database import (
 )
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.keys import KeyTable
+from mcp_junction.store.limits import LimitTable
 from mcp_junction.store.policy import PolicyTables
 from mcp_junction.store.records import SettingRecord
 from mcp_junction.store.servers import History, Sealer, Servers
@@ -94,6 +95,7 @@ class Store:
         self.settings = RuntimeSettings(database)
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)
+        self.limits = LimitTable(database, vault)
         self.circuits = CircuitTable(database, vault)
         self.claims = ClaimTable(database, vault, vault)
 

@@ -208,6 +208,13 @@ def timed_out(
     )
 
 
+def fell_silent(server: str, delivery: Delivery, seconds: float) -> Outcome:
+    """Make the outcome for an attempt whose server said nothing for too long."""
+    message = f"server {server!r} said nothing for {seconds:g} s"
+    failure = _NO_LINK if delivery is Delivery.NOT_SENT else _TIMEOUT
+    return failed(CALL_TIMEOUT, message, delivery, failure=failure, server=server)
+
+
 def cancelled(reason: str, delivery: Delivery) -> Outcome:
     payload = encode.error_object(
         CALL_TIMEOUT, f"cancelled: {reason}", {"delivery": delivery.value}

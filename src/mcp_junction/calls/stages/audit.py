@@ -27,6 +27,7 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.redaction.payloads import LOOKED_AT
+from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.records import UNKNOWN
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
@@ -43,7 +44,7 @@ class CallAudit:
     def record(self, ended: CallEnded) -> None:
         """Write the end of a call to the audit. Called for every call: it must cost little."""
         route = ended.route
-        if ended.denial is not None:
+        if ended.denial is not None and ended.intent is None:
             self._log.denials.add(_describe_denial(ended, ended.denial))
             return
         if route is None and ended.is_unknown and ended.principal.role is _AGENT:
@@ -69,7 +70,7 @@ class CallAudit:
                 correlation_id=ended.correlation_id,
                 server_id=ended.server_id,
                 target=ended.target,
-                decision=ALLOW if route is not None or ended.is_own else UNKNOWN,
+                decision=_decision_of(ended),
                 cached=decision is not None and decision.cached,
                 params=None if ended.arguments is None else octets(ended.arguments),
                 # A short result is read off the loop; a long one must not be kept until then.
@@ -92,12 +93,17 @@ class CallAudit:
         """Store the intent of a call before it is sent."""
         if call.intent is not None:  # for an earlier attempt
             return await following(call)
+        refused = await self.store_intent(call)
+        return await following(call) if refused is None else refused
+
+    async def store_intent(self, call: Call, check: IntentCheck | None = None) -> Outcome | None:
+        """Store the intent of a call; return the call's answer when that is not possible."""
         try:
-            call.intent = await self._log.intent(self._intent(call))
+            call.intent = await self._log.intent(self._intent(call), check)
         except StoreUnavailable:
             message = "the audit cannot be written, so nothing is called"
             return outcomes.failed(SERVER_UNAVAILABLE, message, Delivery.NOT_SENT)
-        return await following(call)
+        return None
 
     def _intent(self, call: Call) -> Entry:
         principal, route = call.caller.principal, call.route
@@ -122,6 +128,12 @@ class CallAudit:
             ticket_id=carried.ticket_id,
             task_id=carried.task_id,
         )
+
+
+def _decision_of(ended: CallEnded) -> str:
+    if ended.denial is not None:  # by the store, after its intent
+        return DENY
+    return ALLOW if ended.route is not None or ended.is_own else UNKNOWN
 
 
 def _describe_denial(ended: CallEnded, reason: str) -> Denial:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from mcp_junction.calls.attempt import Adapter, Attempt, LinkChoice
+from mcp_junction.calls.attempt import Adapter, Attempt, LinkChoice, timeout_of
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.catalog.items import Route
@@ -54,9 +54,10 @@ class Forward:
         call.attempts += 1
         call.sent_at = call.sent_at or self._clock.now()
         attempt = adapter.attempt(call, route)
-        if not route.timeout:
+        timeout = timeout_of(call, route)
+        if not timeout and not self._deadlines.idle:
             return adapter.send(attempt, upstream, link)
-        self._deadlines.watch(attempt, route.timeout)
+        self._deadlines.begin(attempt, timeout)
         return self._until_done(adapter, attempt, upstream, link)
 
     async def _until_done(
@@ -65,7 +66,7 @@ class Forward:
         try:
             return await adapter.send(attempt, upstream, link)
         finally:
-            self._deadlines.forget(attempt)
+            self._deadlines.end(attempt)
 
 
 async def _return(outcome: Outcome) -> Outcome:

@@ -1,0 +1,64 @@
+"""Limit: counts a call against its agent's, server's and tool's rates, and its grant's limit.
+
+Who starts the process has no limits. A continued call was counted when it began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable
+
+from mcp_junction.calls.call import Call, Handler
+from mcp_junction.governance.call_limits import CallLimits
+from mcp_junction.governance.tool_facts import ToolFacts
+from mcp_junction.policy.decision import PolicyDecision
+from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.protocol.versions import RATE_LIMITED
+from mcp_junction.resilience.buckets import Limited
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Outcome
+
+
+class LimitCalls:
+    """The stage of limits."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        self._limits = limits
+
+    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
+        decision, facts = call.decision, call.facts
+        if decision is None or facts is None:
+            return following(call)
+        grants = decision.grants
+        # Grants without a limit come first.
+        if not self._limits.has_rates and (not grants or grants[0].limits is None):
+            return following(call)
+        if call.is_resume or call.caller.principal is LOCAL_OWNER:
+            return following(call)
+        refused = self.take(call, facts, decision)
+        return following(call) if refused is None else _answer(refused)
+
+    def take(self, call: Call, facts: ToolFacts, decision: PolicyDecision) -> Outcome | None:
+        """Count a call of something, which may be a fallback; return the answer to one too many."""
+        target = facts.target
+        found = self._limits.take(decision.agent_id, target.server_id, target.name, decision.grants)
+        if not isinstance(found, Limited):
+            call.grant = found
+            return None
+        return rate_limited(found)
+
+
+def rate_limited(limited: Limited) -> Outcome:
+    """Make the outcome for a call that a limit does not allow now."""
+    wait_ms = max(1, math.ceil(limited.wait * 1000))
+    message = (
+        f"{limited.name} has had as many calls as it may have in this time;"
+        f" make the call again in {wait_ms / 1000:g} s"
+    )
+    return outcomes.failed(
+        RATE_LIMITED, message, Delivery.NOT_SENT, retry_after_ms=wait_ms, limit=limited.name
+    )
+
+
+async def _answer(outcome: Outcome) -> Outcome:
+    return outcome

@@ -1,0 +1,144 @@
+"""CallLimits: how many calls an agent, a server and a tool may have in a time, and each grant.
+
+Rates of the settings are token buckets, in memory. Limits of grants are windows; those of a minute
+or more are stored every few seconds and at the end, so that a restart does not hand out what was
+used up. Each process counts for itself. A call counts once, whatever its attempts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mcp_junction.errors import StoreError
+from mcp_junction.policy.grants import Grant
+from mcp_junction.resilience.buckets import Buckets, CallWindow, Limited, Limiter, take_all
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.store.limits import LimitTable, WindowRecord
+
+log = logging.getLogger("mcp_junction.governance")
+
+STORED_EVERY: Final = 5.0
+_AGENT, _SERVER, _TOOL = "the agent", "the server", "the tool"
+
+
+class CallLimits:
+    """Counts calls against all limits that they have."""
+
+    def __init__(
+        self,
+        agents: Buckets | None = None,
+        servers: Buckets | None = None,
+        tools: Buckets | None = None,
+        table: LimitTable | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._agents = agents
+        self._servers = servers
+        self._tools = tools
+        self._table = table
+        self._now = now
+        self.has_rates = not (agents is None and servers is None and tools is None)
+        self._windows: dict[str, CallWindow] = {}
+        """The windows of grants, by the ids of these."""
+        self._changed: set[str] = set()
+        """The grants whose windows are to be stored."""
+        self._stored: dict[str, WindowRecord] = {}
+        """What was stored of windows that nobody has asked for yet."""
+
+    # -- counting
+
+    def take(
+        self, agent_id: str, server_id: str, tool: str, grants: Iterable[Grant]
+    ) -> Limited | Grant | None:
+        """Count a call, or say which limit it meets; return the grant that it passes by.
+
+        Of several grants the first passes whose limit has room. None is a call without a grant.
+        """
+        now = self._now()
+        limiters: list[tuple[str, Limiter]] = []
+        if self._agents is not None:
+            limiters.append((_AGENT, self._agents.of(agent_id, now)))
+        if self._servers is not None:
+            limiters.append((_SERVER, self._servers.of(server_id, now)))
+        if self._tools is not None:
+            limiters.append((_TOOL, self._tools.of((server_id, tool), now)))
+        chosen = self._choose(grants, now)
+        if isinstance(chosen, Limited):
+            return chosen
+        if chosen is not None and chosen.limits is not None:
+            limiters.append((f"grant {chosen.id}", self._window(chosen)))
+        limited = take_all(limiters, now)
+        if limited is not None:
+            return limited
+        if chosen is not None and chosen.limits is not None:
+            self._changed.add(chosen.id)
+        return chosen
+
+    def _choose(self, grants: Iterable[Grant], now: float) -> Limited | Grant | None:
+        nearest: Limited | None = None
+        for grant in grants:
+            if grant.limits is None:
+                return grant
+            wait = self._window(grant).wait(now)
+            if wait <= 0.0:
+                return grant
+            if nearest is None or wait < nearest.wait:
+                nearest = Limited(f"grant {grant.id}", wait)
+        return nearest
+
+    def _window(self, grant: Grant) -> CallWindow:
+        limits = grant.limits
+        assert limits is not None
+        window = self._windows.get(grant.id)
+        if window is None or window.calls != limits.calls or window.per != limits.per:
+            before = window.state if window is not None else None
+            stored = self._stored.pop(grant.id, None)
+            if before is None and stored is not None:
+                before = stored.state
+            window = self._windows[grant.id] = CallWindow(limits.calls, limits.per, before)
+        return window
+
+    def forget(self, grant_ids: Iterable[str]) -> None:
+        """Drop the windows of grants that are gone."""
+        for grant_id in grant_ids:
+            self._windows.pop(grant_id, None)
+            self._stored.pop(grant_id, None)
+            self._changed.discard(grant_id)
+
+    # -- surviving a restart
+
+    async def load(self) -> None:
+        """Read what was used up before this process began."""
+        if self._table is not None:
+            self._stored = {one.grant_id: one for one in await self._table.all(self._now())}
+
+    async def save(self) -> None:
+        """Store the windows that have changed, and are long enough to be kept."""
+        if self._table is None or not self._changed:
+            return
+        changed, self._changed = self._changed, set()
+        now = self._now()
+        windows = [(one, self._windows[one]) for one in sorted(changed) if one in self._windows]
+        records = [
+            WindowRecord.of(grant_id, window.state, now)
+            for grant_id, window in windows
+            if window.is_kept
+        ]
+        try:
+            if records:
+                await self._table.store(records, now)
+        except StoreError:
+            self._changed |= changed  # they are stored the next time
+            raise
+
+    async def run(self, clock: Clock) -> None:
+        """Store what has changed, every few seconds."""
+        while True:
+            await clock.sleep(STORED_EVERY)
+            try:
+                await self.save()
+            except StoreError as error:
+                log.warning("what is used up of limits cannot be stored now: %s", error)
