@@ -40,8 +40,12 @@ class GovernedWorld(World):
         self.facts = ToolFactsCache(ToolSettings(settings))
         retry = RetryCalls(policy or RetryPolicy(), self.facts, clock, lambda: chance)
         breaker = None if circuits is None else CircuitBreaker(circuits, clock.now)
-        stages = {"retry": retry, "breaker": breaker} | stages
+        stages = {"retry": retry, "breaker": breaker} | stages | self.more_stages()
         super().__init__(*upstreams, governed=GovernedStages(**stages), clock=clock)
+
+    def more_stages(self) -> dict[str, Any]:
+        """Further stages, which need what this world has."""
+        return {}
 
 
 def make_circuits(store: Store, bus: Bus, **settings: Any) -> Circuits:

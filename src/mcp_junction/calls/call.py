@@ -162,6 +162,12 @@ class Call(msgspec.Struct, eq=False):
     """Whether anything was relayed to the caller."""
     may_have_run: bool = False
     """Whether it may have run before its current attempt: then it never counts as not sent."""
+    substitute: Call | None = None
+    """The call of a fallback target that is made in its place at the moment."""
+    in_place_of: tuple[Route, dict[str, Raw]] | None = None
+    """Of the call of a fallback target: the route and the params of what was asked for."""
+    resumed_at: tuple[str, str] | None = None
+    """Of a resumed call: the id of the server and the tool of the fallback target that asked."""
     asking: int = 0
     ended_by: Outcome | None = None
     """How it was ended from our side, if it was."""
@@ -233,12 +239,14 @@ class Call(msgspec.Struct, eq=False):
     @property
     def is_paused(self) -> bool:
         """Whether its deadline stands still, because the client is asked something."""
-        return self.asking > 0
+        return self.asking > 0 or (self.substitute is not None and self.substitute.asking > 0)
 
     @property
     def delivery(self) -> Delivery:
         """How far it has got, for the outcome if it failed now."""
         if self.may_have_run:
+            return Delivery.UNKNOWN
+        if self.substitute is not None and self.substitute.delivery is Delivery.UNKNOWN:
             return Delivery.UNKNOWN
         return self.flight.delivery if self.flight is not None else Delivery.NOT_SENT
 
@@ -249,6 +257,8 @@ class Call(msgspec.Struct, eq=False):
                 self._ending.set()
             if self.flight is not None:
                 self.flight.abandon(outcome, reason)
+            if self.substitute is not None:
+                self.substitute._end(outcome, reason)
 
     # -- upward: messages of the server before its answer
 

@@ -5,10 +5,11 @@ Only the service imports it: the stdio mode has no such stages. Their order is t
 
 from __future__ import annotations
 
-from mcp_junction.calls.pipeline import GovernedStages
+from mcp_junction.calls.pipeline import GovernedStages, Stage
 from mcp_junction.calls.stages.admit import AdmitCalls
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.breaker import CircuitBreaker
+from mcp_junction.calls.stages.fallback import FallbackCalls
 from mcp_junction.calls.stages.idempotency import RunOnce
 from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.calls.stages.limit import LimitCalls
@@ -27,11 +28,16 @@ def make_governed_stages(
     circuits, claims = governance.circuits, governance.claims
     limits, admission = governance.limits, governance.admission
     authorizer = Authorizer(governance.policy, governance.facts)
+    limit = LimitCalls(limits) if limits is not None else None
+    validate = ValidateArguments(settings.validate, settings.validate_invoke)
+    checks: list[Stage] = [validate] if limit is None else [limit, validate]
+    record = audit.record if audit is not None else None
     return GovernedStages(
         authorize=authorizer.authorize,
-        limit=LimitCalls(limits) if limits is not None else None,
-        validate=ValidateArguments(settings.validate, settings.validate_invoke),
+        limit=limit,
+        validate=validate,
         idempotency=RunOnce(claims) if claims is not None else None,
+        fallback=FallbackCalls(authorizer, checks, record),
         admit=AdmitCalls(audit, admission) if audit is not None and admission is not None else None,
         retry=RetryCalls(retry_policy_of(settings), governance.facts, clock),
         recheck=authorizer.recheck,

@@ -100,6 +100,7 @@ class Resume:
         """Hand the client's answers to the server, and wait on for the flight."""
         self._continue(call, parked.continuation)
         call.flight, call.attempts = parked.flight, parked.attempts
+        route = parked.route or route  # it may have been called in place of another
         attempt = Attempt(call, route, parked.flight)
         parked.give_answers(answers)
         self._deadlines.begin(attempt, timeout_of(call, route), parked.left)
@@ -111,6 +112,7 @@ class Resume:
     def _continue(self, call: Call, before: Continuation) -> None:
         call.spoke = call.spoke or before.spoke
         call.claim, call.intent = before.claim, before.intent
+        call.resumed_at = before.fallback
         if before.left is not None:
             self._deadlines.watch(call, before.left)
 
@@ -131,13 +133,21 @@ class Resume:
 
 def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Continuation:
     """Collect what the next request takes over from a call that asks its client something."""
-    return Continuation(deadlines.left(call), True, call.claim, intent)  # it was asked
+    if call.in_place_of is None:
+        return Continuation(deadlines.left(call), True, call.claim, intent)  # it was asked
+    route, left = call.route, deadlines.until(call.deadline)
+    assert route is not None
+    where = route.upstream.definition.id, route.pair.name
+    return Continuation(left, True, call.claim, intent, where)
 
 
 def owner_of(call: Call, route: Route) -> TicketOwner:
     """Describe who may resume this call, and with which arguments."""
+    params = call.params
+    if call.in_place_of is not None:  # the client will ask for the same again
+        route, params = call.in_place_of
     user, endpoint = call.user, call.caller.endpoint.name
-    hashed = digest(with_name(call.method, call.params, route.raw_name))
+    hashed = digest(with_name(call.method, params, route.raw_name))
     return TicketOwner(
         user.id, user.role.value, endpoint, *route.pair, call.method, hashed, user.acting_for
     )

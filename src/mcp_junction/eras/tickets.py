@@ -45,6 +45,8 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     spoke: bool = False
     claim: str | None = None
     intent: str | None = None
+    fallback: tuple[str, str] | None = None
+    """The id of the server and the tool that asked, if it was called in place of another."""
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):

@@ -16,7 +16,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.failures import may_have_run, was_answered
 from mcp_junction.errors import ArgumentsError, StoreError
 from mcp_junction.governance.claims import ClaimVerdict, IdempotencyClaims, KeptResult
-from mcp_junction.policy.arguments import hash_arguments
+from mcp_junction.policy.arguments import read_arguments
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol import envelope
 from mcp_junction.protocol.frames import octets
@@ -74,9 +74,10 @@ class RunOnce:
         if problem is not None:
             return outcomes.failed(INVALID_PARAMS, problem, Delivery.NOT_SENT)
         try:
-            arguments = hash_arguments(call.params.get("arguments") or b"")
+            read = call.arguments or read_arguments(call.params.get("arguments") or b"")
         except ArgumentsError as error:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        arguments = read.hash
         may_run = call.decision is None or not call.decision.replay_only
         try:
             verdict = await self._claim(call, key, arguments, may_run)

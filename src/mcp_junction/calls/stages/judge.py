@@ -111,6 +111,7 @@ class Authorizer:
 
     def is_still_allowed(self, call: Call) -> bool:
         """Whether a call under way may go on; for whoever ends calls when grants change."""
+        call = call.substitute or call
         if call.decision is None or call.facts is None or not call.decision.allowed:
             return True
         return _continue(self._decide(call, call.facts)).allowed
