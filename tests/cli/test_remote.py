@@ -33,12 +33,6 @@ def ask(demo, program):
     return run
 
 
-def settled(ask):
-    """Wait until the demo servers are up: a call waits for them."""
-    for name in ("clock.now", "notes.list_notes", "arithmetic.evaluate"):
-        ask("tools", "call", name, '{"expression": "1"}' if "evaluate" in name else "{}")
-
-
 def test_the_demo_says_what_to_do_next_and_its_key_once(demo):
     assert f"{demo.url}/mcp" in demo.said
     assert "servers add" in demo.said
@@ -69,7 +63,6 @@ def test_each_command_runs_as_it_is_installed(demo, words, said):
 
 
 def test_tools_are_found_by_what_they_are_for(ask):
-    settled(ask)
     table = ask("tools", "search", "what time is it now")
     assert table.returncode == 0
     assert "clock.now" in table.stdout
@@ -84,7 +77,6 @@ def test_tools_are_found_by_what_they_are_for(ask):
 
 
 def test_skills_are_listed_with_how_many_tools_have_them(ask):
-    settled(ask)
     table = ask("skills", "list")
     assert table.returncode == 0
     assert "Databases" in table.stdout
@@ -96,7 +88,6 @@ def test_skills_are_listed_with_how_many_tools_have_them(ask):
 
 
 def test_servers_are_listed_shown_and_counted(ask):
-    settled(ask)
     table = ask("servers", "list")
     assert table.returncode == 0
     for name in ("arithmetic", "clock", "notes", "CONNECTED"):
@@ -112,7 +103,6 @@ def test_servers_are_listed_shown_and_counted(ask):
 
 
 def test_tools_are_listed_and_called(ask):
-    settled(ask)
     assert "clock.now" in ask("tools", "list", "--server", "clock").stdout
     names = [one["name"] for one in json.loads(ask("tools", "list", "--json").stdout)]
     assert "arithmetic.evaluate" in names

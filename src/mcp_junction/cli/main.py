@@ -18,7 +18,7 @@ COMMANDS = {
     "stdio": "serve the servers of a config file on stdin and stdout (the default)",
     "serve": "serve them over HTTP, to many clients, with a REST API",
     "servers": "show, add, connect and remove the servers of a running service",
-    "tools": "list, find, call, approve and block the tools of a running service",
+    "tools": "list, find, call, set, approve and block the tools of a running service",
     "skills": "show the skills that tools of a running service have",
     "state": "show the numbers of servers and tools of a running service",
     "inspect": "start the servers of a config file and show how that went",

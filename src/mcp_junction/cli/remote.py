@@ -82,6 +82,9 @@ class ServiceClient:
     def post(self, path: str, body: Any = None) -> Any:
         return self._request("POST", path, body)
 
+    def patch(self, path: str, body: Any) -> Any:
+        return self._request("PATCH", path, body)
+
     def delete(self, path: str) -> None:
         self._request("DELETE", path)
 

@@ -12,6 +12,7 @@ from mcp_junction.cli.call import format_result, read_arguments
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_message, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
+from mcp_junction.cli.tool_settings import add_tool_actions, set_tool, show_tool
 from mcp_junction.errors import RequestError, UsageError
 
 TOOLS: Final = "/api/v1/aggregator/tools"
@@ -134,10 +135,11 @@ def _path(name: str, what: str) -> str:
 def run(argv: list[str]) -> int:
     parser = make_parser(
         "mcp-junction tools",
-        "List, find, call, approve and block the tools of a running `mcp-junction serve`.",
+        "List, find, call, set, approve and block the tools of a running `mcp-junction serve`.",
         "examples:\n  mcp-junction tools list --server clock\n"
         "  mcp-junction tools search 'what time is it in Tokyo'\n"
         '  mcp-junction tools call arithmetic.evaluate \'{"expression": "6 * 7"}\'\n'
+        "  mcp-junction tools set git.git_log idempotent=true timeout_ms=5000\n"
         "  mcp-junction tools changes                  # what waits for a decision\n"
         "  mcp-junction tools changes git.commit       # old and new, field by field\n"
         "  mcp-junction tools approve git.commit       # shows it, and asks\n",
@@ -170,7 +172,7 @@ def run(argv: list[str]) -> int:
             "--server", metavar="NAME", help="only tools of this server, by name or id"
         )
         add_remote_options(action)
-    for review in _add_review_actions(actions):
+    for review in (*_add_review_actions(actions), *add_tool_actions(actions)):
         add_remote_options(review)
     args = parser.parse_args(argv)
     return _ACTIONS[args.action](args, ServiceClient.from_options(args))
@@ -221,4 +223,6 @@ _ACTIONS: Final = {
     "changes": _changes,
     "approve": _decide,
     "block": _decide,
+    "show": show_tool,
+    "set": set_tool,
 }
