@@ -218,3 +218,16 @@ def test_the_rest_api_loads_no_plugin_that_it_has_no_use_for():
     loaded = imported_by("from mcp_junction.api.app import make_app; make_app(object())")
     assert "litestar.plugins.core" in loaded
     assert not packages(loaded) & {"attr", "numpy", "pydantic", "pydantic_core", "rich"}
+
+
+def test_what_a_reader_stumbles_over_is_not_there():
+    """Counted by the script that also measures the size of the source."""
+    script = SOURCE.parent.parent / "benchmarks" / "code_size.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(SOURCE), "--json"], capture_output=True, check=True
+    )
+    figures = json.loads(done.stdout)["all"]
+    assert figures["files"] == len(MODULES)
+    for none in ("class names used twice", "import cycles, run time"):
+        assert figures[none] == 0, none
+    assert figures["functions of complexity > 10"] == 0

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from mcp_junction.tasks import Supervision, TaskScope, wait_unless
+from mcp_junction.tasks import Supervision, TaskScope, resolve, wait_for_any, wait_unless
 
 BOUND = 5.0
 
@@ -364,3 +364,26 @@ async def test_tasks_that_are_sent_home_or_cancelled_leave_no_garbage():
         gc.garbage.clear()
         gc.enable()
     assert left == []
+
+
+async def test_waiting_for_any_ends_with_the_first_or_in_time_and_cancels_none():
+    loop = asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+    await wait_for_any(first, second, timeout=0)
+    assert not first.done()
+    assert not second.done()
+    loop.call_soon(resolve, second, "here")
+    await asyncio.wait_for(wait_for_any(first, second), BOUND)
+    assert not first.done()
+    assert second.result() == "here"
+
+
+async def test_a_future_is_resolved_once():
+    future = asyncio.get_running_loop().create_future()
+    resolve(future, 1)
+    resolve(future, 2)
+    assert future.result() == 1
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    resolve(cancelled, 3)
+    assert cancelled.cancelled()

@@ -62,7 +62,7 @@ class _ErrorCode(msgspec.Struct):
     code: int = 0
 
 
-class _ErrorObject(msgspec.Struct):
+class _OwnError(msgspec.Struct):
     code: int
     message: str
     data: dict[str, Raw] = {}
@@ -97,7 +97,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     def with_delivery(self, delivery: Delivery) -> Outcome:
         """Return this failure of ours with another delivery, in its data, too."""
-        error = msgspec.json.decode(self.payload, type=_ErrorObject)
+        error = msgspec.json.decode(self.payload, type=_OwnError)
         data = error.data | {"delivery": Raw(encode.dumps(delivery.value))}
         payload = encode.error_object(error.code, error.message, data)
         return msgspec.structs.replace(self, payload=payload, delivery=delivery)

@@ -69,7 +69,7 @@ class RemoteLink(MultiplexedLink):
             flight.end(outcomes.unavailable(self.server, "too many requests wait"))
         elif is_closed:
             flight.end(outcomes.unavailable(self.server, self._closed_words, LINK_FAILED))
-        elif len(self.multiplexer) >= self._limits.calls and flight.caller is not None:
+        elif len(self.multiplexer.flights) >= self._limits.calls and flight.caller is not None:
             flight.end(outcomes.overloaded(self.server, len(self.multiplexer)))
         else:
             return False
