@@ -15,7 +15,17 @@ from litestar.handlers import BaseRouteHandler
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import Guard
 
-from mcp_junction.api import calls, events, mcp_tools, openapi, servers, settings, skills, tools
+from mcp_junction.api import (
+    calls,
+    events,
+    mcp_tools,
+    openapi,
+    registration,
+    servers,
+    settings,
+    skills,
+    tools,
+)
 from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import to_answer
 from mcp_junction.api.rights import PRINCIPAL, check
@@ -30,6 +40,7 @@ ROUTERS = (
     calls.ROUTES,
     tools.SEARCH_ROUTES,
     mcp_tools.ROUTES,
+    registration.ROUTES,
     skills.ROUTES,
     events.ROUTES,
     servers.STATE_ROUTES,

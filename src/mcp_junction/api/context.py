@@ -13,6 +13,7 @@ from mcp_junction.config.settings import OFF
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Principal
 from mcp_junction.registry.registry import Registry
+from mcp_junction.registry.server_registration import ServerRegistrar
 from mcp_junction.store.store import Store
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
@@ -26,6 +27,7 @@ class ApiContext:
     ) -> None:
         self.junction = junction
         self.registry = registry
+        self.registrar = ServerRegistrar(registry)
         self.denials = registry.audit.denials
         self.searching = RestSearch(junction, registry)
         self._tool_search = junction.tool_search

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -190,8 +191,7 @@ async def list_mcp_tools(
     ]
     tools.sort(key=_by_name)
     found, headers = plain_array(request, tools, _by_name, limit, cursor)
-    shown = [MCPTool(**_describe(context, principal, tool)) for tool in found]
-    return Response(shown, headers=headers)
+    return Response(show_tools(context, principal, found), headers=headers)
 
 
 @get(
@@ -234,6 +234,11 @@ async def change_mcp_tool(
     administration = context.registry.tools.settings
     setting = await administration.change(server_id, _name(tool_name), changes, caller(request))
     return _show_settings(context, setting)
+
+
+def show_tools(context: Context, principal: Principal, tools: Sequence[KnownTool]) -> list[MCPTool]:
+    """Show tools, as far as a principal may know them."""
+    return [MCPTool(**_describe(context, principal, tool)) for tool in tools]
 
 
 def _name(path: str) -> str:

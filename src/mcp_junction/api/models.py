@@ -6,18 +6,21 @@ Times are RFC 3339 in UTC. A connection is shown masked (``redaction/connections
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from mcp_junction.config.registration import ServerOptions
 from mcp_junction.redaction.connections import mask_connection, mask_url
+from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.tool_rules import HiddenReason, ToolState
 from mcp_junction.skills.embedder import to_floats
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
 
 _CONVERTED: Final = {
+    "capabilities",
+    "metadata",
     "connection_config",
     "health_check_url",
     "last_health_check",
@@ -118,10 +121,20 @@ class Server(_ServerWithOptions):  # type: ignore[misc]
     ``absent`` is one of an earlier config file that the current one does not name.
     """
 
-    version: int
+    version: Annotated[int, Meta(description="Of this record; its ETag.")]
+    server_version: Annotated[
+        str | None, Meta(description="As the server says, or as it was registered.")
+    ]
+    capabilities: Annotated[
+        Any, Meta(description="As it was registered, or else as the server declares them.")
+    ]
+    metadata: dict[str, Any]
     registered_at: str | None
     connected_at: str | None
     updated_at: str | None
+    last_heartbeat: Annotated[
+        str | UnsetType | None, Meta(description="When anything was heard of it last.")
+    ] = UNSET
     instructions: str | UnsetType | None = UNSET
     tools: list[Tool] | UnsetType = UNSET
 
@@ -246,6 +259,8 @@ def server_model(
         absent=absent,
         connection_config=mask_connection(record.connection_config),
         health_check_url=None if url is None else mask_url(url),
+        capabilities=redact_value(record.capabilities),
+        metadata=redact_value(record.metadata),
         last_health_check=format_time(record.last_health_check),
         registered_at=format_time(record.registered_at),
         connected_at=format_time(record.connected_at),

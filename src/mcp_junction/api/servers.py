@@ -19,6 +19,7 @@ from mcp_junction.api.models import (
     Server,
     ServerPage,
     ToolPage,
+    format_time,
     health_model,
     history_model,
     server_model,
@@ -49,6 +50,7 @@ from mcp_junction.api.tools import WithSchemas, by_position
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import CursorError, NotFound
 from mcp_junction.listener.capabilities import server_instructions
+from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.redaction.texts import redact_text
 from mcp_junction.registry.metrics import State
 from mcp_junction.store.records import ServerRecord
@@ -135,6 +137,11 @@ async def show_server(
     shown = await _shown(context, record, include_tools, absent)
     server = None if absent else context.junction.servers.get(record.name)
     shown.instructions = None if server is None else _instructions(server)
+    shown.last_heartbeat = None
+    if server is not None:
+        shown.last_heartbeat = format_time(context.registry.last_heartbeat(record.id))
+        if shown.capabilities is None and server.greeting is not None:
+            shown.capabilities = redact_value(server.greeting.capabilities)
     return _tagged(record, shown=shown)
 
 

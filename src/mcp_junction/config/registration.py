@@ -26,6 +26,9 @@ from mcp_junction.config.variables import describe_missing, expand, find_referen
 from mcp_junction.errors import Problem, ProblemCode
 
 TRANSPORTS: Final = ("STDIO", "SSE", "HTTP")
+UNCONNECTED: Final = "NONE"
+"""The transport of a server that was registered with its tools alone, without a connection."""
+_NO_CONNECTION: Final = "it was registered without a connection; register it again with one"
 CHANGEABLE: Final = (
     "name", "description", "connection_config", "health_check_url", "enabled", *OPTIONS,
 )  # fmt: skip
@@ -103,7 +106,9 @@ def parse_body(body: bytes) -> tuple[Any, list[Problem]]:
     return value, []
 
 
-def read_registration(body: Any) -> tuple[Registration | None, list[Problem]]:
+def read_registration(
+    body: Any, *, needs_connection: bool = True
+) -> tuple[Registration | None, list[Problem]]:
     """A registration from a decoded body, or everything that is wrong with it."""
     problems = _unknown(body, Registration.__struct_fields__, "$")
     if isinstance(body, dict):
@@ -117,18 +122,22 @@ def read_registration(body: Any) -> tuple[Registration | None, list[Problem]]:
         words, _, place = str(error).partition(" - at `")
         return None, [_problem(place.rstrip("`") or "$", f"is not right: {words}")]
     made = msgspec.structs.replace(made, transport_type=made.transport_type.upper())
-    problems = _Checked(made).problems
+    problems = _Checked(made, needs_connection=needs_connection).problems
     return (None, problems) if problems else (made, [])
 
 
-def read_change(current: Registration, body: Any) -> tuple[Registration | None, list[Problem]]:
+def read_change(
+    current: Registration, body: Any, changeable: Iterable[str] = CHANGEABLE
+) -> tuple[Registration | None, list[Problem]]:
     """The registration after a change of some of its fields."""
     if not isinstance(body, dict):
         return None, [_problem("$", "must be an object")]
-    problems = _unknown(body, CHANGEABLE, "$")
+    problems = _unknown(body, changeable, "$")
     if problems:
         return None, problems
-    return read_registration({**msgspec.to_builtins(current), **body})
+    needs_connection = current.transport_type != UNCONNECTED
+    whole = {**msgspec.to_builtins(current), **body}
+    return read_registration(whole, needs_connection=needs_connection)
 
 
 def definition_of(
@@ -172,6 +181,8 @@ def definition_of(
     definition = definition._replace(
         **{name: getattr(registration, name) for name in definition.options}
     )
+    if registration.transport_type == UNCONNECTED:
+        definition = definition._replace(fault=_NO_CONNECTION)
     if missing:
         definition = definition._replace(
             fault="; ".join(f"{problem.path}: {problem.message}" for problem in missing),
@@ -183,8 +194,9 @@ def definition_of(
 class _Checked:
     """Everything that is wrong with a registration whose types are right."""
 
-    def __init__(self, registration: Registration) -> None:
+    def __init__(self, registration: Registration, *, needs_connection: bool = True) -> None:
         self.problems: list[Problem] = []
+        self._transports = TRANSPORTS if needs_connection else (*TRANSPORTS, UNCONNECTED)
         self._general(registration)
         config = registration.connection_config
         for name, text in _every_text(registration):
@@ -193,6 +205,8 @@ class _Checked:
             self._process(config)
         elif registration.transport_type in TRANSPORTS:
             self._remote(config, registration.transport_type)
+        elif config != ConnectionConfig():
+            self._wrong("$.connection_config", _NO_CONNECTION)
 
     def _general(self, made: Registration) -> None:
         if not _NAME.fullmatch(made.name):
@@ -200,7 +214,7 @@ class _Checked:
             self._wrong("$.name", words)
         elif _UUID.fullmatch(made.name):
             self._wrong("$.name", "must not look like an id")
-        if made.transport_type not in TRANSPORTS:
+        if made.transport_type not in self._transports:
             self._wrong("$.transport_type", f"must be one of {', '.join(TRANSPORTS)}")
         for name, option in OPTIONS.items():
             value = getattr(made, name)

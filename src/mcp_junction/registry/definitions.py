@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from mcp_junction.config.registration import (
+    CHANGEABLE,
     ConnectionConfig,
     Registration,
     definition_of,
@@ -122,8 +123,14 @@ def check_registration(
     check_allowed(registration, environ, settings)
 
 
-def read_changed(record: ServerRecord, body: Any) -> Registration:
-    """Apply a change to a registration; a masked value stays as it was. Raises InvalidChange."""
+def read_changed(
+    record: ServerRecord, body: Any, *, is_registered_again: bool = False
+) -> Registration:
+    """Apply a change to a registration; a masked value stays as it was. Raises InvalidChange.
+
+    Another transport needs a new registration.
+    """
+    changeable = (*CHANGEABLE, "transport_type") if is_registered_again else CHANGEABLE
     if isinstance(body, dict):
         body = dict(body)
         with _mask_errors_at("$.connection_config"):
@@ -132,7 +139,7 @@ def read_changed(record: ServerRecord, body: Any) -> Registration:
         with _mask_errors_at("$.health_check_url"):
             if isinstance(url := body.get("health_check_url"), str):
                 body["health_check_url"] = restore_url(url, record.health_check_url)
-    registration, problems = read_change(registration_of(record), body)
+    registration, problems = read_change(registration_of(record), body, changeable)
     if registration is None:
         raise InvalidChange(problems)
     return registration

@@ -16,7 +16,7 @@ from mcp_junction.health.checks import (
     make_url_probe,
 )
 from mcp_junction.health.probes import Probes, ProbeSchedule
-from mcp_junction.health.verdict import HealthFacts, HealthVerdict, ProbeKind, ProbeResult
+from mcp_junction.health.verdict import GOOD, HealthFacts, HealthVerdict, ProbeKind, ProbeResult
 from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.member import Member
@@ -42,6 +42,8 @@ class HealthWatch:
         self._member_of = member_of
         self._probes = Probes(clock, self._apply_verdict, schedule, supervision=supervision)
         self._silent_since: dict[str, float] = {}
+        self._answered: dict[str, float] = {}
+        """When each server answered a call last."""
         self._patience = min(PING_TIMEOUT, 0.9 * schedule.timeout)
 
     async def close(self) -> None:
@@ -64,6 +66,7 @@ class HealthWatch:
         """Drop what is known of a member that was removed."""
         self._probes.forget(member.id)
         self._silent_since.pop(member.id, None)
+        self._answered.pop(member.id, None)
 
     def observe_call(self, ended: CallEnded) -> None:
         """Count how a call of a server ended."""
@@ -71,7 +74,16 @@ class HealthWatch:
             upstream = ended.route.upstream
             server = upstream.definition.id
             if server and not upstream.is_shut:  # what is being disconnected is refused by us
-                self._probes.observe_call(server, classify_call(ended.outcome))
+                kind = classify_call(ended.outcome)
+                if kind is GOOD:
+                    self._answered[server] = self._clock.now()
+                self._probes.observe_call(server, kind)
+
+    def last_answer(self, member: Member) -> float | None:
+        """Return when a server answered a call or a probe last, by our clock."""
+        facts = self._probes.facts(member.id)
+        times = [self._answered.get(member.id), facts.last_check if facts.reachable else None]
+        return max((at for at in times if at is not None), default=None)
 
     def _make_probe(self, member: Member) -> Probe:
         record = member.record

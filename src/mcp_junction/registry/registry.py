@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,7 +19,7 @@ import msgspec
 from mcp_junction.app import Junction
 from mcp_junction.catalog.items import ServerLists
 from mcp_junction.config.load import Config
-from mcp_junction.config.registration import Registration
+from mcp_junction.config.registration import UNCONNECTED, Registration
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.policy.pinning import STRICT
@@ -32,7 +32,6 @@ from mcp_junction.registry.config_file import (
     Reloaded,
     store_file_records,
 )
-from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.definitions import (
     FILE,
     RECONNECT_FIELDS,
@@ -47,10 +46,8 @@ from mcp_junction.registry.definitions import (
 from mcp_junction.registry.inspection import drop_hidden_tools
 from mcp_junction.registry.member import Member, decision_of
 from mcp_junction.registry.metrics import State, metrics_of, state_of
-from mcp_junction.registry.server_lifecycle import ServerLifecycle
-from mcp_junction.registry.skills import RegistrySkills
+from mcp_junction.registry.parts import RegistryParts as RegistryParts  # others look for it here
 from mcp_junction.registry.tool_storage import group_by_kind, read_stored_lists
-from mcp_junction.registry.tools import RegistryTools
 from mcp_junction.store.records import (
     HistoryRecord,
     OfferRecord,
@@ -58,25 +55,10 @@ from mcp_junction.store.records import (
     ToolChanges,
     ToolRecord,
 )
-from mcp_junction.upstream.events import ServerSink
 from mcp_junction.upstream.state import ServerState
 
 _AT_ONCE: Final = 4
 """How many registrations are stored at one time: others need the store, too."""
-
-
-class RegistryParts:
-    """The parts of the registry that listen to server events. Made first, passed to Junction."""
-
-    def __init__(self, context: RegistryContext) -> None:
-        self.context = context
-        self.lifecycle = ServerLifecycle(context)
-        self.skills = RegistrySkills(context)
-        self.tools = RegistryTools(context, self.skills.classifier.wake)
-
-    @property
-    def server_sinks(self) -> tuple[ServerSink, ...]:
-        return self.lifecycle.follow, self.tools.follow, self.skills.follow
 
 
 class Registry:
@@ -86,7 +68,7 @@ class Registry:
     """
 
     def __init__(self, junction: Junction, parts: RegistryParts) -> None:
-        self._context = context = parts.context
+        self.context = self._context = context = parts.context
         self._lifecycle = parts.lifecycle
         self.skills = parts.skills
         self.tools = parts.tools
@@ -165,6 +147,8 @@ class Registry:
             member.tool_count = len(member.offering.tools)
             shown = drop_hidden_tools(member, member.offering, self._context.tool_rules)
             self._junction.live_catalog.expect(shown, listed=False)
+        elif self._context.declared.of(record.id):
+            self.tools.show(member)
         if wanted:
             self._servers.start(member.name)
         return member
@@ -187,6 +171,10 @@ class Registry:
         found = [self._lifecycle.current_record(member) for member in self._members]
         found.sort(key=lambda record: record.name)
         return [record for record in found if status is None or record.status == status]
+
+    def last_heartbeat(self, ref: str) -> float | None:
+        """Return when anything was heard of a server last; None if never. Raises NotFound."""
+        return self._lifecycle.last_heartbeat(self._members.get(ref))
 
     def metrics(self) -> bytes:
         """Return all metrics, as Prometheus reads them."""
@@ -222,11 +210,17 @@ class Registry:
         return await self.tools.refresh(ref, actor, self._junction.live_catalog.reread)
 
     async def register(
-        self, registration: Registration, actor: Principal, *, auto_connect: bool | None = None
+        self,
+        registration: Registration,
+        actor: Principal,
+        *,
+        auto_connect: bool | None = None,
+        declared: Mapping[str, Any] | None = None,
     ) -> ServerRecord:
         """Register a new server; the connection is made in the background.
 
-        Raises AlreadyExists, and InvalidChange for an address or a program that is not allowed.
+        ``declared`` has its version, capabilities and metadata. Raises AlreadyExists, and
+        InvalidChange for an address or a program that is not allowed.
         """
         if self._members.named(registration.name) is not None:
             raise AlreadyExists(f"there is a server {registration.name!r} already")
@@ -235,7 +229,9 @@ class Registry:
             registration.auto_connect if auto_connect is None else auto_connect
         )
         status = ServerState.CONNECTING if wanted else ServerState.DISCONNECTED
-        record = msgspec.structs.replace(record_of(registration), status=status.value)
+        record = msgspec.structs.replace(
+            record_of(registration), status=status.value, **(declared or {})
+        )
         async with self._context.audit_act(actor, "server.register", record):
             async with self._registrations:
                 try:
@@ -247,18 +243,25 @@ class Registry:
         return self._lifecycle.current_record(member)
 
     async def change(
-        self, ref: str, body: Any, actor: Principal, if_match: int | None = None
+        self,
+        ref: str,
+        body: Any,
+        actor: Principal,
+        if_match: int | None = None,
+        *,
+        declared: Mapping[str, Any] | None = None,
     ) -> ServerRecord:
         """Change a server's definition; it is connected anew only if it is reached another way.
 
-        Raises NotFound, FileOwned, InvalidChange, AlreadyExists, VersionConflict.
+        With ``declared`` it is registered again, maybe with another transport. Raises NotFound,
+        FileOwned, InvalidChange, AlreadyExists, VersionConflict.
         """
         async with self._lock_member(self._get_registered(ref)) as member:
             before = member.record
             check_version(before, if_match)
-            registration = read_changed(before, body)
+            registration = read_changed(before, body, is_registered_again=declared is not None)
             check_allowed(registration, self._junction.environ, self._junction.settings)
-            fields = fields_of(registration)
+            fields = {**fields_of(registration), **(declared or {})}
             changes = {k: v for k, v in fields.items() if getattr(before, k) != v}
             if not changes:
                 return self._lifecycle.current_record(member)
@@ -284,6 +287,8 @@ class Registry:
                 return member.status.value, "it is connected already"
             if not member.record.enabled:
                 return member.status.value, "it is disabled; enable it first"
+            if member.record.transport_type == UNCONNECTED:
+                return member.status.value, member.upstream.definition.fault
             async with self._context.audit_act(actor, "server.connect", member.record):
                 if not self._servers.is_running(member.name):
                     self._redefine(member)
@@ -351,6 +356,8 @@ class Registry:
     async def _apply(self, member: Member, record: ServerRecord, changes: frozenset[str]) -> None:
         """Apply a stored change: the name first, then the link, where it needs a new one."""
         old, was_strict = member.name, member.record.pin == STRICT
+        is_connectable = record.transport_type != UNCONNECTED
+        gets_connection = is_connectable and member.record.transport_type == UNCONNECTED
         self._members.replace(member, record)
         if record.name != old:
             renamed = member.upstream.definition._replace(key=record.name)
@@ -358,9 +365,10 @@ class Registry:
         if not record.enabled:
             await self._servers.stop(member.name, DRAIN)
             self._redefine(member)
-        elif "enabled" in changes:
+        elif "enabled" in changes or gets_connection:
             self._redefine(member)
-            self._servers.start(member.name)
+            if is_connectable:
+                self._servers.start(member.name)
         elif changes & RECONNECT_FIELDS and not member.upstream.is_shut:
             definition = self._definition(record, member.file_definition)
             self._servers.replace(definition, DRAIN)

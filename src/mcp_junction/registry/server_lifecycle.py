@@ -115,6 +115,8 @@ class ServerLifecycle:
         )
         self._history = HistoryWriter(context.store, context.tasks)
         self._stored_status: dict[str, dict[str, Any]] = {}
+        self._heard_at: dict[str, float] = {}
+        """When each server connected, or announced something, last."""
 
     def begin(self) -> None:
         self._history.begin()
@@ -130,6 +132,15 @@ class ServerLifecycle:
     def current_record(self, member: Member) -> ServerRecord:
         """A member's record with its status now."""
         return member.current_record(self._watch.facts(member), self._context.clock.now())
+
+    def last_heartbeat(self, member: Member) -> float | None:
+        """Return when anything was heard of a member last: an answer, a list, a greeting."""
+        answered = self._watch.last_answer(member)
+        if answered is not None:
+            answered = time.time() - (self._context.clock.now() - answered)
+        stored = member.record.last_health_check if member.record.reachable else None
+        times = (answered, self._heard_at.get(member.id), stored)
+        return max((at for at in times if at is not None), default=None)
 
     def facts(self, member: Member) -> HealthFacts:
         return self._watch.facts(member)
@@ -159,7 +170,10 @@ class ServerLifecycle:
                 self._note_start(member)
             case ServerChange.STATE | ServerChange.STOPPED:
                 self._note_state(member)
+            case ServerChange.LISTS | ServerChange.RENEWED:
+                self._heard_at[member.id] = time.time()
             case ServerChange.REMOVED:
+                self._heard_at.pop(member.id, None)
                 self._context.members.remove(member)
                 self._watch.forget(member)
                 self._stored_status.pop(member.id, None)
@@ -192,7 +206,7 @@ class ServerLifecycle:
         self._store_status(member)
 
     def _note_connection(self, member: Member, before: ServerState) -> None:
-        member.connected_at = time.time()
+        member.connected_at = self._heard_at[member.id] = time.time()
         self._watch.watch(member)
         details: dict[str, Any] = {"seconds": _round(member.upstream.start_seconds)}
         event = HistoryEvent.CONNECTED

@@ -134,7 +134,7 @@ class ToolSettingAdministration:
         if key == "fallbacks":
             return self._check_fallbacks(member, name, value)
         if key == "versions":
-            return _check_versions(value)
+            return check_versions(value)
         try:
             msgspec.convert({"server_id": "", "tool_name": "", key: value}, ToolSetting)
         except msgspec.ValidationError as error:
@@ -173,7 +173,7 @@ class ToolSettingAdministration:
         return stored, problems
 
 
-def _check_versions(value: Any) -> tuple[str, list[Problem]]:
+def check_versions(value: Any) -> tuple[str, list[Problem]]:
     """Check a range, or a list of ranges of which one has to hold."""
     texts = value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):

@@ -64,9 +64,22 @@ class RegistryTools:
     def shown(self, server: Upstream) -> ServerLists | None:
         """Return what may be shown of the lists that were last read of a server."""
         member = self._members.find(server.definition.id)
-        if member is None or member.offering is None:
+        if member is None:
             return None
+        if member.offering is None:
+            return self._show_declared(member)
         return drop_hidden_tools(member, member.offering, self._context.tool_rules)
+
+    def _show_declared(self, member: Member) -> ServerLists | None:
+        """Return the declared tools of a server that was never connected: calls wait for it."""
+        if not self._context.declared.of(member.id):
+            return None
+        tools = (one.item for one in self.known.of(member.id) if one.reason is None)
+        return ServerLists(member.upstream, tools=tuple(tools))
+
+    def show(self, member: Member) -> None:
+        """Have the catalog show what clients may see of a member's tools now."""
+        member.upstream.emit(ServerChange.TOOLS)
 
     def follow(self, event: ServerChanged) -> None:
         """Compare all tools again when a server is renamed or gone."""
@@ -204,7 +217,7 @@ class RegistryTools:
             marks = {name: (member.decisions[name].flags, True) for name in names}
             if marks:
                 await self._store.mark(member.id, marks)
-                _show(member)
+                self.show(member)
 
     def _audit_act(
         self, actor: Principal, action: str, member: Member, name: str, **detail: Any
@@ -214,7 +227,7 @@ class RegistryTools:
 
     def _apply_settings(self, member: Member) -> None:
         """Show what may be shown by a member's new tool settings."""
-        _show(member)
+        self.show(member)
         self.inspection.schedule()
 
     def _apply_decision(self, member: Member, record: ToolRecord) -> None:
@@ -225,7 +238,7 @@ class RegistryTools:
             decided.quarantined = is_quarantined(decided.state, known.hash, strict=strict)
             decided.hash = known.hash
         member.decisions[record.name] = decided
-        _show(member)
+        self.show(member)
 
     # -- results of storing and of inspection
 
@@ -253,7 +266,7 @@ class RegistryTools:
                 has_new |= not known.quarantined
                 member.decisions[record.name] = decision_of(record)
         if has_new:
-            _show(member)
+            self.show(member)
 
     async def _publish_changes(self, member: Member, changes: ToolChanges) -> None:
         differing = [(old, new) for old, new in changes.changed if old.hash != new.hash]
@@ -285,18 +298,13 @@ class RegistryTools:
 
     def _apply_flags(self, member: Member, flags: Flags, quarantined: list[str]) -> None:
         if quarantined:
-            _show(member)
+            self.show(member)
         if flags:
             _warn_of_remarks(member, flags)
             few = {name: list(words) for name, words in list(flags.items())[:_MOST_NAMES]}
             self._context.publish(
                 "tools.flagged", member.record, flags=few, quarantined=quarantined
             )
-
-
-def _show(member: Member) -> None:
-    """Have the catalog show what clients may see of a member's tools now."""
-    member.upstream.emit(ServerChange.TOOLS)
 
 
 def _warn_of_remarks(member: Member, flags: Flags) -> None:

@@ -58,6 +58,7 @@ DEFINITION_FIELDS: Final = frozenset(
         "connection_config",
         "health_check_url",
         "enabled",
+        "server_version",
         "capabilities",
         "metadata",
         *ServerOptions.__struct_fields__,
