@@ -77,7 +77,7 @@ def test_before_anything_was_done_there_is_nothing_to_show(run):
 
 
 def test_verify_says_that_all_is_sound_or_names_the_first_bad_row(run, key, tmp_path):
-    assert "3 rows in 1 chains: sound" in run("audit", "verify")
+    assert "3 rows in 1 chain: sound" in run("audit", "verify")
     connection = sqlite3.connect(tmp_path / "junction.db", isolation_level=None)
     changed = """replace(CAST(body AS TEXT), '"intent"', '"indent"')"""
     connection.execute(f"UPDATE audit_pages SET body = CAST({changed} AS BLOB)")
@@ -119,3 +119,32 @@ async def test_every_command_takes_the_url_of_a_store(
         "audit", "tail", "--store", "postgresql://x@127.0.0.1:1/x", status=1
     )
     assert "--store takes" in run("audit", "tail", "--store", "redis://x", status=2)
+
+
+def test_a_filter_that_matches_nothing_does_not_say_that_there_is_nothing(run, key):
+    assert "No rows match." in run("audit", "tail", "--agent", "nobody")
+    assert "No rows match." in run("audit", "show", "--since", "2099-01-01")
+    assert "--decision must be" in run("audit", "tail", "--decision", "maybe", status=2)
+    assert "--since must be" in run("audit", "tail", "--since", "soon", status=2)
+
+
+def test_rows_are_shown_whole_and_by_whom_they_tell(run, key):
+    run("keys", "revoke", key["id"])
+    shown = run("audit", "show", "--agent", "local-owner", "--target", key["id"], "--since", "1h")
+    assert shown.count("action         key.revoke") == 2
+    assert "agent_id       local-owner" in shown
+    told = lines(run("audit", "show", "--json", "--action", "key.revoke"))
+    assert {row["target"] for row in told} == {key["id"]}
+
+
+@pytest.mark.req("REQ-MCP-OBS-002")
+def test_an_index_that_was_tampered_with_is_named_and_made_anew(run, key, tmp_path):
+    connection = sqlite3.connect(tmp_path / "junction.db", isolation_level=None)
+    connection.execute("DELETE FROM audit_terms")
+    connection.close()
+    said = run("audit", "verify", status=1)
+    assert "3 rows in 1 chain: sound" in said
+    assert "audit reindex" in said
+    assert json.loads(run("audit", "verify", "--json", status=1))["index"]
+    assert "indexed" in run("audit", "reindex")
+    assert "sound" in run("audit", "verify")

@@ -18,6 +18,7 @@ from litestar.types import Guard
 from mcp_junction.api import (
     calls,
     events,
+    mcp_audit,
     mcp_tools,
     openapi,
     registration,
@@ -41,6 +42,7 @@ ROUTERS = (
     tools.SEARCH_ROUTES,
     mcp_tools.ROUTES,
     registration.ROUTES,
+    mcp_audit.ROUTES,
     skills.ROUTES,
     events.ROUTES,
     servers.STATE_ROUTES,

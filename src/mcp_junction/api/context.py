@@ -28,6 +28,7 @@ class ApiContext:
         self.junction = junction
         self.registry = registry
         self.registrar = ServerRegistrar(registry)
+        self.store = store
         self.denials = registry.audit.denials
         self.searching = RestSearch(junction, registry)
         self._tool_search = junction.tool_search

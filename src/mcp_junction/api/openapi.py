@@ -19,7 +19,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.plugins import InitPlugin
 
 from mcp_junction import __version__
-from mcp_junction.api.rights import ANYONE, RIGHTS, Right, needs
+from mcp_junction.api.rights import ANYONE, RIGHTS, Right, needs, rights_needed
 from mcp_junction.api.routes import BODY, AnyRequest
 from mcp_junction.policy.principal import KEY_ROLES
 
@@ -89,11 +89,11 @@ def _complete(operation: dict[str, Any], options: dict[str, Any]) -> None:
     bad_request = operation["responses"].get("400", {})
     if "Bad request syntax" in bad_request.get("description", ""):
         del operation["responses"]["400"]  # the framework's own: here it is a 422
-    right = options.get("needs")
-    if right in ANYONE:
+    rights = rights_needed(options)
+    if ANYONE.issuperset(rights):
         operation["security"] = []
     else:
-        roles = [role.value for role in KEY_ROLES if right in RIGHTS[role]]
+        roles = [role.value for role in KEY_ROLES if not RIGHTS[role].isdisjoint(rights)]
         operation["x-roles"] = roles
 
 

@@ -15,20 +15,39 @@ from mcp_junction.policy.principal import (
     has_right,
 )
 
-__all__ = ["ANYONE", "DENIAL_CODES", "PRINCIPAL", "PUBLIC", "RIGHTS", "Right", "check", "needs"]
+__all__ = [
+    "ANYONE",
+    "DENIAL_CODES",
+    "PRINCIPAL",
+    "PUBLIC",
+    "RIGHTS",
+    "Right",
+    "check",
+    "needs",
+    "rights_needed",
+]
 
 PRINCIPAL: Final = "mcp_junction.principal"
 """The key of the ASGI scope under which RestFront puts the principal of a request."""
 _NEEDS: Final = "needs"
+_OR_ONLY: Final = "or only"
 DENIAL_CODES: Final = ("UNAUTHENTICATED", "FORBIDDEN")
 """The codes of errors that the audit counts as denials."""
 PUBLIC: Final = frozenset({"/api/v1/docs", "/api/v1/openapi.json"})
 """The paths that need no key. Everywhere else a key is asked for before a route is looked for."""
 
 
-def needs(right: Right) -> dict[str, Any]:
-    """Make the options of a route that needs a right."""
-    return {_NEEDS: right}
+def needs(right: Right, or_only: Right | None = None) -> dict[str, Any]:
+    """Make the options of a route that needs a right.
+
+    ``or_only``: who has this right alone may use it, too, and is answered less.
+    """
+    return {_NEEDS: right} if or_only is None else {_NEEDS: right, _OR_ONLY: or_only}
+
+
+def rights_needed(options: dict[str, Any]) -> list[Right]:
+    """Return the rights of which a route with these options needs one."""
+    return [options[name] for name in (_NEEDS, _OR_ONLY) if name in options]
 
 
 def check(principal: Principal | None, options: dict[str, Any]) -> None:
@@ -40,5 +59,5 @@ def check(principal: Principal | None, options: dict[str, Any]) -> None:
         raise RequestError("UNAUTHENTICATED", "a key is needed: Authorization: Bearer …")
     if right is Right.CALL and can_call(principal):  # for whom, the pipeline checks
         return
-    if right is None or not has_right(principal, right):
+    if not any(has_right(principal, one) for one in rights_needed(options)):
         raise RequestError("FORBIDDEN", explain_refusal(principal, right))

@@ -31,7 +31,8 @@ from mcp_junction.redaction.payloads import (
     summarize,
 )
 from mcp_junction.store.audit import IntentCheck
-from mcp_junction.store.records import AuditPage, SealedPage
+from mcp_junction.store.audit_terms import SealedPage, SegmentBuilder, TermKey, needs_filter
+from mcp_junction.store.records import AuditPage
 from mcp_junction.telemetry.events import OutcomeName
 
 TAG: Final = 16
@@ -90,13 +91,14 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
 class Chain:
     """The end of one writer's chain."""
 
-    __slots__ = ("mac", "seals", "seq", "writer")
+    __slots__ = ("index", "mac", "seals", "seq", "writer")
 
     def __init__(self, key: bytes, writer: str) -> None:
         self.seals = Seals(key)
         self.writer = writer
         self.seq = 0
         self.mac = self.seals.genesis(writer)
+        self.index = SegmentBuilder(writer)
 
     def extend(self, entries: Sequence[Entry]) -> SealedPage:
         """Make the next page of these entries at once."""
@@ -111,8 +113,8 @@ class AuditBatch:
     """
 
     __slots__ = (
-        "_chain", "_entries", "_first", "_lines", "_sealed", "_tag", "_tags", "_times",
-        "durable", "waiters",
+        "_chain", "_correlations", "_entries", "_first", "_keys", "_lines", "_sealed", "_tag",
+        "_tags", "_times", "durable", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -124,6 +126,8 @@ class AuditBatch:
         self._lines: list[bytes] = []
         self._tags: list[bytes] = []
         self._times: list[float] = []
+        self._keys: set[TermKey] = set()
+        self._correlations: list[str] = []
         self._tag = chain.seals.new_tag_hash()
         self._sealed: SealedPage | None = None
         self.waiters = waiters
@@ -161,7 +165,9 @@ class AuditBatch:
             )
             page = msgspec.structs.replace(page, mac=chain.seals.mac(chain.mac, page))
             chain.mac, chain.seq = page.mac, page.last_seq
-            self._sealed = SealedPage(page, *_find_intents(self._entries, chain.writer, first))
+            segment = chain.index.add(page, self._keys, self._correlations)
+            intents = _find_intents(self._entries, chain.writer, first)
+            self._sealed = SealedPage(page, *intents, segment)
         return self._sealed
 
     @property
@@ -194,9 +200,27 @@ class AuditBatch:
                 line = _encode_row(entry, writer, seq)
             lines.append(line)
             self._times.append(entry.at)
+            self._note_terms(entry)
             tag.update(line)
             self._tags.append(tag.digest())
         return len(lines) < len(self._entries)
+
+    def _note_terms(self, entry: Entry) -> None:
+        """Note what a row will be found by: its values as they were written."""
+        names, agent, tool, target = _NAMES, entry.agent_id, entry.tool_name, entry.target
+        self._keys.add(
+            (
+                names[entry.actor],
+                None if agent is None else names[agent],
+                entry.server_id,
+                None if tool is None else names[tool],
+                None if tool is None or target is None else names[target],
+                entry.decision,
+            )
+        )
+        correlation = entry.correlation_id
+        if correlation is not None and needs_filter(correlation, entry.at):
+            self._correlations.append(_clean_text(correlation))
 
 
 def refuse_each(waiters: Sequence[IntentWaiter], error: StoreUnavailable) -> None:

@@ -189,7 +189,7 @@ class AuditLog:
         try:
             async with asyncio.timeout(_LAST_TRY):
                 await self.flush()
-                await self._trail.leave([self.writer], self._now())
+                await self._trail.leave([self.writer], self._now(), self._chain.index.close())
         except (TimeoutError, StoreUnavailable):
             if self.waiting:
                 self._lose(self.waiting)

@@ -51,6 +51,7 @@ async def retire(
             audit.entry("anchor", "junction", "audit.retire", detail=describe_head(old))
         )
         removed += await trail.retire(old)
+        await trail.index.drop(old.writer, old.seq)
         if not await trail.pages(old.writer, limit=1):
             checkpoints.remove(old.writer)
     return removed

@@ -15,6 +15,7 @@ import msgspec
 
 from mcp_junction.audit.chain import Seals
 from mcp_junction.audit.checkpoints import Checkpoint
+from mcp_junction.audit.indexing import IndexCheck
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditPage, AuditQuery, AuditRow
 
@@ -36,6 +37,8 @@ class Verification(msgspec.Struct):
     rows: int = 0
     chains: int = 0
     findings: list[AuditFault] = []
+    index_faults: list[str] = []
+    """Where the index differs from the pages. It is no evidence, and can be made again."""
 
 
 class _Head(NamedTuple):
@@ -61,6 +64,9 @@ async def verify(
         await walks[writer].check(trail, result, {p.seq: p.head for p in points.get(writer, [])})
     claims = [_Head(p.writer, p.seq, p.head, "a checkpoint") for ps in points.values() for p in ps]
     claims += [head for walk in walks.values() for head in walk.links]
+    named, stored = await trail.index.counts()
+    if named != stored and not result.index_faults:
+        result.index_faults.append(f"the index has {stored} terms where it should have {named}")
     broken = {finding.writer for finding in result.findings}
     for claim in claims:
         walk = walks.get(claim.writer)
@@ -85,6 +91,7 @@ class _Walk:
 
     async def check(self, trail: AuditTrail, result: Verification, heads: dict[int, str]) -> None:
         result.chains += 1
+        index = IndexCheck(trail, self._writer)
         before: bytes | None = None
         while pages := await trail.pages(self._writer, self.last):
             for page in pages:
@@ -97,7 +104,9 @@ class _Walk:
                 self.last = page.last_seq
                 result.rows += len(page.lines)
                 self._link(page)
+                await index.add(page)
             await asyncio.sleep(0)  # let other tasks run
+        result.index_faults += index.faults
 
     def _first_mac(self, first: AuditPage) -> bytes:
         """Return the MAC that the first stored page must follow; find the key of this chain."""

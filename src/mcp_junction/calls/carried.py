@@ -7,15 +7,16 @@ forwarded.
 
 from __future__ import annotations
 
-import itertools
-import secrets
-import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mcp_junction.protocol.correlation import new_correlation_id
+
 if TYPE_CHECKING:
     from mcp_junction.policy.tokens import PresentedToken
+
+__all__ = ["NOTHING_CARRIED", "Carried", "new_correlation_id"]
 
 
 class Carried(msgspec.Struct, frozen=True, gc=False):
@@ -34,28 +35,3 @@ class Carried(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING_CARRIED: Final = Carried()
-
-SAME_BEGINNING: Final = 0.05
-"""Seconds for which ids begin with the same time: to write it anew takes longer than the rest."""
-_PROCESS: Final = secrets.token_hex(4)
-_next: Final = itertools.count().__next__
-_now: Final = time.time
-
-
-class _Beginning:
-    """The time that correlation ids begin with at the moment."""
-
-    since = until = 0.0
-    pattern = ""
-
-
-def new_correlation_id() -> str:
-    """Make a correlation id; it begins with the time, by which the audit finds it.
-
-    That is the time in milliseconds, in hexadecimal, at most ``SAME_BEGINNING`` too early.
-    """
-    now = _now()
-    if not _Beginning.since <= now < _Beginning.until:  # also if the clock was set back
-        _Beginning.since, _Beginning.until = now, now + SAME_BEGINNING
-        _Beginning.pattern = f"j{int(now * 1000):x}-{_PROCESS}-%x"
-    return _Beginning.pattern % _next()

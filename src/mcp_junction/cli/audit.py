@@ -1,4 +1,4 @@
-"""``mcp-junction audit tail|verify|export``: shows, checks and exports the audit."""
+"""``mcp-junction audit tail|show|verify|reindex|export``: shows, checks and exports the audit."""
 
 from __future__ import annotations
 
@@ -14,19 +14,34 @@ from typing import Any
 import msgspec
 
 from mcp_junction.audit.checkpoints import Checkpoint, read_exported
+from mcp_junction.audit.indexing import reindex
 from mcp_junction.audit.verify import verify
+from mcp_junction.cli.durations import parse_past
 from mcp_junction.cli.options import add_store_options, make_parser
 from mcp_junction.cli.printing import printable
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, open_storage
 from mcp_junction.errors import UsageError
-from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.policy.decision import ALLOW, DENY
+from mcp_junction.store.records import UNKNOWN, AuditQuery, AuditRow
 from mcp_junction.telemetry.events import OutcomeName
 
 _PAGE = 1_000
 _FOLLOW = 0.5
 _LATE = 60.0
-_FILTERS = ("actor", "action", "target", "kind", "correlation_id", "outcome")
+_FILTERS = {
+    "agent": "done in the name of this agent",
+    "actor": "done by this principal",
+    "server": "about this server: its id or name",
+    "tool": "about this tool: its server's own name for it, or server.tool",
+    "decision": "decided so: ALLOW, DENY or unknown",
+    "correlation": "with this correlation id",
+    "action": "with this action",
+    "target": "with this target",
+    "kind": "of this kind",
+    "outcome": "with this outcome",
+}
+_DECISIONS = {"allow": ALLOW, "deny": DENY, "unknown": UNKNOWN}
 _COLOURS: dict[str, str] = {
     OutcomeName.OK: "green",
     OutcomeName.TOOL_ERROR: "red",
@@ -42,18 +57,18 @@ def run(argv: list[str]) -> int:
     parser = make_parser(
         "mcp-junction audit",
         "Show, check and export the record of decisions, calls and administrative acts.",
-        "examples:\n  mcp-junction audit tail --actor build-bot\n"
-        "  mcp-junction audit tail --outcome tool_error\n",
+        "examples:\n  mcp-junction audit tail --agent build-bot --since 2h\n"
+        "  mcp-junction audit tail --decision DENY\n"
+        "  mcp-junction audit show --correlation REQ-17\n",
     )
     actions = parser.add_subparsers(dest="action_name", required=True, metavar="ACTION")
-    tail = actions.add_parser("tail", help="show the newest rows")
-    tail.add_argument("-n", type=int, default=20, metavar="N", help="how many rows (default: 20)")
+    tail = actions.add_parser("tail", help="show the newest rows, a line each")
     tail.add_argument(
         "--follow", action="store_true", help="go on showing rows as they are written"
     )
-    for name in _FILTERS:
-        flag = f"--{name.replace('_id', '').replace('_', '-')}"
-        tail.add_argument(flag, dest=name, metavar="X", help=f"only rows with this {flag[2:]}")
+    show = actions.add_parser("show", help="show the newest rows with all that they tell")
+    for action in (tail, show):
+        _add_filters(action)
     check = actions.add_parser(
         "verify", help="check every row; report the first bad one of each chain"
     )
@@ -67,13 +82,23 @@ def run(argv: list[str]) -> int:
         action="store_true",
         help="write the checkpoint of each chain instead of the rows",
     )
-    for action in (tail, check, export):
+    index = actions.add_parser("reindex", help="make the index that filters use anew")
+    for action in (tail, show, check, export, index):
         add_store_options(action)
-    for action in (tail, check):
+    for action in (tail, show, check):
         action.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
-    actors = {"tail": _tail, "verify": _verify, "export": _export}
-    return run_async(_with_store(args, actors[args.action_name]))
+    actors = {"tail": _tail, "show": _tail, "verify": _verify, "export": _export}
+    return run_async(_with_store(args, {**actors, "reindex": _reindex}[args.action_name]))
+
+
+def _add_filters(action: argparse.ArgumentParser) -> None:
+    action.add_argument("-n", type=int, default=20, metavar="N", help="how many rows (default: 20)")
+    for name, words in _FILTERS.items():
+        action.add_argument(f"--{name}", metavar="X", help=f"only rows {words}")
+    action.add_argument(
+        "--since", metavar="TIME", help="only rows from then on: like 2h, 7d or 2027-01-31"
+    )
 
 
 async def _with_store(args: argparse.Namespace, act: Any) -> int:
@@ -86,18 +111,39 @@ async def _with_store(args: argparse.Namespace, act: Any) -> int:
 
 
 async def _tail(args: argparse.Namespace, storage: Storage) -> int:
-    chosen = {name: getattr(args, name) for name in _FILTERS}
-    seen = {_row_key(row) for row in await _recent(storage, chosen)} if args.follow else set()
-    found = await storage.store.audit.rows(AuditQuery(**chosen, limit=max(args.n, 0)))
-    rows = found[::-1]
-    _show(rows, args.json, empty=not args.follow)
+    chosen = await _read_filters(args, storage)
+    since = None if args.since is None else parse_past(args.since, "--since")
+    follows = args.action_name == "tail" and args.follow
+    seen = {_row_key(row) for row in await _recent(storage, chosen)} if follows else set()
+    query = AuditQuery(**chosen, since=since, limit=max(args.n, 0))
+    rows = (await storage.store.audit.rows(query))[::-1]
+    if args.action_name == "show" and rows and not args.json:
+        _show_whole(rows)
+        return 0
+    is_filtered = since is not None or any(chosen.values())
+    _show(rows, args.json, empty="" if follows else _NO_MATCH if is_filtered else _NO_ROWS)
     seen.update(map(_row_key, rows))
-    while args.follow:
+    while follows:
         await asyncio.sleep(_FOLLOW)
         recent = await _recent(storage, chosen)
-        _show([row for row in recent if _row_key(row) not in seen], args.json, empty=False)
+        _show([row for row in recent if _row_key(row) not in seen], args.json, empty="")
         seen = set(map(_row_key, recent))
     return 0
+
+
+async def _read_filters(args: argparse.Namespace, storage: Storage) -> dict[str, Any]:
+    """Return the filters that were given, as the fields of a query."""
+    given = {name: getattr(args, name) for name in _FILTERS}
+    decision, server = given["decision"], given.pop("server")
+    if decision is not None:
+        given["decision"] = _DECISIONS.get(decision.lower())
+        if given["decision"] is None:
+            raise UsageError("--decision must be ALLOW, DENY or unknown")
+    if server is not None:
+        record = await storage.store.servers.find(server)
+        server = server if record is None else record.id
+    correlation = given.pop("correlation")
+    return {**given, "server_id": server, "correlation_id": correlation}
 
 
 async def _recent(storage: Storage, chosen: dict[str, Any]) -> list[AuditRow]:
@@ -110,7 +156,11 @@ def _row_key(row: AuditRow) -> tuple[str, int]:
     return row.writer, row.seq
 
 
-def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
+_NO_ROWS = "There are no rows yet."
+_NO_MATCH = "No rows match."
+
+
+def _show(rows: list[AuditRow], as_json: bool, *, empty: str) -> None:
     if as_json:
         for row in rows:
             print(json.dumps(_fields(row), ensure_ascii=False))
@@ -135,7 +185,22 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: bool) -> None:
         if colour := _COLOURS.get(result):
             texts[-2] = f"[{colour}]{texts[-2]}[/]"
         table.add_row(time.strftime("%m-%d %H:%M:%S", time.gmtime(row.at)), *texts)
-    Console(file=sys.stdout, emoji=False).print(table if rows else "There are no rows yet.")
+    Console(file=sys.stdout, emoji=False).print(table if rows else empty)
+
+
+def _show_whole(rows: list[AuditRow]) -> None:
+    """Print each row with all fields that it has, and an empty line after it."""
+    for row in rows:
+        print(time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.at)), f"{row.writer}:{row.seq}")
+        fields = {**_fields(row), "agent_id": row.acting_agent}
+        for name, value in fields.items():
+            if name not in _IN_TITLE and value not in (None, "", False):
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                print(f"  {name:15}{printable(text)}")
+        print()
+
+
+_IN_TITLE = ("writer", "seq", "at")
 
 
 def _fields(row: AuditRow) -> dict[str, Any]:
@@ -153,13 +218,26 @@ async def _verify(args: argparse.Namespace, storage: Storage) -> int:
     if args.json:
         findings = [finding._asdict() for finding in verdict.findings]
         report = {"rows": verdict.rows, "chains": verdict.chains, "findings": findings}
-        print(json.dumps({"sound": not findings, **report}))
+        print(json.dumps({"sound": not findings, **report, "index": verdict.index_faults}))
     elif verdict.findings:
         for finding in verdict.findings:
             print(finding)
     else:
-        print(f"{verdict.rows} rows in {verdict.chains} chains: sound")
-    return 1 if verdict.findings else 0
+        print(f"{_count(verdict.rows, 'row')} in {_count(verdict.chains, 'chain')}: sound")
+    if verdict.index_faults and not args.json:
+        print(*verdict.index_faults, sep="\n")
+        print("Filters may miss rows; make the index anew: mcp-junction audit reindex")
+    return 1 if verdict.findings or verdict.index_faults else 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+async def _reindex(_: argparse.Namespace, storage: Storage) -> int:
+    pages = await reindex(storage.store.audit, time.time())
+    print(f"{_count(pages, 'page')} indexed")
+    return 0
 
 
 def _read_checkpoints(path: str | None) -> list[Checkpoint]:

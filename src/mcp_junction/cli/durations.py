@@ -34,6 +34,17 @@ def parse_moment(text: str, option: str) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def parse_past(text: str, option: str) -> float:
+    """Read a time that has passed: ``2h`` is two hours ago; or an ISO date. Returns seconds."""
+    if _LENGTH.fullmatch(text):
+        return time.time() - parse_duration(text, option)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} must be like 2h, or a date like 2027-01-31") from None
+    return at.timestamp()  # without a zone, that of this machine
+
+
 def parse_limit(text: str, option: str) -> dict[str, Any]:
     """Read ``100/3600`` or ``100/1h``: so many calls in such a time."""
     found = _LIMIT.fullmatch(text)

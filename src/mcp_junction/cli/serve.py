@@ -101,6 +101,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         await _make_first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)
         _forget(config.settings.audit_retention_days, storage, audit, junction)
+        _index_audit(storage, audit, junction)
         await service.serve(given.host, given.port, stop, hurried)
     return 0
 
@@ -155,6 +156,14 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
         trail, points, keys = storage.store.audit, storage.checkpoints, storage.audit_keys
         forget = partial(retire_daily, days, trail, audit, points, keys, junction.clock)
         junction.tasks.supervise("audit retention", forget, is_vital=False)
+
+
+def _index_audit(storage: Storage, audit: AuditLog, junction: Junction) -> None:
+    """Index what other writers of the audit left out, also those of before there was an index."""
+    from mcp_junction.audit.indexing import index_regularly
+
+    index = partial(index_regularly, storage.store.audit, audit.writer, junction.clock)
+    junction.tasks.supervise("audit index", index, is_vital=False)
 
 
 def _print_demo_words(url: str) -> None:

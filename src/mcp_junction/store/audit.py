@@ -1,51 +1,45 @@
 """AuditTrail: the tables of audit pages, their writers and open intents. ``audit/`` makes pages.
 
-Pages are only appended, and removed from the old end of a chain. A query reads the pages of its
-time, newest first, and only those whose bytes contain what it looks for.
+Pages are only appended, and removed from the old end of a chain. ``audit_search.py`` finds rows in
+them, with the help of ``audit_index.py``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final
 
-import msgspec
-
+from mcp_junction.store.audit_index import AuditIndex, add_segment
+from mcp_junction.store.audit_search import PAGES, AuditSearch, read_pages
+from mcp_junction.store.audit_terms import SealedPage, Segment
 from mcp_junction.store.database import (
     Batch,
     Compute,
-    Dialect,
+    Database,
     Query,
     Row,
-    Rows,
     Script,
     insert,
     placeholders,
 )
 from mcp_junction.store.records import (
+    AuditFound,
     AuditHead,
     AuditPage,
     AuditQuery,
     AuditRow,
     AuditWriter,
-    SealedPage,
 )
-from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
+from mcp_junction.store.table import StoreTable, Table, transaction
 
 WRITERS = Table("audit_writers", AuditWriter)
-PAGES = Table("audit_pages", AuditPage)
 _ADD: Final = (
     f"{insert('audit_pages', PAGES.columns)} ON CONFLICT (writer, last_seq) DO NOTHING RETURNING 1"
 )
 _HEAD: Final = "audit_pages.writer, audit_pages.last_seq, audit_pages.mac"
 _AT_ONCE: Final = 20
 """Pages that are read at a time."""
-_EQUAL: Final = ("kind", "actor", "action", "server_id", "target", "correlation_id", "outcome")
-_HOLDS: Final = {Dialect.SQLITE: "instr(body, ?) > 0", Dialect.POSTGRES: "position(? IN body) > 0"}
-_encode = msgspec.json.Encoder().encode
-
-_Place: TypeAlias = tuple[float, str, int]
-"""The time of a row or page, its writer and its number."""
 
 
 class IntentCheck:
@@ -80,6 +74,10 @@ def _is_wanted() -> bool:
 class AuditTrail(StoreTable):
     """All chains of the audit."""
 
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.index = AuditIndex(database)
+
     # -- writing
 
     async def append(
@@ -107,8 +105,12 @@ class AuditTrail(StoreTable):
         return _head(before[0]) if before else None
 
     @transaction()
-    def leave(self, writers: Sequence[str], now: float) -> Script[None]:
-        """Record that writers have ended."""
+    def leave(
+        self, writers: Sequence[str], now: float, segment: Segment | None = None
+    ) -> Script[None]:
+        """Record that writers have ended; ``segment`` is the last of one of them."""
+        if segment is not None:
+            yield from add_segment(segment)
         for writer in sorted(writers):
             yield Query("UPDATE audit_writers SET closed_at = ? WHERE writer = ?", (now, writer))
 
@@ -137,44 +139,20 @@ class AuditTrail(StoreTable):
 
     # -- reading
 
-    async def rows(self, asked: AuditQuery) -> list[AuditRow]:
-        """Read the rows that a query asks for, newest first."""
-        found: list[AuditRow] = []
-        after: _Place | None = None
-        while asked.limit > 0:
-            query = self._pages_for(asked, after)
-            after, rows = await self._database.read(query, lambda got: _search_pages(got, asked))
-            found = sorted([*found, *rows], key=_when, reverse=True)[: asked.limit]
-            # No row of an unread page is younger than the end of the last page read.
-            if after is None or (len(found) == asked.limit and found[-1].at > after[0]):
-                break
-        return found
+    async def find(self, asked: AuditQuery) -> AuditFound:
+        """Find rows, newest first, as far as one request may look for them."""
+        return await AuditSearch(self._database, asked).run()
 
-    def _pages_for(self, asked: AuditQuery, after: _Place | None) -> Query:
-        tests, args = ["TRUE"], list[Any]()
-        if after is not None:
-            tests.append("(last_at, writer, last_seq) < (?, ?, ?)")
-            args.extend(after)
-        if asked.since is not None:
-            tests.append("last_at >= ?")
-            args.append(asked.since)
-        until = [end for end in (asked.until, asked.before and asked.before[0]) if end is not None]
-        if until:
-            tests.append("first_at <= ?")
-            args.append(min(until))
-        for column in _EQUAL:
-            if (value := getattr(asked, column)) is not None:
-                tests.append(_HOLDS[self._database.dialect])
-                args.append(_encode(value.encode("utf-8", "replace").decode()))
-        order = "ORDER BY last_at DESC, writer DESC, last_seq DESC LIMIT ?"
-        return PAGES.select(f"WHERE {' AND '.join(tests)} {order}", (*args, _AT_ONCE))
+    async def rows(self, asked: AuditQuery) -> list[AuditRow]:
+        """Find all rows that a query asks for, newest first, however long that takes."""
+        return (await AuditSearch(self._database, asked, math.inf).run()).rows
 
     async def pages(self, writer: str, after: int = 0, limit: int = _AT_ONCE) -> list[AuditPage]:
         """Read the pages of one chain that end after a row, oldest first."""
         query = PAGES.select(
             "WHERE writer = ? AND last_seq > ? ORDER BY last_seq LIMIT ?", (writer, after, limit)
         )
-        return await self._database.read(query, _pages)
+        return await self._database.read(query, read_pages)
 
     async def writers(self) -> list[AuditWriter]:
         """Read all writers, by the time they opened."""
@@ -207,7 +185,7 @@ class AuditTrail(StoreTable):
             query,
             lambda rows: [
                 row
-                for page in _pages(rows)
+                for page in read_pages(rows)
                 for row in page.rows()
                 if (row.writer, row.seq) in wanted
             ],
@@ -228,7 +206,7 @@ class AuditTrail(StoreTable):
 def _append(seal: Callable[[], SealedPage], checks: Sequence[IntentCheck]) -> Script[None]:
     ((sealed,),) = yield Compute(seal)
     page: AuditPage = sealed.page
-    is_all = not sealed.opens and not sealed.closes and not checks
+    is_all = not (sealed.opens or sealed.closes or sealed.segment or checks)
     if not (yield Query(_ADD, PAGES.values(page), only=is_all)):
         return
     if sealed.opens:
@@ -238,53 +216,13 @@ def _append(seal: Callable[[], SealedPage], checks: Sequence[IntentCheck]) -> Sc
         yield Batch("DELETE FROM audit_open WHERE writer = ? AND seq = ?", sealed.closes)
     for check in sorted(checks, key=_order):
         yield from check.run()
+    if sealed.segment is not None:
+        yield from add_segment(sealed.segment)
 
 
 def _order(check: IntentCheck) -> str:
     return check.order
 
 
-def _pages(rows: Rows) -> list[AuditPage]:
-    """Decode the pages that can be read; verification reports the others as missing."""
-    found = []
-    for row in rows:
-        try:
-            found.append(_page(row))
-        except (TypeError, ValueError) as error:
-            UNREADABLE.note(PAGES.name, row, error)
-    return found
-
-
-def _page(row: Row) -> AuditPage:
-    writer, first_seq, last_seq, first_at, last_at, mac, tags, body = row
-    place = str(writer), int(first_seq), int(last_seq), float(first_at), float(last_at)
-    return AuditPage(*place, bytes(mac), bytes(tags), bytes(body))
-
-
 def _head(row: Row) -> AuditHead:
     return AuditHead(row[0], int(row[1]), bytes(row[2]))
-
-
-def _search_pages(rows: Rows, asked: AuditQuery) -> tuple[_Place | None, list[AuditRow]]:
-    """Find the rows asked for in some pages; return where these ended if there may be more."""
-    found = [row for page in _pages(rows) for row in page.rows() if _matches(row, asked)]
-    if len(rows) < _AT_ONCE:
-        return None, found
-    last = dict(zip(PAGES.columns, rows[-1], strict=True))
-    return (last["last_at"], last["writer"], last["last_seq"]), found
-
-
-def _matches(row: AuditRow, asked: AuditQuery) -> bool:
-    for column in _EQUAL:
-        value = getattr(asked, column)
-        if value is not None and getattr(row, column) != value:
-            return False
-    if asked.since is not None and row.at < asked.since:
-        return False
-    if asked.until is not None and row.at >= asked.until:
-        return False
-    return asked.before is None or _when(row) < asked.before
-
-
-def _when(row: AuditRow) -> _Place:
-    return row.at, row.writer, row.seq

@@ -6,7 +6,7 @@ that come in thousands are not tracked by the garbage collector (``gc=False``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
@@ -325,14 +325,6 @@ class AuditPage(msgspec.Struct, frozen=True, gc=False):
             yield row
 
 
-class SealedPage(msgspec.Struct, frozen=True, gc=False):
-    """A new page, with the intents that it opens and those that it closes."""
-
-    page: AuditPage
-    opens: Sequence[int]
-    closes: Sequence[tuple[str, int]]
-
-
 class AuditHead(msgspec.Struct, frozen=True):
     """A place in a chain: the number of a page's last row, and the page's MAC."""
 
@@ -363,8 +355,23 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     correlation_id: str | None = None
     outcome: str | None = None
+    agent: str | None = None
+    """The acting agent."""
+    tool: str | None = None
+    """A tool by its server's own name for it, or by its canonical one."""
+    decision: str | None = None
+    own_calls_of: str | None = None
+    """The agent that asks: only what belongs to it is found."""
     since: float | None = None
     until: float | None = None
     limit: int = 100
     before: tuple[float, str, int] | None = None
     """(at, writer, seq) of the last row of the page before."""
+
+
+class AuditFound(msgspec.Struct, frozen=True):
+    """Rows of the audit, newest first, as far as one request looked for them."""
+
+    rows: list[AuditRow]
+    before: tuple[float, str, int] | None
+    """Where to go on; None when there are no more."""

@@ -29,6 +29,7 @@ from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.records import UNKNOWN
+from mcp_junction.telemetry.events import OutcomeName
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 
@@ -43,9 +44,9 @@ class CallAudit:
 
     def record(self, ended: CallEnded) -> None:
         """Write the end of a call to the audit. Called for every call: it must cost little."""
-        route = ended.route
-        if ended.denial is not None and ended.intent is None:
-            self._log.denials.add(_describe_denial(ended, ended.denial))
+        route, denial = ended.route, ended.denial
+        if denial is not None and not ended.outcome.attempts and ended.intent is None:
+            self._log.denials.add(_describe_denial(ended, denial))
             return
         if route is None and ended.is_unknown and ended.principal.role is _AGENT:
             self._log.denials.add(_describe_unknown(ended))
@@ -70,16 +71,17 @@ class CallAudit:
                 correlation_id=ended.correlation_id,
                 server_id=ended.server_id,
                 target=ended.target,
-                decision=_decision_of(ended),
+                decision=_decision(ended),
                 cached=decision is not None and decision.cached,
                 params=None if ended.arguments is None else octets(ended.arguments),
                 # A short result is read off the loop; a long one must not be kept until then.
-                outcome=ended.outcome_name_unread if is_short else ended.outcome_name,
+                outcome=_outcome(ended, is_short),
                 is_tool_result=is_short and outcome.kind is RESULT and ended.method == CALL_TOOL,
                 delivery=outcome.delivery,
                 attempts=outcome.attempts,
                 latency_ms=ended.seconds * 1000,
                 result=octets(payload) if is_short else _beginning(payload),
+                detail=None if denial is None else {"reason": denial, "count": 1},
                 closes=intent,
                 agent_id=None if carried.agent_id is None else _acting_agent(ended),
                 tool_name=None if route is None else route.pair.name,
@@ -130,10 +132,16 @@ class CallAudit:
         )
 
 
-def _decision_of(ended: CallEnded) -> str:
-    if ended.denial is not None:  # by the store, after its intent
+def _decision(ended: CallEnded) -> str:
+    if ended.denial is not None:  # after its intent, or after it had been sent
         return DENY
     return ALLOW if ended.route is not None or ended.is_own else UNKNOWN
+
+
+def _outcome(ended: CallEnded, is_short: bool) -> OutcomeName:
+    if ended.denial is not None:
+        return OutcomeName.DENIED
+    return ended.outcome_name_unread if is_short else ended.outcome_name
 
 
 def _describe_denial(ended: CallEnded, reason: str) -> Denial:
@@ -174,8 +182,11 @@ def _describe_unknown(ended: CallEnded) -> Denial:
         task_id=carried.task_id,
         decision=UNKNOWN,
     )
+    decision = ended.decision
     if hidden is None:
-        return denial
+        if decision is None or decision.allowed:
+            return denial
+        return replace(denial, rule=decision.rule, decision=DENY)
     return replace(
         denial,
         reason=f"it is hidden from the agent: {hidden.canonical}",

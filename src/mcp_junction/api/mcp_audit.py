@@ -1,0 +1,184 @@
+"""Route ``GET /api/v1/mcp/audit``: the rows of the audit, newest first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from litestar import Response, Router, get
+from litestar.params import QueryParameter
+from msgspec import Meta
+
+from mcp_junction.api.errors import field_error
+from mcp_junction.api.models import format_time
+from mcp_junction.api.rights import Right, needs
+from mcp_junction.api.routes import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    caller,
+    link_next,
+    mcp_error_responses,
+    read_cursor,
+    write_cursor,
+)
+from mcp_junction.errors import CursorError
+from mcp_junction.policy.principal import has_right
+from mcp_junction.store.records import AuditQuery, AuditRow
+
+Agent = Annotated[
+    str | None,
+    QueryParameter(max_length=255, description="Only what was done in the name of this agent."),
+]
+OfServer = Annotated[
+    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
+]
+OfTool = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=1_000, description="Only this tool's: its server's own name, or the namespaced."
+    ),
+]
+Decision = Annotated[
+    Literal["ALLOW", "DENY", "unknown"] | None,
+    QueryParameter(description="Only what was decided so; `unknown` is a name that is not there."),
+]
+Correlation = Annotated[
+    str | None, QueryParameter(max_length=1_000, description="Only calls with this correlation id.")
+]
+Since = Annotated[
+    str | None, QueryParameter(max_length=40, description="Only rows of this time or later.")
+]
+Until = Annotated[
+    str | None, QueryParameter(max_length=40, description="Only rows of before this time.")
+]
+
+
+class AuditEntry(msgspec.Struct):
+    """A row of the audit: who did what, in whose name, what was decided and how it ended."""
+
+    id: Annotated[str, Meta(examples=["5f0c8e1d2a3b4c5d:42"])]
+    at: str | None
+    kind: Annotated[str, Meta(description="call, intent, outcome, request …", examples=["call"])]
+    principal: Annotated[str, Meta(examples=["build-bot"])]
+    role: str
+    agent_id: Annotated[str, Meta(description="In whose name.", examples=["build-bot"])]
+    action: Annotated[str, Meta(examples=["tools/call"])]
+    server_id: Annotated[str | None, Meta(description="Name; the id of one that is gone.")]
+    tool_name: Annotated[str | None, Meta(description="The tool that was asked for.")]
+    target: Annotated[str | None, Meta(description="What was called, which may be a fallback.")]
+    decision: Annotated[str | None, Meta(examples=["ALLOW"])]
+    rule: Annotated[str | None, Meta(examples=["grant:7d1f"])]
+    cached: bool
+    outcome: Annotated[str | None, Meta(examples=["ok"])]
+    correlation_id: str | None
+    ticket_id: str | None
+    task_id: str | None
+    attempts: int
+    delivery: str | None
+    latency_ms: float | None
+    params_sha256: str | None
+    result_summary: str | None
+    detail: Any
+    closes: Annotated[str | None, Meta(description="The id of the intent that it ends.")]
+
+
+_COPIED: Final = frozenset(AuditEntry.__struct_fields__) & frozenset(AuditRow.__struct_fields__) - {
+    "at", "detail", "server_id", "agent_id"
+}  # fmt: skip
+
+
+@get(
+    opt=needs(Right.READ_AUDIT, or_only=Right.READ_OWN_CALLS),
+    responses=mcp_error_responses(),
+    summary="Read the audit",
+    description="Newest first; agents read their own calls. A page may have fewer rows than the"
+    " limit, or none, although there are more: the header `Link` leads to the next page, as long"
+    " as there is one.",
+)
+async def list_audit_entries(
+    request: AnyRequest,
+    context: Context,
+    agent_id: Agent = None,
+    server_id: OfServer = None,
+    tool_name: OfTool = None,
+    decision: Decision = None,
+    correlation_id: Correlation = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Response[list[AuditEntry]]:
+    principal = caller(request)
+    names = {record.id: record.name for record in context.registry.all()}
+    asked = AuditQuery(
+        own_calls_of=None if has_right(principal, Right.READ_AUDIT) else principal.id,
+        agent=agent_id,
+        server_id=_find_id(server_id, names),
+        tool=tool_name,
+        decision=decision,
+        correlation_id=correlation_id,
+        since=parse_time("since", since),
+        until=parse_time("until", until),
+        limit=limit,
+        before=None if cursor is None else _parse_cursor(cursor),
+    )
+    found = await context.store.audit.find(asked)
+    following = None if found.before is None else write_cursor(_spell(found.before))
+    shown = [audit_entry(row, names) for row in found.rows]
+    return Response(shown, headers=link_next(request, following))
+
+
+def audit_entry(row: AuditRow, names: dict[str, str]) -> AuditEntry:
+    """Make the model of a row; ``names`` has the names of servers by id."""
+    copied = {name: getattr(row, name) for name in _COPIED}
+    return AuditEntry(
+        id=f"{row.writer}:{row.seq}",
+        at=format_time(row.at),
+        principal=row.actor,
+        agent_id=row.acting_agent,
+        server_id=None if row.server_id is None else names.get(row.server_id, row.server_id),
+        result_summary=row.summary,
+        detail=None if row.detail is None else msgspec.json.decode(row.detail),
+        **copied,
+    )
+
+
+def parse_time(name: str, text: str | None) -> float | None:
+    """Read a time of a query: RFC 3339, or seconds since 1970."""
+    if text is None:
+        return None
+    try:
+        if text.replace(".", "", 1).isdecimal() and text.isascii():
+            return float(text)
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise field_error(name, "must be a time like 2027-01-31T12:00:00Z") from None
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _find_id(ref: str | None, names: dict[str, str]) -> str | None:
+    """Return the id of a server; what is neither id nor name may be the id of one that is gone."""
+    if ref is None or ref in names:
+        return ref
+    return next((server for server, name in names.items() if name == ref), ref)
+
+
+def _spell(before: tuple[float, str, int]) -> tuple[str, str, int]:
+    return repr(before[0]), before[1], before[2]
+
+
+def _parse_cursor(cursor: str) -> tuple[float, str, int]:
+    match read_cursor(cursor):
+        case (str(at), str(writer), int(seq)):
+            try:
+                return float(at), writer, seq
+            except ValueError:
+                pass
+    raise CursorError("is not a cursor of this list")
+
+
+ROUTES = Router("/api/v1/mcp/audit", route_handlers=[list_audit_entries], tags=["audit"])

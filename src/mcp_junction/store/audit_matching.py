@@ -1,0 +1,109 @@
+"""What a query of the audit matches: which terms its pages have, which bytes, and which rows.
+
+An agent that reads its own calls sees them masked: filters compare what it sees.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from mcp_junction.policy.decision import ALLOW, DENY, NO_GRANT
+from mcp_junction.policy.principal import Role
+from mcp_junction.store.audit_terms import decision_term, server_term, tool_term, who
+from mcp_junction.store.database import Dialect
+from mcp_junction.store.records import UNKNOWN, AuditPage, AuditQuery, AuditRow
+
+EXACT: Final = ("kind", "actor", "action", "server_id", "target", "correlation_id", "outcome")
+_HOLDS: Final = {Dialect.SQLITE: "instr(body, ?) > 0", Dialect.POSTGRES: "position(? IN body) > 0"}
+_encode = msgspec.json.Encoder().encode
+
+
+def select_rows(page: AuditPage, asked: AuditQuery) -> list[AuditRow]:
+    """Return the rows of a page that are asked for."""
+    agent = asked.own_calls_of
+    if agent is None:
+        return [row for row in page.rows() if matches(row, asked)]
+    own = (mask_hidden(row) for row in page.rows() if is_own_call(row, agent))
+    return [row for row in own if matches(row, asked)]
+
+
+def terms_asked_for(asked: AuditQuery) -> list[int]:
+    """Return the terms that all pages with rows of this query have."""
+    if asked.own_calls_of is not None:  # more could show what is masked in its rows
+        return [who(asked.own_calls_of)]
+    found = [who(name) for name in (asked.agent, asked.actor) if name]
+    if asked.tool is not None:
+        found.append(tool_term(asked.tool))
+    if asked.server_id is not None:
+        found.append(server_term(asked.server_id))
+    if asked.decision is not None and asked.decision != ALLOW:
+        found.append(decision_term(asked.decision))
+    return list(dict.fromkeys(found))
+
+
+def body_tests(asked: AuditQuery, dialect: Dialect) -> tuple[list[str], list[bytes]]:
+    """Make the tests of a page's bytes: what is asked for must be in them."""
+    values = [getattr(asked, column) for column in EXACT]
+    values += [asked.agent, asked.tool, asked.own_calls_of]
+    given = [_encode(value.encode("utf-8", "replace").decode()) for value in values if value]
+    return [_HOLDS[dialect]] * len(given), given
+
+
+def matches(row: AuditRow, asked: AuditQuery) -> bool:
+    """Whether a row is one that is asked for."""
+    for column in EXACT:
+        value = getattr(asked, column)
+        if value is not None and getattr(row, column) != value:
+            return False
+    if asked.agent is not None and row.acting_agent != asked.agent:
+        return False
+    if asked.tool is not None and asked.tool not in (row.tool_name, row.target):
+        return False
+    if asked.decision is not None and row.decision != asked.decision:
+        return False
+    if asked.since is not None and row.at < asked.since:
+        return False
+    if asked.until is not None and row.at >= asked.until:
+        return False
+    return asked.before is None or when(row) < asked.before
+
+
+_OF_CALLS: Final = ("call", "intent", "outcome")
+_MASKED: Final = (DENY, UNKNOWN)
+
+
+def is_own_call(row: AuditRow, agent: str) -> bool:
+    """Whether a row is about a call of this agent's own, which it may read.
+
+    Of what others did in its name, it may read what its grants allowed: a denial would show it
+    what is hidden. Somebody of another role may have the same id.
+    """
+    if row.kind not in _OF_CALLS or "/" not in row.action:
+        return False
+    if row.agent_id is None:
+        return row.actor == agent and row.role == Role.AGENT
+    return row.agent_id == agent and row.decision == ALLOW
+
+
+def mask_hidden(row: AuditRow) -> AuditRow:
+    """Make a row as its agent may read it: what is hidden from it looks like what is not there."""
+    if row.decision not in _MASKED or row.attempts or row.rule not in (None, NO_GRANT):
+        return row
+    detail = msgspec.json.decode(row.detail or "{}")
+    detail.pop("reason", None)
+    return msgspec.structs.replace(
+        row,
+        decision=UNKNOWN,
+        rule=None,
+        outcome="error",
+        server_id=None,
+        tool_name=None,
+        detail=_encode(detail).decode(),
+    )
+
+
+def when(row: AuditRow) -> tuple[float, str, int]:
+    """Return by what rows are sorted."""
+    return row.at, row.writer, row.seq

@@ -1,0 +1,386 @@
+"""AuditSearch: finds rows of the audit, newest first, with a bound on the work of one request.
+
+Pages are candidates by the index, or by their time where the index does not know them yet. They
+are taken in order of their youngest row, and their rows are compared with what is asked for. A
+search that would take too long ends early, and says where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from mcp_junction.protocol.correlation import made_at
+from mcp_junction.store.audit_index import AuditIndex
+from mcp_junction.store.audit_matching import body_tests, select_rows, terms_asked_for, when
+from mcp_junction.store.audit_terms import PROMPT, PageSpot, may_hold, read_spots
+from mcp_junction.store.database import Database, Dialect, Query, Row, Rows
+from mcp_junction.store.records import AuditFound, AuditPage, AuditQuery, AuditRow
+from mcp_junction.store.table import UNREADABLE, Table
+
+T = TypeVar("T")
+
+PAGES: Final = Table("audit_pages", AuditPage)
+ENOUGH: Final = 300_000
+"""The work of one request: rows whose bytes are searched; a row that is decoded counts for ten."""
+_DECODED: Final = 10
+_AT_ONCE: Final = 20
+"""Pages that are read at a time."""
+_FIRST_WALK: Final = 50
+_WALKED: Final = 1_000
+_WALKED_ROWS: Final = 50_000
+"""Pages, and their rows, that are searched at a time without an index."""
+_FIRST_SEGMENTS: Final = 2
+_SEGMENTS: Final = 32
+"""Segments that are read at a time; fewer at first, because that is often enough."""
+_FASTER: Final = 4
+_FILTERS: Final = 128
+_LONG_TAIL: Final = 2_000
+"""Pages beyond the index from which on all pages are walked, as if there were none."""
+_END: Final = "\U0010ffff"
+"""Sorts after every writer."""
+_SPOT: Final = "last_at, writer, last_seq, first_at, last_seq - first_seq + 1"
+
+
+class _Source(Protocol):
+    """Where candidates come from, the youngest first."""
+
+    spots: list[PageSpot]
+    """Pages that are known and not taken yet, in any order."""
+    floor: float
+    """No page that comes later has a row younger than this; minus infinity at the end."""
+
+    async def advance(self) -> int:
+        """Find more pages; return the work that it was."""
+        ...
+
+
+class AuditSearch:
+    """One search."""
+
+    def __init__(self, database: Database, asked: AuditQuery, enough: float = ENOUGH) -> None:
+        self._database = database
+        self._asked = asked
+        self._enough = enough
+        self._work = 0
+        self._found: list[AuditRow] = []
+        self._sources: list[_Source] = []
+        self._tests, self._args = body_tests(asked, database.dialect)
+
+    async def run(self) -> AuditFound:
+        """Search until there are enough rows, no more pages, or it was enough work."""
+        asked = self._asked
+        if asked.limit <= 0:
+            return AuditFound([], None)
+        bound = math.inf if asked.before is None else asked.before[0]
+        self._sources = await self._choose_sources()
+        while True:
+            top = await self._step()
+            if top == -math.inf:
+                return _cut(self._found, asked.limit)
+            if len(self._found) >= asked.limit and self._found[asked.limit - 1].at > top:
+                rows = self._found[: asked.limit]
+                return AuditFound(rows, when(rows[-1]))
+            if self._work >= self._enough and top < bound:
+                certain = [row for row in self._found if row.at > top]
+                return AuditFound(certain, (top, _END, 0))
+
+    # -- where to look
+
+    async def _choose_sources(self) -> list[_Source]:
+        asked, database = self._asked, self._database
+        bounds = _Bounds.of(asked)
+        wanted = terms_asked_for(asked)
+        own_time = None if asked.correlation_id is None else made_at(asked.correlation_id)
+        if not wanted and asked.correlation_id is None:
+            return [_Walk(self, bounds)]
+        tails = list((await AuditIndex(database).tails()).items())
+        if tails and await self._is_long(tails):
+            return [_Walk(self, bounds)]
+        sources: list[_Source] = [_Walk(self, bounds, tails)] if tails else []
+        if asked.correlation_id is None:
+            return [*sources, _Terms(self, bounds, wanted)]
+        if own_time is not None:
+            sources.append(_Walk(self, bounds.within(own_time - 1, own_time + PROMPT + 1)))
+        return [*sources, _Filters(self, bounds, asked.correlation_id)]
+
+    async def _is_long(self, tails: Sequence[tuple[str, int]]) -> bool:
+        chains, args = _of_chains(tails)
+        query = Query(
+            f"SELECT count(*) FROM (SELECT 1 FROM audit_pages WHERE {chains} LIMIT ?) t",
+            (*args, _LONG_TAIL + 1),
+        )
+        return await self._database.read(query, lambda rows: int(rows[0][0])) > _LONG_TAIL
+
+    # -- reading
+
+    async def _step(self) -> float:
+        """Read the youngest pages, or find more; return what no unread row is younger than."""
+        sources = self._sources
+        floor = max(source.floor for source in sources)
+        ready = sorted({s for one in sources for s in one.spots if s.last_at > floor}, reverse=True)
+        batch = ready[:_AT_ONCE]
+        if batch:
+            await self._read(batch)
+            taken = set(batch)
+            for source in sources:
+                source.spots = [spot for spot in source.spots if spot not in taken]
+        elif floor > -math.inf:
+            for source in sources:
+                if source.floor == floor:
+                    self._work += await source.advance()
+        known = [spot.last_at for source in sources for spot in source.spots]
+        return max([source.floor for source in sources] + known)
+
+    async def _read(self, batch: Sequence[PageSpot]) -> None:
+        """Read pages that may have what is asked for, and keep their rows that do."""
+        these = " OR ".join(["(writer = ? AND last_seq = ?)"] * len(batch))
+        args = [value for spot in batch for value in (spot.writer, spot.last_seq)]
+        tests = "".join(f" AND {test}" for test in self._tests)
+        query = PAGES.select(f"WHERE ({these}){tests}", (*args, *self._args))
+        found = await self.fetch(query, lambda rows: _matching(rows, self._asked))
+        self._found = sorted([*self._found, *found], key=when, reverse=True)
+        self._work += _DECODED * sum(spot.rows for spot in batch)
+
+    async def fetch(self, query: Query, make: Callable[[Rows], T]) -> T:
+        """Run a query; its rows are long, so they are worked on off the event loop."""
+        if self._database.dialect is Dialect.SQLITE:
+            return await self._database.read(query, make)
+        rows = await self._database.read(query, _as_they_are)
+        return await asyncio.to_thread(make, rows)
+
+    async def walk(
+        self, tests: Sequence[str], args: Sequence[Any], order: str, limit: int
+    ) -> tuple[list[PageSpot], list[PageSpot]]:
+        """Find the next pages by time: all of them, and those whose bytes have what is asked."""
+        where = " AND ".join(tests)
+        query = Query(
+            f"SELECT {_SPOT} FROM audit_pages WHERE {where} ORDER BY {order} LIMIT ?",
+            (*args, limit),
+        )
+        spots = _some_rows(await self._database.read(query, _spots))
+        if not spots or not self._tests:
+            return spots, spots
+        tests = [*tests, "last_at >= ?", *self._tests]
+        query = Query(
+            f"SELECT {_SPOT} FROM audit_pages WHERE {' AND '.join(tests)}",
+            (*args, spots[-1].last_at, *self._args),
+        )
+        return spots, await self._database.read(query, _spots)
+
+    async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
+        return await self._database.read(query, make)
+
+
+class _Bounds(msgspec.Struct, frozen=True):
+    """The time that is asked for."""
+
+    since: float = -math.inf
+    until: float = math.inf
+
+    @classmethod
+    def of(cls, asked: AuditQuery) -> _Bounds:
+        ends = [end for end in (asked.until, asked.before and asked.before[0]) if end is not None]
+        since = -math.inf if asked.since is None else asked.since
+        return cls(since, min(ends, default=math.inf))
+
+    def within(self, since: float, until: float) -> _Bounds:
+        return _Bounds(max(self.since, since), min(self.until, until))
+
+    def tests(self) -> tuple[list[str], list[float]]:
+        """Make the tests of pages, segments or terms that may have rows of this time."""
+        tests, args = ["TRUE"], list[float]()
+        if self.since > -math.inf:
+            tests.append("last_at >= ?")
+            args.append(self.since)
+        if self.until < math.inf:
+            tests.append("first_at <= ?")
+            args.append(self.until)
+        return tests, args
+
+
+class _Walk:
+    """Pages by time: all, or those of some chains after a row. Searches the bytes of each."""
+
+    def __init__(
+        self, search: AuditSearch, bounds: _Bounds, chains: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        self.spots: list[PageSpot] = []
+        self.floor = math.inf
+        self._search = search
+        self._after: PageSpot | None = None
+        self._limit = _FIRST_WALK
+        self._tests, self._args = list[str](), list[Any]()
+        tests, args = bounds.tests()
+        self._tests += tests
+        self._args += args
+        self._order = "last_at DESC, writer DESC, last_seq DESC"
+        if chains:
+            test, more = _of_chains(chains)
+            self._tests.append(f"({test})")
+            self._args += more
+            self._order = f"+{self._order}"  # by the key of the chains, not along all times
+
+    async def advance(self) -> int:
+        tests, args = list(self._tests), list(self._args)
+        if self._after is not None:
+            tests.append("last_at <= ? AND (last_at, writer, last_seq) < (?, ?, ?)")
+            args += [self._after.last_at, *self._after[:3]]
+        seen, found = await self._search.walk(tests, args, self._order, self._limit)
+        self._limit = min(self._limit * _FASTER, _WALKED)
+        self.spots += found
+        self._after = seen[-1] if seen else self._after
+        # Others of the same time may follow: they count as not younger.
+        self.floor = seen[-1].last_at if seen else -math.inf
+        return sum(spot.rows for spot in seen) + len(seen)
+
+
+class _Terms:
+    """Pages that have all of some terms, by the index."""
+
+    def __init__(self, search: AuditSearch, bounds: _Bounds, terms: Sequence[int]) -> None:
+        self.spots: list[PageSpot] = []
+        self.floor = math.inf
+        self._search = search
+        self._bounds = bounds
+        self._after: tuple[float, int] | None = None
+        self._limit = _FIRST_SEGMENTS
+        self._terms = terms
+
+    async def advance(self) -> int:
+        rows = await self._search.read(self._query(), _as_they_are)
+        for row in rows:
+            self.spots += _spots_with_all(row, self._bounds)
+        is_end = len(rows) < self._limit
+        self._after = None if is_end else (rows[-1][0], int(rows[-1][1]))
+        self.floor = -math.inf if is_end else rows[-1][0]
+        self._limit = min(self._limit * _FASTER, _SEGMENTS)
+        return 50 * len(rows) + 50
+
+    def _query(self) -> Query:
+        first, *others = self._terms
+        joins = "".join(
+            f" JOIN audit_terms t{n} ON t{n}.term = ? AND t{n}.last_at = t.last_at"
+            f" AND t{n}.segment = t.segment"
+            for n in range(len(others))
+        )
+        pages = "".join(f", t{n}.pages" for n in range(len(others)))
+        tests, args = self._bounds.tests()
+        tests = [f"t.{test}" if test != "TRUE" else test for test in tests]
+        after: tuple[Any, ...] = ()
+        if self._after is not None:
+            tests.append("t.last_at <= ? AND (t.last_at, t.segment) < (?, ?)")
+            after = (self._after[0], *self._after)
+        return Query(
+            f"SELECT t.last_at, t.segment, s.writer, s.pages, t.pages{pages} FROM audit_terms t"
+            f"{joins} JOIN audit_segments s ON s.id = t.segment"
+            f" WHERE t.term = ? AND {' AND '.join(tests)}"
+            " ORDER BY t.last_at DESC, t.segment DESC LIMIT ?",
+            (*others, first, *args, *after, self._limit),
+        )
+
+
+class _Filters:
+    """Pages of segments whose filter may hold a correlation id."""
+
+    def __init__(self, search: AuditSearch, bounds: _Bounds, correlation_id: str) -> None:
+        self.spots: list[PageSpot] = []
+        self.floor = math.inf
+        self._search = search
+        self._bounds = bounds
+        self._wanted = correlation_id
+        self._after: tuple[float, int] | None = None
+
+    async def advance(self) -> int:
+        tests, args = self._bounds.tests()
+        after: tuple[Any, ...] = ()
+        if self._after is not None:
+            tests.append("last_at <= ? AND (last_at, id) < (?, ?)")
+            after = (self._after[0], *self._after)
+        query = Query(
+            "SELECT last_at, id, writer, pages, correlations FROM audit_segments"
+            f" WHERE {' AND '.join(tests)} ORDER BY last_at DESC, id DESC LIMIT {_FILTERS}",
+            (*args, *after),
+        )
+        rows = await self._search.read(query, _as_they_are)
+        for _, _, writer, pages, encoded in rows:
+            if may_hold(bytes(encoded), self._wanted):
+                self.spots += _read_spots(writer, pages)
+        is_end = len(rows) < _FILTERS
+        self._after = None if is_end else (rows[-1][0], int(rows[-1][1]))
+        self.floor = -math.inf if is_end else rows[-1][0]
+        return 20 * len(rows) + 50
+
+
+# -- parts
+
+
+def _matching(rows: Rows, asked: AuditQuery) -> list[AuditRow]:
+    return [row for page in read_pages(rows) for row in select_rows(page, asked)]
+
+
+def read_pages(rows: Rows) -> list[AuditPage]:
+    """Decode the pages that can be read; verification reports the others as missing."""
+    found = []
+    for row in rows:
+        try:
+            found.append(_page(row))
+        except (TypeError, ValueError) as error:
+            UNREADABLE.note(PAGES.name, row, error)
+    return found
+
+
+def _page(row: Row) -> AuditPage:
+    writer, first_seq, last_seq, first_at, last_at, mac, tags, body = row
+    place = str(writer), int(first_seq), int(last_seq), float(first_at), float(last_at)
+    return AuditPage(*place, bytes(mac), bytes(tags), bytes(body))
+
+
+def _cut(found: list[AuditRow], limit: int) -> AuditFound:
+    rows = found[:limit]
+    return AuditFound(rows, when(rows[-1]) if len(found) > limit else None)
+
+
+def _of_chains(chains: Sequence[tuple[str, int]]) -> tuple[str, list[Any]]:
+    test = " OR ".join(["(writer = ? AND last_seq > ?)"] * len(chains))
+    return test, [value for chain in chains for value in chain]
+
+
+def _spots(rows: Rows) -> list[PageSpot]:
+    return [PageSpot(row[0], row[1], int(row[2]), row[3], int(row[4])) for row in rows]
+
+
+def _some_rows(spots: list[PageSpot]) -> list[PageSpot]:
+    """Return the first spots, until they have so many rows as are searched at a time."""
+    total = 0
+    for number, spot in enumerate(spots, 1):
+        total += spot.rows
+        if total >= _WALKED_ROWS:
+            return spots[:number]
+    return spots
+
+
+def _read_spots(writer: str, encoded: bytes) -> list[PageSpot]:
+    """Read the spots of a segment; none of one that was damaged, which verification reports."""
+    try:
+        return read_spots(writer, bytes(encoded))
+    except msgspec.MsgspecError as error:
+        UNREADABLE.note("audit_segments", (writer,), error)
+        return []
+
+
+def _spots_with_all(row: Row, bounds: _Bounds) -> list[PageSpot]:
+    """Return the pages of a segment that have all terms."""
+    _, _, writer, pages, *numbers = row
+    spots = _read_spots(writer, pages)
+    common = set(bytes(numbers[0])).intersection(*(bytes(other) for other in numbers[1:]))
+    found = [spots[number] for number in common if number < len(spots)]
+    return [s for s in found if s.last_at >= bounds.since and s.first_at <= bounds.until]
+
+
+def _as_they_are(rows: Rows) -> Rows:
+    return rows

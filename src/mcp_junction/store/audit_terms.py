@@ -1,0 +1,257 @@
+"""Terms of the audit: what rows are found by, as hashes; Segment: the terms of a stretch of pages.
+
+A term is an agent, a server, a tool or a decision that is not the usual one. Terms lead to pages,
+whose rows are then read and compared: a hash that two terms share costs a page, and no more.
+Correlation ids would be a term of each row; so those of our own are found by the time in them, and
+others by a Bloom filter of their segment. Pure; the tables are in ``audit_index.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from mcp_junction.policy.decision import ALLOW
+from mcp_junction.protocol.correlation import made_at
+from mcp_junction.store.records import AuditPage, AuditRow
+
+MAX_PAGES: Final = 256
+"""Pages of a segment: their numbers in it are bytes."""
+MAX_ROWS: Final = 10_000
+"""Rows of a segment, about: those of the last page come on top."""
+PROMPT: Final = 15.0
+"""Seconds after its time within which an id of our own is in its row: it needs no filter."""
+_FILTER_BITS: Final = 1 << 17
+_BITS_PER_ID: Final = 12
+_SMALLEST: Final = 64
+
+TermKey = tuple[str, str | None, str | None, str | None, str | None, str | None]
+"""What a row is found by: actor, acting agent, server id, tool, target, decision. A target that is
+no tool may be whatever a client wrote: then it is None."""
+
+
+def key_of(row: AuditRow) -> TermKey:
+    """Return what a row is found by."""
+    target = None if row.tool_name is None else row.target
+    return row.actor, row.agent_id, row.server_id, row.tool_name, target, row.decision
+
+
+@lru_cache(maxsize=8_192)
+def terms_of(key: TermKey) -> tuple[int, ...]:
+    """Return the terms of rows with this key."""
+    actor, agent, server, tool, target, decision = key
+    found = [who(actor)]
+    if agent is not None:
+        found.append(who(agent))
+    if server is not None:
+        found.append(server_term(server))
+    if tool is not None:
+        found.append(tool_term(tool))
+        if target is not None:
+            found.append(tool_term(target))
+    if decision is not None and decision != ALLOW:
+        found.append(decision_term(decision))
+    return tuple(found)
+
+
+def who(name: str) -> int:
+    """The term of somebody: of an actor and of an acting agent, who often are the same."""
+    return _hash("who", name)
+
+
+def server_term(server_id: str) -> int:
+    return _hash("server", server_id)
+
+
+def tool_term(tool_name: str) -> int:
+    """The term of a tool: by its server's own name for it, or by its canonical one."""
+    return _hash("tool", tool_name)
+
+
+def decision_term(decision: str) -> int:
+    """The term of a decision other than ALLOW, which is nearly everywhere."""
+    return _hash("decision", decision)
+
+
+def _hash(kind: str, value: str) -> int:
+    """Hash a term to a signed integer of 64 bits."""
+    text = f"{kind}\0{value}".encode("utf-8", "replace")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big", signed=True)
+
+
+# -- correlation ids
+
+
+def needs_filter(correlation_id: str, at: float) -> bool:
+    """Whether the time in an id does not lead to the row of this time that has it."""
+    made = made_at(correlation_id)
+    return made is None or not -1.0 <= at - made <= PROMPT
+
+
+class CorrelationFilter:
+    """A Bloom filter that is being filled."""
+
+    __slots__ = ("_bits", "_count")
+
+    def __init__(self) -> None:
+        self._bits = bytearray(_FILTER_BITS // 8)
+        self._count = 0
+
+    def add(self, correlation_id: str) -> None:
+        bits = self._bits
+        for place in _places(correlation_id, _FILTER_BITS):
+            bits[place >> 3] |= 1 << (place & 7)
+        self._count += 1
+
+    def encode(self) -> bytes:
+        """Return it, folded to the size that its ids need; nothing if there are none."""
+        if not self._count:
+            return b""
+        bits, size = int.from_bytes(self._bits, "little"), _FILTER_BITS
+        while size > _SMALLEST and size // 2 >= self._count * _BITS_PER_ID:
+            size //= 2
+            bits = bits >> size | bits & (1 << size) - 1
+        return bits.to_bytes(size // 8, "little")
+
+
+def may_hold(encoded: bytes, correlation_id: str) -> bool:
+    """Whether a filter may have been given this id: no is certain, yes is rarely wrong."""
+    if not encoded:
+        return False
+    places = _places(correlation_id, len(encoded) * 8)
+    return all(encoded[place >> 3] & 1 << (place & 7) for place in places)
+
+
+def _places(correlation_id: str, size: int) -> Sequence[int]:
+    """Return the bits of an id. ``size`` is a power of two: in a smaller filter they are folded."""
+    start = crc32(correlation_id.encode("utf-8", "replace"))
+    step = start >> 16 | 1
+    mask = size - 1
+    return [(start + number * step) & mask for number in range(4)]
+
+
+# -- segments
+
+
+class PageSpot(NamedTuple):
+    """Where a page is: the time of its youngest row comes first, so that spots sort by it."""
+
+    last_at: float
+    writer: str
+    last_seq: int
+    first_at: float
+    rows: int
+
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """The index of a stretch of one writer's chain."""
+
+    writer: str
+    first_seq: int
+    last_seq: int
+    first_at: float
+    last_at: float
+    pages: bytes
+    """The spots of its pages, without the writer."""
+    terms: dict[int, bytes]
+    """For each term, the numbers of the pages in this segment that have it."""
+    correlations: bytes
+
+    @property
+    def term_list(self) -> bytes:
+        return b"".join(term.to_bytes(8, "big", signed=True) for term in self.terms)
+
+
+def read_term_list(encoded: bytes) -> list[int]:
+    """Read the terms of a segment."""
+    parts = (encoded[place : place + 8] for place in range(0, len(encoded), 8))
+    return [int.from_bytes(part, "big", signed=True) for part in parts]
+
+
+_encode_spots = msgspec.msgpack.Encoder().encode
+_decode_spots = msgspec.msgpack.Decoder(list[tuple[int, float, float, int]]).decode
+
+
+def read_spots(writer: str, encoded: bytes) -> list[PageSpot]:
+    """Read the spots of a segment's pages, in the order of its numbers."""
+    return [
+        PageSpot(last_at, writer, last_seq, first_at, rows)
+        for last_seq, first_at, last_at, rows in _decode_spots(encoded)
+    ]
+
+
+class SegmentBuilder:
+    """Collects the terms of one writer's pages until they make a segment."""
+
+    __slots__ = ("_filter", "_first_seq", "_pages", "_rows", "_terms", "writer")
+
+    def __init__(self, writer: str) -> None:
+        self.writer = writer
+        self._begin()
+
+    def _begin(self) -> None:
+        self._first_seq = 0
+        self._rows = 0
+        self._pages: list[tuple[int, float, float, int]] = []
+        self._terms: dict[int, bytearray] = {}
+        self._filter: CorrelationFilter | None = None
+
+    def add(
+        self, page: AuditPage, keys: Iterable[TermKey], correlations: Iterable[str]
+    ) -> Segment | None:
+        """Add the next page of the chain; return the segment that it completes, if it does."""
+        number, rows = len(self._pages), page.last_seq - page.first_seq + 1
+        if not number:
+            self._first_seq = page.first_seq
+        self._pages.append((page.last_seq, page.first_at, page.last_at, rows))
+        self._rows += rows
+        terms = self._terms
+        for term in {term for key in keys for term in terms_of(key)}:
+            terms.setdefault(term, bytearray()).append(number)
+        for correlation in correlations:
+            if self._filter is None:
+                self._filter = CorrelationFilter()
+            self._filter.add(correlation)
+        is_full = len(self._pages) >= MAX_PAGES or self._rows >= MAX_ROWS
+        return self.close() if is_full else None
+
+    def add_stored(self, page: AuditPage) -> Segment | None:
+        """Add a page that was read from the store."""
+        keys: set[TermKey] = set()
+        correlations = []
+        for row in page.rows():
+            keys.add(key_of(row))
+            if row.correlation_id is not None and needs_filter(row.correlation_id, row.at):
+                correlations.append(row.correlation_id)
+        return self.add(page, keys, correlations)
+
+    def close(self) -> Segment | None:
+        """Return the segment of what was collected since the last one, if anything was."""
+        if not self._pages:
+            return None
+        made = Segment(
+            self.writer,
+            self._first_seq,
+            self._pages[-1][0],
+            min(page[1] for page in self._pages),
+            max(page[2] for page in self._pages),
+            _encode_spots(self._pages),
+            {term: bytes(numbers) for term, numbers in self._terms.items()},
+            b"" if self._filter is None else self._filter.encode(),
+        )
+        self._begin()
+        return made
+
+
+class SealedPage(msgspec.Struct, frozen=True, gc=False):
+    """A new page: the intents that it opens and closes, and the segment that it completes."""
+
+    page: AuditPage
+    opens: Sequence[int]
+    closes: Sequence[tuple[str, int]]
+    segment: Segment | None = None
