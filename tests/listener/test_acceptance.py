@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried, new_correlation_id
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.acceptance import accept, find_carrying
 from mcp_junction.policy.tokens import read_token
+from mcp_junction.protocol.correlation import new_correlation_id
 from mcp_junction.protocol.versions import INVALID_PARAMS
 
 TOKEN = "jtk_t1_c4n4ryc4n4ry"

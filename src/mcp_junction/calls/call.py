@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried, new_correlation_id
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.calls.methods import Address
 from mcp_junction.calls.route_cache import RouteCache
 from mcp_junction.catalog.catalog import Catalog
@@ -20,6 +20,7 @@ from mcp_junction.catalog.scope import Scope
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope
+from mcp_junction.protocol.correlation import new_correlation_id
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import LOG_MESSAGE, SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
@@ -174,7 +175,8 @@ class Call(msgspec.Struct, eq=False):
     usage: QuotaUsage | None = None
     """What is used of the quota of the agent that it is made for; None is that of the caller."""
     _ending: asyncio.Event | None = None
-    _made_correlation_id: str | None = None
+    own_correlation_id: str | None = None
+    """The one that was made here, because the caller has sent none."""
 
     @property
     def name(self) -> str:
@@ -197,9 +199,9 @@ class Call(msgspec.Struct, eq=False):
     @property
     def correlation_id(self) -> str:
         """The caller's own, or one that is made when it is first asked for."""
-        found = self.carried.correlation_id or self._made_correlation_id
+        found = self.carried.correlation_id or self.own_correlation_id
         if found is None:
-            found = self._made_correlation_id = new_correlation_id()
+            found = self.own_correlation_id = new_correlation_id()
         return found
 
     def read_arguments(self) -> Arguments:

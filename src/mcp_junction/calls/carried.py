@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mcp_junction.protocol.correlation import new_correlation_id
-
 if TYPE_CHECKING:
     from mcp_junction.policy.tokens import PresentedToken
-
-__all__ = ["NOTHING_CARRIED", "Carried", "new_correlation_id"]
 
 
 class Carried(msgspec.Struct, frozen=True, gc=False):

@@ -181,7 +181,7 @@ class Dispatcher:
         accept, carried = self._accept, NOTHING_CARRIED
         try:
             params = frame.members()
-            if accept is not None:
+            if accept is not None and ("_meta" in params or reply.headers is not None):
                 carried = accept(params, reply.headers)
             target = address(frame.method, params)
             if frame_id in session.calls:

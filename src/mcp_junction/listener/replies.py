@@ -15,10 +15,11 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Channel
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried, new_correlation_id
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.errors import FrameError
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import encode, envelope, frames
+from mcp_junction.protocol.correlation import new_correlation_id
 from mcp_junction.protocol.versions import (
     CIRCUIT_OPEN,
     DENIED,
@@ -150,10 +151,12 @@ async def _finish_later(
 
 def take_over(call: Call, carried: Carried, quotas: Quotas, channel: ReplyChannel) -> None:
     """Give a call what its request carried for us, and its answer the correlation id."""
-    if carried is not NOTHING_CARRIED:
-        call.carried, call.timeout = carried, carried.timeout
-        if call.user is not call.caller.principal:
-            call.usage = quotas.of(call.user)
+    if carried is NOTHING_CARRIED:  # as nearly all do
+        call.own_correlation_id = channel.correlation_id = new_correlation_id()
+        return
+    call.carried, call.timeout = carried, carried.timeout
+    if call.user is not call.caller.principal:
+        call.usage = quotas.of(call.user)
     channel.correlation_id = call.correlation_id
 
 

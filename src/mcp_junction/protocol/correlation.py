@@ -22,8 +22,14 @@ _TIME: Final = 11
 class _Beginning:
     """The time that correlation ids begin with at the moment."""
 
-    since = until = 0.0
-    pattern = ""
+    __slots__ = ("pattern", "since")
+
+    def __init__(self) -> None:
+        self.since = 0.0
+        self.pattern = ""
+
+
+_beginning: Final = _Beginning()
 
 
 def new_correlation_id() -> str:
@@ -32,10 +38,10 @@ def new_correlation_id() -> str:
     That is the time in milliseconds, in hexadecimal, at most ``SAME_BEGINNING`` too early.
     """
     now = _now()
-    if not _Beginning.since <= now < _Beginning.until:  # also if the clock was set back
-        _Beginning.since, _Beginning.until = now, now + SAME_BEGINNING
-        _Beginning.pattern = f"j{int(now * 1000):x}-{_PROCESS}-%x"
-    return _Beginning.pattern % _next()
+    if not 0.0 <= now - _beginning.since < SAME_BEGINNING:  # also if the clock was set back
+        _beginning.since = now
+        _beginning.pattern = f"j{int(now * 1000):x}-{_PROCESS}-%x"
+    return _beginning.pattern % _next()
 
 
 def made_at(correlation_id: str) -> float | None:

@@ -8,7 +8,7 @@ before it ends. What a method means it does not know.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.acceptance import find_carrying
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.listener.header_check import Headers
 from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.guard import Guard
 from mcp_junction.listener.http.heads import Fields
@@ -174,10 +173,14 @@ class HttpListener:
         if kind != _TYPE and not kind.lower().startswith(_TYPE):
             return _refuse(send, 415, "send content-type: application/json")
         given, exchange = scope["headers"], scope.get("exchange")
-        try:
-            carrying = _find_carrying(given, headers)
-        except FrameError as error:
-            return _respond(send, 400, refuse_bytes(error))
+        carrying = None
+        if type(given) is not Fields or given.carries is not False:
+            try:
+                carrying = find_carrying(given, headers)
+            except FrameError as error:
+                return _respond(send, 400, refuse_bytes(error))
+            if type(given) is Fields:  # most come again and again
+                given.carries = carrying is not None
         post = HttpPost(principal, endpoint, given, headers, send, exchange, carrying)
         # Our own HTTP protocol has the body already, or did not even keep it.
         if exchange is None:
@@ -327,20 +330,6 @@ class HttpListener:
         else:
             self._registry.remove(found, "the client ended the session")
             await _respond(send, 200, b"")
-
-
-def _find_carrying(
-    given: Sequence[tuple[bytes, bytes]], headers: dict[bytes, bytes]
-) -> Headers | None:
-    """The headers, if one of them carries something for us. Raises FrameError.
-
-    Most come again and again: it is remembered with them.
-    """
-    if type(given) is not Fields:
-        return find_carrying(given, headers)
-    if given.carries is None:
-        given.carries = find_carrying(given, headers) is not None
-    return headers if given.carries else None
 
 
 def _is_rest(path: str) -> bool:

@@ -100,7 +100,7 @@ class HttpReply(msgspec.Struct, eq=False):
             return self.end_with(b"", Reply(frame))
         exchange.when_gone = None  # it holds the reply, which holds it
         if self.correlation_id:
-            exchange.respond(b"%b%b\r\n" % (_OK_CORRELATED, self.correlation_id.encode()), frame)
+            exchange.respond(_OK_CORRELATED + self.correlation_id.encode() + b"\r\n", frame)
         else:
             exchange.respond(_OK, frame)
         return None
