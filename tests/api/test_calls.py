@@ -94,7 +94,7 @@ async def test_a_call_to_a_disconnected_server_says_which_and_how_it_stands(serv
         await served.audit.flush()
         query = AuditQuery(limit=1, action="tools/call")
         (row,) = await served.audit._trail.rows(query)
-        assert (row.decision, row.outcome, row.delivery) == ("allowed", "error", "not_sent")
+        assert (row.decision, row.outcome, row.delivery) == ("ALLOW", "error", "not_sent")
         assert (row.target, row.server_id) == ("one.echo", record["id"]), "as over /mcp"
 
 

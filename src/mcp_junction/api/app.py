@@ -18,6 +18,7 @@ from litestar.types import Guard
 from mcp_junction.api import (
     calls,
     events,
+    invoke,
     mcp_audit,
     mcp_tools,
     openapi,
@@ -43,6 +44,7 @@ ROUTERS = (
     mcp_tools.ROUTES,
     registration.ROUTES,
     mcp_audit.ROUTES,
+    invoke.ROUTES,
     skills.ROUTES,
     events.ROUTES,
     servers.STATE_ROUTES,

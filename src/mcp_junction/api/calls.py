@@ -8,7 +8,8 @@ import msgspec
 from litestar import MediaType, Response, Router, post
 from msgspec import Raw
 
-from mcp_junction.api.calling import RestReply
+from mcp_junction.api.calling import RestReply, RestRequest
+from mcp_junction.api.carrying import CORRELATION_HEADER, read_carried, watch_client
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.requests import ToolCall
 from mcp_junction.api.rights import Right
@@ -49,11 +50,15 @@ class CallResult(msgspec.Struct):
     status_code=200,
     opt=route_options(Right.CALL, ToolCall),
     responses=error_responses(
+        "INVALID_ARGUMENTS",
         "TOOL_AMBIGUOUS",
+        "DENIED",
         "TOOL_NOT_FOUND",
         "SERVER_NOT_FOUND",
+        "IDEMPOTENCY_CONFLICT",
         "RATE_LIMITED",
         "EXECUTION_FAILED",
+        "CIRCUIT_OPEN",
         "SERVER_UNAVAILABLE",
         "SERVER_CONNECTION_FAILED",
         "SESSION_NOT_FOUND",
@@ -72,15 +77,12 @@ async def call_tool(request: AnyRequest, context: Context) -> Response[CallResul
         arguments = frames.members(body).get("arguments", Raw(b"{}"))
     except FrameError:
         raise field_error("$", "is not usable JSON") from None
-    exchange: Any = request.scope.get("exchange")
-
-    def watch(gone: Any) -> None:
-        if exchange is not None:
-            exchange.when_gone = gone
-
-    done = await context.calling(caller(request), asked.name, asked.server_id, arguments, watch)
+    carried, watch = read_carried(request), watch_client(request)
+    wanted = RestRequest(caller(request), asked.name, asked.server_id, arguments, watch, carried)
+    done = await context.calling(wanted)
     content: Any = _with_metadata(done)
-    return Response(content, media_type=MediaType.JSON)
+    headers = {CORRELATION_HEADER: done.correlation_id}
+    return Response(content, media_type=MediaType.JSON, headers=headers)
 
 
 def _with_metadata(done: RestReply) -> bytes:

@@ -20,6 +20,7 @@ from mcp_junction.errors import Problem, RequestError
 log = logging.getLogger("mcp_junction.api")
 
 STATUS: Final = {
+    "INVALID_ARGUMENTS": 400,
     "TOOL_AMBIGUOUS": 400,
     "UNAUTHENTICATED": 401,
     "DENIED": 403,
@@ -59,6 +60,7 @@ MCP_PREFIX: Final = "/api/v1/mcp"
 MCP_STATUS: Final = STATUS | {"DENIED": 401, "VALIDATION_ERROR": 400, "EXECUTION_FAILED": 500}
 """The HTTP status of each code under ``/api/v1/mcp``."""
 MCP_TYPES: Final = {
+    "INVALID_ARGUMENTS": "BadRequestError",
     "TOOL_AMBIGUOUS": "BadRequestError",
     "VALIDATION_ERROR": "BadRequestError",
     "UNAUTHENTICATED": "AuthorizationError",

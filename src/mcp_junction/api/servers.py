@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from litestar import Response, Router, delete, get, patch, post
 from litestar.params import PathParameter, QueryParameter
 
-from mcp_junction.api.calling import unavailable_error
+from mcp_junction.api.call_errors import unavailable_error
 from mcp_junction.api.errors import field_error, validation_error
 from mcp_junction.api.models import (
     Classifying,

@@ -124,14 +124,20 @@ def accept(params: dict[str, Raw], headers: Headers | None) -> Carried:
     found: dict[str, Any] = {}
     for member, key in _KEYS.items():
         value = _read_member(member, key, taken.get(member))
-        if key.header and headers is not None:
-            header = headers.get(key.header.lower().encode())
-            if header is not None:
-                same = _read_header(key, header)
-                if value is not None and same != value:
-                    words = f"the {key.header} header is not what params._meta has as {member}"
-                    raise FrameError(INVALID_PARAMS, words)
-                value = same
+        value = _with_header(key, value, headers, f"params._meta has as {member}")
+        if value is not None:
+            found[key.field] = value
+    return Carried(**found) if found else NOTHING_CARRIED
+
+
+def accept_fields(fields: Mapping[str, str | int | None], headers: Headers | None) -> Carried:
+    """Read what a REST body carries in these fields, with the headers. Raises FrameError."""
+    found: dict[str, Any] = {}
+    for key in _KEYS.values():
+        name = "timeout_ms" if key.is_number else key.field
+        given = fields.get(name)
+        value = None if given is None else _read(name, key, str(given))
+        value = _with_header(key, value, headers, f"the body has as {name}")
         if value is not None:
             found[key.field] = value
     return Carried(**found) if found else NOTHING_CARRIED
@@ -177,6 +183,17 @@ def _read_member(member: str, key: _Key, raw: Raw | None) -> object:
     else:
         text = octets.decode() if _DIGITS.issuperset(octets) else ""
     return _read(f"params._meta: {member}", key, text)
+
+
+def _with_header(key: _Key, value: object, headers: Headers | None, place: str) -> object:
+    """Return a value, or what its header has; both must say the same."""
+    header = headers.get(key.header.lower().encode()) if headers is not None else None
+    if header is None or not key.header:
+        return value
+    same = _read_header(key, header)
+    if value is not None and same != value:
+        raise FrameError(INVALID_PARAMS, f"the {key.header} header is not what {place}")
+    return same
 
 
 def _read_header(key: _Key, value: bytes) -> object:
