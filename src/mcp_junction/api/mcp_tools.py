@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -35,6 +35,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.known_tools import KnownTool
 from mcp_junction.registry.tool_rules import INVALID_SCHEMA
 from mcp_junction.resilience.breaker import BreakerState
+from mcp_junction.slices import Slices
 
 _MAX_NAME: Final = 1_000
 ServerRef = Annotated[
@@ -176,20 +177,7 @@ async def list_mcp_tools(
     cursor: Cursor = None,
 ) -> Response[list[MCPTool]]:
     principal = caller(request)
-    is_agent = principal.role is Role.AGENT
-    try:
-        known = list(context.registry.tools.known.of(server_id))
-    except NotFound:
-        if not is_agent:
-            raise
-        known = []
-    tools = [
-        tool
-        for tool in known
-        if tool.reason is None or not (enabled_only or is_agent)
-        if _may_see(context, principal, tool)
-    ]
-    tools.sort(key=_by_name)
+    tools = await _list_visible(context, principal, server_id, enabled_only=enabled_only)
     found, headers = plain_array(request, tools, _by_name, limit, cursor)
     return Response(show_tools(context, principal, found), headers=headers)
 
@@ -206,7 +194,7 @@ async def show_mcp_tool(
     principal = caller(request)
     tool = context.registry.tools.known.find(server_id, _name(tool_name))
     if principal.role is Role.AGENT:
-        if tool is None or tool.reason is not None or not _may_see(context, principal, tool):
+        if tool is None or tool.reason is not None or not _visibility(context, principal)(tool):
             raise RequestError("DENIED", "there is no such tool that you may use")
     elif tool is None:
         raise RequestError("TOOL_NOT_FOUND", "there is no such tool; see GET /api/v1/mcp/tools")
@@ -236,6 +224,32 @@ async def change_mcp_tool(
     return _show_settings(context, setting)
 
 
+async def _list_visible(
+    context: Context, principal: Principal, ref: str | None, *, enabled_only: bool
+) -> list[KnownTool]:
+    """List the tools that a principal may see, by name; in slices, since there may be thousands.
+
+    Raises NotFound for an unknown server, except to agents: to them a hidden one is the same.
+    """
+    is_agent = principal.role is Role.AGENT
+    try:
+        found = context.registry.tools.known.of(ref)
+    except NotFound:
+        if is_agent:
+            return []
+        raise
+    needs_enabled = enabled_only or is_agent
+    admits = _visibility(context, principal)
+    tools, slices = [], Slices()
+    for tool in found:
+        if slices.is_over:
+            await slices.rest()
+        if admits(tool) and not (needs_enabled and tool.reason is not None):
+            tools.append(tool)
+    tools.sort(key=_by_name)
+    return tools
+
+
 def show_tools(context: Context, principal: Principal, tools: Sequence[KnownTool]) -> list[MCPTool]:
     """Show tools, as far as a principal may know them."""
     return [MCPTool(**_describe(context, principal, tool)) for tool in tools]
@@ -250,9 +264,12 @@ def _by_name(tool: KnownTool) -> tuple[str, str]:
     return tool.server, tool.name
 
 
-def _may_see(context: Context, principal: Principal, tool: KnownTool) -> bool:
+def _visibility(context: Context, principal: Principal) -> Callable[[KnownTool], bool]:
+    """Return what says of each tool whether a principal may see it."""
     scope = context.junction.scopes.of(principal, EVERYTHING)
-    return scope.grants is None or scope.admits(TOOLS, Pair(tool.server, tool.name))
+    if scope.grants is None:
+        return lambda _: True
+    return lambda tool: scope.admits(TOOLS, Pair(tool.server, tool.name))
 
 
 def _describe(context: Context, principal: Principal, tool: KnownTool) -> dict[str, Any]:

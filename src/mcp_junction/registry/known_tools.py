@@ -103,7 +103,10 @@ class KnownTools:
     def of(self, ref: str | None = None) -> Iterator[KnownTool]:
         """Iterate over the tools of one server, or of all. Raises NotFound."""
         members = self._context.members
-        for member in list(members) if ref is None else [members.get(ref)]:
+        return self._each(list(members) if ref is None else [members.get(ref)])
+
+    def _each(self, members: list[Member]) -> Iterator[KnownTool]:
+        for member in members:
             for item in member.listed_tools:
                 yield KnownTool(member, item, self._rules)
             declared = self._context.declared.of(member.id)

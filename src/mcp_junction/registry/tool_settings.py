@@ -44,8 +44,11 @@ _UNSET: Final[dict[str, Any]] = {**dict.fromkeys(SETTABLE), "fallbacks": []}
 class ToolSettingAdministration:
     """Reads, follows and changes the settings of tools."""
 
-    def __init__(self, context: RegistryContext, on_changed: Callable[[Member], None]) -> None:
-        """``on_changed`` is told of each member whose tools have other settings."""
+    def __init__(
+        self, context: RegistryContext, on_changed: Callable[[Member, bool], None]
+    ) -> None:
+        """``on_changed`` is told of each member whose tools have other settings; and whether other
+        versions may be compatible."""
         self._context = context
         self._settings = context.tool_settings
         self._on_changed = on_changed
@@ -73,7 +76,7 @@ class ToolSettingAdministration:
         changed |= self._context.declared.replace_all(declared)
         for member in self._context.members:
             if member.id in changed:
-                self._on_changed(member)
+                self._on_changed(member, True)
 
     async def _follow(self) -> None:
         while True:
@@ -101,7 +104,7 @@ class ToolSettingAdministration:
                 member.id, name, changes, actor.id
             )
             self._settings.put(record.setting)
-        self._on_changed(member)
+        self._on_changed(member, "versions" in changes)
         self._context.publish(
             "tools.changed", member.record, decided=[name], changed_settings=sorted(changes)
         )

@@ -225,10 +225,11 @@ class RegistryTools:
         target = f"{member.name}.{name}"
         return self._context.audit_act(actor, action, member.record, target=target, detail=detail)
 
-    def _apply_settings(self, member: Member) -> None:
+    def _apply_settings(self, member: Member, has_versions: bool) -> None:
         """Show what may be shown by a member's new tool settings."""
         self.show(member)
-        self.inspection.schedule()
+        if has_versions:
+            self.inspection.schedule()  # what is incompatible is flagged
 
     def _apply_decision(self, member: Member, record: ToolRecord) -> None:
         """Apply a stored decision; a newer definition is judged by the rule of quarantine."""
