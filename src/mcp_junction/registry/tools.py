@@ -265,7 +265,10 @@ class RegistryTools:
             known = member.decisions.get(record.name)
             if known is not None and known.hash == record.hash and record.quarantined:
                 has_new |= not known.quarantined
-                member.decisions[record.name] = decision_of(record)
+                adopted = decision_of(record)
+                # Flags may have been stored since the record was read: the inspection knows them.
+                adopted.flags, adopted.schema_fault = known.flags, known.schema_fault
+                member.decisions[record.name] = adopted
         if has_new:
             self.show(member)
 
