@@ -152,6 +152,10 @@ class Junction:
         extra_stages: Sequence[ExtraStage],
     ) -> Mapping[str, Handler]:
         is_strict = self.settings.audit == "strict"
+        if self.governance is not None and self.governance.escalations is not None:
+            from mcp_junction.calls.escalate import EscalateFailures
+
+            sinks = (*sinks, EscalateFailures(self.governance.escalations))
         resume = Resume(self.parked_calls, self._deadlines, self._make_claim_settler())
         return build_handlers(
             PipelineParts(

@@ -12,6 +12,7 @@ from mcp_junction.governance.admission import Admission
 from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.circuits import Circuits
 from mcp_junction.governance.claims import IdempotencyClaims
+from mcp_junction.governance.escalations import Escalations
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.live_policy import LivePolicy
@@ -25,5 +26,6 @@ class Governance(msgspec.Struct, eq=False):
     facts: ToolFactsCache
     circuits: Circuits | None = None
     claims: IdempotencyClaims | None = None
+    escalations: Escalations | None = None
     limits: CallLimits | None = None
     admission: Admission | None = None

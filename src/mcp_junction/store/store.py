@@ -22,6 +22,7 @@ from mcp_junction.store.database import (
     bump,
     migrate,
 )
+from mcp_junction.store.escalations import EscalationTable
 from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.keys import KeyTable
 from mcp_junction.store.limits import LimitTable
@@ -98,6 +99,7 @@ class Store:
         self.limits = LimitTable(database, vault)
         self.circuits = CircuitTable(database, vault)
         self.claims = ClaimTable(database, vault, vault)
+        self.escalations = EscalationTable(database, vault)
 
     @property
     def dialect(self) -> Dialect:

@@ -70,6 +70,8 @@ class CircuitBreaker:
         # Only tools have circuits of their own: URIs and ids of tasks are chosen by callers.
         found = self._of_servers.get(server_id)
         if found is None:
+            if len(self._of_servers) >= _MAX_CACHED:
+                self._of_servers.clear()
             found = self._of_servers[server_id] = self._breakers.pair(server_id, None)
         return found
 

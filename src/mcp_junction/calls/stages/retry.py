@@ -25,6 +25,7 @@ _REPEATABLE: Final = frozenset(
     ("prompts/get", "resources/read", "completion/complete", "tasks/get", "tasks/cancel")
 )
 """The methods, beside calls of tools, that may be made again although they may have run."""
+_MAX_BUDGETS: Final = 10_000
 _REPLAYS: Final = (FailureKind.SESSION_LOST, FailureKind.CREDENTIAL)
 
 
@@ -57,12 +58,10 @@ class RetryCalls:
         return await self._go_on(call, route, following, outcome, budget)
 
     def _add_budget(self, route: Route) -> RetryBudget:
+        if len(self._budgets) >= _MAX_BUDGETS:  # of servers that came and went
+            self._budgets.clear()
         budget = RetryBudget(self._clock.now())
         return self._budgets.setdefault(route.upstream.definition.id, budget)
-
-    def forget_server(self, server_id: str) -> None:
-        """Drop the budget of a server that is no more."""
-        self._budgets.pop(server_id, None)
 
     async def _go_on(
         self, call: Call, route: Route, following: Handler, outcome: Outcome, budget: RetryBudget

@@ -1,0 +1,193 @@
+"""Routes ``/api/v1/mcp/escalations``: calls that failed although all was tried."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Response, Router, get, post
+from litestar.params import PathParameter, QueryParameter
+from msgspec import Meta
+
+from mcp_junction.api.mcp_tools import OfServer
+from mcp_junction.api.models import format_time
+from mcp_junction.api.rights import Right, needs
+from mcp_junction.api.routes import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    caller,
+    link_next,
+    mcp_error_responses,
+    read_cursor,
+    read_model,
+    route_options,
+    write_cursor,
+)
+from mcp_junction.errors import CursorError, NotFound, RequestError
+from mcp_junction.governance.escalations import Escalations
+from mcp_junction.policy.principal import Principal, has_right
+from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
+
+_MAX_NOTE: Final = 2_000
+EscalationId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
+OfAgent = Annotated[
+    str | None, QueryParameter(max_length=255, description="Only calls under this agent's name.")
+]
+Acknowledged = Annotated[
+    bool | None, QueryParameter(description="Only those that were, or were not, acknowledged.")
+]
+
+
+class Escalation(msgspec.Struct):
+    """Calls of one agent to one tool that failed although all was tried."""
+
+    id: Annotated[str, Meta(examples=["5f2d8a3b9c0e1f47"])]
+    agent_id: Annotated[str, Meta(examples=["agent-001"])]
+    server_id: Annotated[str, Meta(description="The server's name.", examples=["context7"])]
+    tool_name: Annotated[str, Meta(examples=["search"])]
+    failure: Annotated[str, Meta(description="How the last one failed.", examples=["timeout"])]
+    message: Annotated[str, Meta(examples=["server 'context7' did not answer within 30 s"])]
+    delivery: Annotated[
+        str | None,
+        Meta(description="Whether the last one may have run.", examples=["unknown"]),
+    ]
+    attempts: Annotated[int, Meta(description="Of the last one.", examples=[3])]
+    correlation_id: Annotated[str | None, Meta(description="Of the last one.")]
+    count: Annotated[int, Meta(description="How many failed until somebody saw to it.")]
+    first_at: str | None
+    last_at: str | None
+    acknowledged_at: str | None
+    acknowledged_by: str | None
+    note: str | None
+
+
+class Acknowledgement(msgspec.Struct, forbid_unknown_fields=True):
+    """Who acknowledges may say what was done."""
+
+    note: Annotated[
+        Annotated[str, Meta(max_length=_MAX_NOTE)] | None, Meta(examples=["the key had expired"])
+    ] = None
+
+
+@get(
+    opt=needs(Right.READ_AUDIT, or_only=Right.READ_OWN_CALLS),
+    responses=mcp_error_responses("SERVER_NOT_FOUND"),
+    summary="List calls that failed although all was tried",
+    description="After all retries and fallbacks, the newest first; repeated failures share one"
+    " until it is acknowledged. Agents see those of their own calls. The header `Link` leads to the next page.",
+)
+async def list_escalations(
+    request: AnyRequest,
+    context: Context,
+    agent_id: OfAgent = None,
+    server_id: OfServer = None,
+    acknowledged: Acknowledged = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Response[list[Escalation]]:
+    principal = caller(request)
+    if not has_right(principal, Right.READ_AUDIT):
+        if agent_id not in (None, principal.id):
+            return Response([])
+        agent_id = principal.id
+    asked = EscalationQuery(
+        agent_id,
+        None if server_id is None else _find_server(context, principal, server_id),
+        None if acknowledged is None else not acknowledged,
+        None if cursor is None else _read_place(cursor),
+        limit + 1,
+    )
+    found = await _escalations(context).read(asked)
+    more = write_cursor(_place(found[limit - 1])) if len(found) > limit else None
+    names = _names(context)
+    shown = [_show(names, record) for record in found[:limit]]
+    return Response(shown, headers=link_next(request, more))
+
+
+@post(
+    "/{escalation_id:str}/acknowledge",
+    opt=route_options(Right.CHANGE_POLICY, Acknowledgement),
+    status_code=200,
+    responses=mcp_error_responses("ESCALATION_NOT_FOUND", has_body=True),
+    summary="Acknowledge an escalation",
+    description="The next failure makes another one. A second time changes nothing.",
+)
+async def acknowledge_escalation(
+    request: AnyRequest, context: Context, escalation_id: EscalationId
+) -> Escalation:
+    given = await read_model(request, Acknowledgement, optional=True)
+    escalations, who = _escalations(context), caller(request)
+    act = context.registry.audit.act(
+        who.id, who.role.value, "escalation.acknowledge", target=escalation_id[:100]
+    )
+    async with act:
+        try:
+            record = await escalations.acknowledge(escalation_id, who.id, given.note)
+        except NotFound:
+            raise RequestError(
+                "ESCALATION_NOT_FOUND", "there is no such escalation; see GET …/escalations"
+            ) from None
+    return _show(_names(context), record)
+
+
+def _escalations(context: Context) -> Escalations:
+    governance = context.junction.governance
+    if governance is None or governance.escalations is None:
+        raise RequestError("NOT_FOUND", "calls are not governed here, so nothing is escalated")
+    return governance.escalations
+
+
+def _find_server(context: Context, principal: Principal, ref: str) -> str:
+    """Return the id of a server; for an agent, one that is not known is like one without calls."""
+    try:
+        return context.registry.find(ref).id
+    except NotFound:
+        if has_right(principal, Right.READ_AUDIT):
+            raise
+        return ""
+
+
+def _names(context: Context) -> dict[str, str]:
+    return {record.id: record.name for record in context.registry.all()}
+
+
+def _show(names: dict[str, str], record: EscalationRecord) -> Escalation:
+    return Escalation(
+        record.id,
+        record.agent_id,
+        names.get(record.server_id, record.server_id),
+        record.tool_name,
+        record.failure,
+        record.message,
+        record.delivery,
+        record.attempts,
+        record.correlation_id,
+        record.count,
+        format_time(record.first_at),
+        format_time(record.last_at),
+        format_time(record.acknowledged_at),
+        record.acknowledged_by,
+        record.note,
+    )
+
+
+def _place(record: EscalationRecord) -> tuple[Any, ...]:
+    return repr(record.first_at), record.id
+
+
+def _read_place(cursor: str) -> tuple[float, str]:
+    try:
+        at, last = read_cursor(cursor)
+        return float(at), str(last)
+    except ValueError:
+        raise CursorError("is not a cursor of this list") from None
+
+
+ROUTES = Router(
+    "/api/v1/mcp/escalations",
+    route_handlers=[list_escalations, acknowledge_escalation],
+    tags=["mcp"],
+)

@@ -1,0 +1,205 @@
+"""Escalations: calls that failed although all was tried, recorded for a person to see to.
+
+Failures of one agent at one tool share a record until somebody acknowledges it: an outage makes one
+of each, with a count, and one event. They are stored a moment later; while the store is away they
+are kept in memory, in limited number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from secrets import token_hex
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.errors import StoreError
+from mcp_junction.redaction.known import KNOWN
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.store.escalations import EscalationQuery, EscalationRecord, EscalationTable
+from mcp_junction.telemetry.bus import Bus
+
+log = logging.getLogger("mcp_junction.governance")
+
+ESCALATED: Final = "call.escalated"
+MAX_OPEN: Final = 10_000
+"""Records that one process adds to; failures beyond them are counted as lost."""
+MAX_STORED: Final = 50_000
+_LONGEST: Final = 500
+_PAUSE: Final = 0.2
+_RETRY: Final = 1.0
+_DAY: Final = 24 * 3600.0
+
+_Key = tuple[str, str, str]
+
+
+class FailedCall(msgspec.Struct, frozen=True):
+    """A call that failed although all was tried."""
+
+    agent_id: str
+    server_id: str
+    tool_name: str
+    failure: str
+    message: str
+    delivery: str | None
+    attempts: int
+    correlation_id: str | None
+
+
+class Escalations:
+    """The escalations that this process raises, and those of all in the store."""
+
+    def __init__(
+        self,
+        table: EscalationTable,
+        bus: Bus,
+        clock: Clock,
+        days: int = 0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """They are kept for ``days`` days; 0 is for ever."""
+        self.table = table
+        self._bus = bus
+        self._clock = clock
+        self._days = days
+        self._now = now
+        self._open: dict[_Key, EscalationRecord] = {}
+        self._changed: set[_Key] = set()
+        self._wake = asyncio.Event()
+        self.lost = 0
+        """Failures that were not recorded, because there were too many."""
+
+    def escalate(self, failed: FailedCall) -> None:
+        """Record a failure. Never waits, never fails."""
+        key = failed.agent_id, failed.server_id, failed.tool_name
+        now, known = self._now(), self._open.get(key)
+        if known is not None:
+            record = msgspec.structs.replace(known, count=known.count + 1, **_latest(failed, now))
+        elif len(self._open) >= MAX_OPEN:
+            self.lost += 1
+            return
+        else:
+            record = EscalationRecord(
+                token_hex(8), *key, count=1, first_at=now, **_latest(failed, now)
+            )
+            self._publish(record)
+        self._open[key] = record
+        self._changed.add(key)
+        self._wake.set()
+
+    def _publish(self, record: EscalationRecord) -> None:
+        data = {
+            "id": record.id,
+            "agent_id": record.agent_id,
+            "server_id": record.server_id,
+            "tool_name": record.tool_name,
+            "failure": record.failure,
+            "message": record.message,
+            "delivery": record.delivery,
+            "attempts": record.attempts,
+            "correlation_id": record.correlation_id,
+        }
+        self._bus.publish(ESCALATED, data, record.server_id)
+
+    # -- reading and acknowledging
+
+    async def read(self, asked: EscalationQuery) -> list[EscalationRecord]:
+        """Read escalations, the newest first. Raises StoreError."""
+        await self._store()
+        return await self.table.read(asked)
+
+    async def acknowledge(
+        self, escalation_id: str, by: str, note: str | None = None
+    ) -> EscalationRecord:
+        """Record that somebody has seen to one. Raises NotFound and StoreError."""
+        await self._store()
+        record = await self.table.acknowledge(escalation_id, self._now(), by, note)
+        self._close(record)
+        return record
+
+    def _close(self, stored: EscalationRecord) -> EscalationRecord | None:
+        """Add to a record no more; return it as it was kept here."""
+        key = stored.agent_id, stored.server_id, stored.tool_name
+        known = self._open.get(key)
+        if known is None or known.id != stored.id:
+            return None
+        self._changed.discard(key)
+        return self._open.pop(key)
+
+    # -- in the background
+
+    async def restore(self) -> None:
+        """Go on with the open records of the store. Raises StoreError."""
+        found = await self.table.read(EscalationQuery(is_open=True, limit=MAX_OPEN))
+        for record in found:
+            self._open.setdefault((record.agent_id, record.server_id, record.tool_name), record)
+
+    async def run(self) -> None:
+        """Store what changes, a moment later. A supervised task."""
+        while True:
+            await self._wake.wait()
+            await self._clock.sleep(_PAUSE)
+            self._wake.clear()
+            try:
+                await self._store()
+            except StoreError as error:
+                log.warning("escalations cannot be stored now: %s", error)
+                self._wake.set()
+                await self._clock.sleep(_RETRY)
+
+    async def _store(self) -> None:
+        changed, self._changed = self._changed, set()
+        records = [self._open[key] for key in changed if key in self._open]
+        if not records:
+            return
+        try:
+            closed = await self.table.store(records)
+        except BaseException:
+            self._changed |= changed
+            raise
+        for stored in closed:  # another process has told us: what came since is another
+            known = self._close(stored)
+            if known is not None and known.count > stored.count:
+                self._reopen(known, known.count - stored.count)
+
+    def _reopen(self, known: EscalationRecord, count: int) -> None:
+        record = msgspec.structs.replace(
+            known, id=token_hex(8), count=count, first_at=known.last_at, mac=None
+        )
+        key = record.agent_id, record.server_id, record.tool_name
+        self._open[key] = record
+        self._changed.add(key)
+        self._wake.set()
+        self._publish(record)
+
+    async def retire_daily(self) -> None:
+        """Remove old escalations. A supervised task."""
+        while True:
+            try:
+                await self.retire()
+            except StoreError as error:
+                log.warning("old escalations cannot be removed now: %s", error)
+            await self._clock.sleep(_DAY)
+
+    async def retire(self) -> int:
+        """Remove what is too old or too much, and return how many. Raises StoreError."""
+        before = self._now() - self._days * _DAY if self._days else 0.0
+        if self._days:
+            self._open = {key: one for key, one in self._open.items() if one.last_at >= before}
+        return await self.table.retire(before, MAX_STORED)
+
+
+def _latest(failed: FailedCall, now: float) -> dict[str, Any]:
+    """Return the members of a record that tell of the last failure."""
+    message = KNOWN.redact(failed.message, failed.server_id)
+    return {
+        "failure": failed.failure,
+        "message": message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…",
+        "delivery": failed.delivery,
+        "attempts": failed.attempts,
+        "correlation_id": failed.correlation_id,
+        "last_at": now,
+    }
