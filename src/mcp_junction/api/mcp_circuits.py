@@ -97,7 +97,7 @@ async def list_circuits(
     "/{server_id:str}/{tool_path:path}",
     opt=route_options(Right.CHANGE_POLICY, CircuitReset),
     status_code=200,
-    responses=mcp_error_responses("SERVER_NOT_FOUND", "NOT_FOUND", has_body=True),
+    responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Close a circuit, or all of a server",
     description="Calls pass again at once. Answers with the circuits that were meant.",
 )

@@ -77,7 +77,8 @@ class Acknowledgement(msgspec.Struct, forbid_unknown_fields=True):
     responses=mcp_error_responses("SERVER_NOT_FOUND"),
     summary="List calls that failed although all was tried",
     description="After all retries and fallbacks, the newest first; repeated failures share one"
-    " until it is acknowledged. Agents see those of their own calls. The header `Link` leads to the next page.",
+    " until it is acknowledged. Agents see those of their own calls. The header `Link` leads to the"
+    " next page.",
 )
 async def list_escalations(
     request: AnyRequest,
