@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mcp_junction.sessions.subscriptions import Coalescer
+from mcp_junction.sessions.clients import Coalescer
 
 BOUND = 5.0
 

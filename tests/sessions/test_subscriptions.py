@@ -1,6 +1,6 @@
 """Subscriptions: who wants to hear about what, counted."""
 
-from mcp_junction.sessions.subscriptions import Subscriptions
+from mcp_junction.sessions.clients import Subscriptions
 
 
 def wanted_by(*sessions: str) -> Subscriptions:

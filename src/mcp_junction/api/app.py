@@ -35,7 +35,7 @@ from mcp_junction.api.errors import to_answer
 from mcp_junction.api.rights import PRINCIPAL, check
 from mcp_junction.api.routes import AnyRequest
 from mcp_junction.errors import RequestError
-from mcp_junction.listener.http.refusals import describe_denial
+from mcp_junction.listener.http.guard import describe_denial
 
 ROUTERS = (
     servers.ROUTES,

@@ -15,8 +15,8 @@ from mcp_junction.api.errors import ErrorAnswer, to_answer
 from mcp_junction.api.rights import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.audit.denials import Denial
 from mcp_junction.errors import RequestError
+from mcp_junction.listener.http.guard import describe_denial
 from mcp_junction.listener.http.host import METRICS
-from mcp_junction.listener.http.refusals import describe_denial
 from mcp_junction.policy.principal import Principal
 from mcp_junction.telemetry.exposition import CONTENT_TYPE
 

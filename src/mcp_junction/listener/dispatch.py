@@ -36,6 +36,7 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.envelope import check_client_info, progress_token
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import spelling_for
+from mcp_junction.protocol.requests import read_cancellation
 from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -227,11 +228,7 @@ class Dispatcher:
     # -- notifications
 
     def _cancelled(self, session: Session, frame: Frame) -> None:
-        params = frames.members(frame.params)
-        request_id = params.get("requestId")
-        if request_id is not None:
-            reason = frames.text(params.get("reason")) or "cancelled by the client"
-            session.cancel_call(bytes(request_id), reason)
+        session.cancel_call(*read_cancellation(frame))
 
     def _roots_changed(self, session: Session, frame: Frame) -> None:
         params: Raw | bytes = frame.params

@@ -16,7 +16,7 @@ from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.requests import ClientRequest
+from mcp_junction.protocol.requests import ClientRequest, read_cancellation
 from mcp_junction.protocol.versions import INVALID_REQUEST
 from mcp_junction.tasks import TaskScope
 
@@ -83,11 +83,9 @@ class PipeClient(PipeReplies):
         if frame.id or frame.method != "notifications/cancelled":
             return
         try:
-            params = frames.members(frame.params)
+            frame_id, reason = read_cancellation(frame)
         except FrameError:
             return
-        frame_id = bytes(params.get("requestId", b""))
-        reason = frames.text(params.get("reason")) or "cancelled by the client"
         running, state = (
             frames.find_by_id(self._running, frame_id),
             frames.find_by_id(self._asked, frame_id),

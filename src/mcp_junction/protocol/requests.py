@@ -93,6 +93,13 @@ def check_json(data: bytes) -> bytes:
     return data.strip(b" \t\r\n")
 
 
+def read_cancellation(frame: Frame) -> tuple[bytes, str]:
+    """Read which request a client cancels, and why. Raises FrameError."""
+    params = frames.members(frame.params)
+    reason = frames.text(params.get("reason")) or "cancelled by the client"
+    return bytes(params.get("requestId", b"")), reason
+
+
 MAX_BATCH: Final = 100
 MAX_ANSWERS: Final = 1000
 """The most answers in a batch of a server."""

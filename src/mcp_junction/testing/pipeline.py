@@ -18,7 +18,7 @@ from mcp_junction.eras.resume import Resume
 from mcp_junction.eras.tasks import ResolveTask
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.sessions.subscriptions import Subscriptions
+from mcp_junction.sessions.clients import Subscriptions
 from mcp_junction.tasks import TaskScope
 
 PARKED_SECONDS: Final = 600.0

@@ -20,7 +20,7 @@ from mcp_junction.errors import FrameError
 from mcp_junction.listener.acceptance import find_carrying
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.exchange import AsgiExchange
-from mcp_junction.listener.http.guard import Guard
+from mcp_junction.listener.http.guard import Guard, describe_denial
 from mcp_junction.listener.http.heads import Fields
 from mcp_junction.listener.http.host import (
     METRICS,
@@ -31,11 +31,10 @@ from mcp_junction.listener.http.host import (
     Send,
     SessionChannel,
 )
-from mcp_junction.listener.http.refusals import describe_denial
-from mcp_junction.listener.http.replies import HttpPost, HttpReply, done
+from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, respond
 from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
-from mcp_junction.listener.replies import CollectedReply, ending, refuse_bytes
+from mcp_junction.listener.replies import CollectedReply, Reply, ending, refuse_bytes
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames, requests
 from mcp_junction.protocol import requests as batch
@@ -55,7 +54,6 @@ log = logging.getLogger("mcp_junction.http")
 _TYPE = b"application/json"
 _ENDPOINTS = "/mcp/"
 """What the paths of all endpoints but the first begin with."""
-_JSON = (b"content-type", _TYPE)
 _API = "/api/"
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
@@ -149,12 +147,12 @@ class HttpListener:
         elif scope["method"] not in ("GET", "HEAD"):
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
         elif path == "/healthz":
-            await _respond(send, 200, b'{"status":"ok"}\n')
+            await respond(send, Reply(b'{"status":"ok"}\n'))
         elif path == "/readyz" and self._host.is_ready:
-            await _respond(send, 200, b'{"status":"ready"}\n')
+            await respond(send, Reply(b'{"status":"ready"}\n'))
         elif path == "/readyz":
             answer = {"status": "not ready", "down": self._host.down}
-            await _respond(send, 503, msgspec.json.encode(answer) + b"\n")
+            await respond(send, Reply(msgspec.json.encode(answer) + b"\n", 503))
         else:
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
 
@@ -178,7 +176,7 @@ class HttpListener:
             try:
                 carrying = find_carrying(given, headers)
             except FrameError as error:
-                return _respond(send, 400, refuse_bytes(error))
+                return respond(send, Reply(refuse_bytes(error), 400))
             if type(given) is Fields:  # most come again and again
                 given.carries = carrying is not None
         post = HttpPost(principal, endpoint, given, headers, send, exchange, carrying)
@@ -201,10 +199,9 @@ class HttpListener:
         except FrameError as error:
             if frames.is_batch(body) and b"mcp-session-id" in headers:
                 return self._batch(body, error, post)
-            return _respond(send, 400, refuse_bytes(error))
+            return respond(send, Reply(refuse_bytes(error), 400))
         if self._draining and frame.method and frame.id:
-            again = [(b"retry-after", b"1")]
-            return _respond(send, 503, ending(bytes(frame.id)).frame, again)
+            return respond(send, ending(bytes(frame.id)))
         is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
         if frame.method == "initialize" and frame.id and not is_stateless:
             return self._open(frame, post)
@@ -215,7 +212,7 @@ class HttpListener:
             return _refuse(send, *found)
         if not frame.id or not frame.method:
             self._dispatcher.take(found.session, frame)
-            return _respond(send, 202, b"")
+            return respond(send, Reply(b"", 202))
         return self._dispatcher.answer(found.session, frame, self._reply(post, found)) or done()
 
     def _reply(self, post: HttpPost, found: HttpSession) -> HttpReply:
@@ -243,11 +240,11 @@ class HttpListener:
         assert reply.answer is not None
         if not session.is_open:  # it was refused
             self._registry.discard(session)
-            await _respond(send, 400, reply.answer)
+            await respond(send, Reply(reply.answer, 400))
             return
         found = self._registry.add(self._registry.new_id(), session, endpoint)
         channel.bind(lambda: found.standing(self._tasks))
-        await _respond(send, 200, reply.answer, [(b"mcp-session-id", found.id.encode())])
+        await respond(send, Reply(reply.answer), [(b"mcp-session-id", found.id.encode())])
 
     def _session(
         self, headers: dict[bytes, bytes], principal: Principal, endpoint: Endpoint
@@ -275,7 +272,7 @@ class HttpListener:
                 raise error
             parts = batch.split_batch(body)
         except FrameError as refused:
-            await _respond(send, 400, refuse_bytes(refused))
+            await respond(send, Reply(refuse_bytes(refused), 400))
             return
         if self._draining:
             parts = [_ending(part) for part in parts]
@@ -284,9 +281,8 @@ class HttpListener:
         if reply.stream is not None:
             await reply.finish(*answers)
         else:
-            await _respond(
-                send, 200 if answers else 202, batch.join_answers(answers) if answers else b""
-            )
+            joined = Reply(batch.join_answers(answers)) if answers else Reply(b"", 202)
+            await respond(send, joined)
 
     # -- GET and DELETE
 
@@ -329,7 +325,7 @@ class HttpListener:
             await _refuse(send, *found)
         else:
             self._registry.remove(found, "the client ended the session")
-            await _respond(send, 200, b"")
+            await respond(send, Reply(b""))
 
 
 def _is_rest(path: str) -> bool:
@@ -354,21 +350,9 @@ def _ending(part: batch.BatchPart) -> batch.BatchPart:
     return part
 
 
-async def _respond(
-    send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    headers = [(b"content-length", b"%d" % len(body))]
-    if body:
-        headers.append(_JSON)
-    if extra:
-        headers += extra
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 async def _refuse(
     send: Send, status: int, message: str, extra: list[tuple[bytes, bytes]] | None = None
 ) -> None:
     code = SERVER_UNAVAILABLE if status >= 500 else INVALID_REQUEST
     body = encode.error(b"null", encode.error_object(code, message))
-    await _respond(send, status, body, extra)
+    await respond(send, Reply(body, status), extra or ())

@@ -1,6 +1,7 @@
 """Guard: checks Host and Origin headers, against DNS rebinding.
 
-A page in a browser must not reach us by a name that was made to point here.
+A page in a browser must not reach us by a name that was made to point here. What is refused, here
+or elsewhere, is described for the audit by ``describe_denial``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
+
+from mcp_junction.audit.denials import ANONYMOUS, Denial
+from mcp_junction.listener.http.host import Scope
+from mcp_junction.policy.principal import Principal
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAX_REMEMBERED = 1024
@@ -89,3 +94,15 @@ def _hostname(url: str) -> str | None:
     if parts.path.strip("/") or parts.query or parts.username is not None:
         return None
     return parts.hostname
+
+
+def describe_denial(scope: Scope, reason: str, principal: Principal | None = None) -> Denial:
+    """Describe a refused request, of a principal or of somebody without a valid key, for the audit.
+
+    Its query, headers and body are left out: they may hold secrets.
+    """
+    method, path = scope["method"], scope["path"]
+    if principal is not None:
+        return Denial("request", principal.id, method, path, reason, principal.role)
+    client = scope.get("client") or ("unknown",)
+    return Denial("request", ANONYMOUS, method, path, reason, address=str(client[0]))

@@ -88,8 +88,9 @@ class HttpReply(msgspec.Struct, eq=False):
             else:
                 self.stream = EventStream(0, self._tasks, self._usage, resumable=False)
             is_primed = session is not None and session.wants_priming
-            more = _more_headers(None, self.correlation_id)
-            attach = self.stream.attach(self._send, after=0, prime=is_primed, headers=more)
+            attach = self.stream.attach(
+                self._send, after=0, prime=is_primed, headers=self._correlation()
+            )
             self._attaching = self._tasks.spawn(attach)
         return self.stream
 
@@ -115,12 +116,17 @@ class HttpReply(msgspec.Struct, eq=False):
             reply = Reply(b"", 202)
         elif self._session is not None:
             reply = Reply(reply.frame)  # in the handshake era an error is an answer like any other
-        more = _more_headers(reply, self.correlation_id)
-        if self._exchange is None or not reply.frame:
-            return respond(self._send, reply, more)
-        head = b"".join([STATUS[reply.status], _JSON, *(b"%b: %b\r\n" % pair for pair in more)])
-        self._exchange.respond(head, reply.frame)
+        if self._exchange is None or reply.retry_after or not reply.frame:
+            return respond(self._send, reply, self._correlation())
+        lines = [b"%b: %b\r\n" % pair for pair in self._correlation()]
+        self._exchange.respond(b"".join((STATUS[reply.status], _JSON, *lines)), reply.frame)
         return None
+
+    def _correlation(self) -> list[tuple[bytes, bytes]]:
+        """The header that names the call, if this answers one."""
+        if not self.correlation_id:
+            return []
+        return [(b"x-correlation-id", self.correlation_id.encode())]
 
     async def finish(self, *answers: bytes) -> None:
         """Send the answer as the last event (those to a batch as the last ones), and end."""
@@ -140,15 +146,10 @@ async def respond(send: Send, reply: Reply, more: Sequence[tuple[bytes, bytes]] 
     headers = [(b"content-length", b"%d" % len(reply.frame)), *more]
     if reply.frame:
         headers.append((b"content-type", b"application/json"))
+    if reply.retry_after:
+        headers.append((b"retry-after", b"%d" % reply.retry_after))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.frame})
-
-
-def _more_headers(reply: Reply | None, correlation_id: str) -> list[tuple[bytes, bytes]]:
-    more = [(b"x-correlation-id", correlation_id.encode())] if correlation_id else []
-    if reply is not None and reply.retry_after:
-        more.append((b"retry-after", b"%d" % reply.retry_after))
-    return more
 
 
 async def done() -> None:
