@@ -316,6 +316,7 @@ class Lab(AsyncExitStack):
 
     def new_key(self, data_dir: str, role: str) -> str:
         words = ["keys", "create", "--role", role, "--agent", "bench", "--data-dir", data_dir]
+        words += ["--grant", "*"] if role == "agent" else []
         done = subprocess.run(
             [self.our_http[0], *words], capture_output=True, text=True, timeout=30, check=False
         )

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.http.peer_http import HttpPeer, SsePeer
+from tests.keyring import grant_all
 from tests.plugin_http import PEER, Said
 from tests.plugin_registry import heard_by
 
@@ -27,6 +28,7 @@ from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
+from mcp_junction.governance.assembly import open_governance
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.access import AccessPolicy
 from mcp_junction.policy.principal import Role
@@ -171,11 +173,13 @@ async def serve_api(
     only: tuple[str, ...] = ROLES,
     has_worker: bool = False,
     policy: AccessPolicy | None = None,
+    grants: bool = True,
     **settings: Any,
 ) -> Served:
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack.
 
-    The model of skills computes in this process, unless it ``has_worker``.
+    The model of skills computes in this process, unless it ``has_worker``. Unless without
+    ``grants``, the-agent may use everything.
     """
     _load_anyio()
     config = config or without_file({}, settings)
@@ -183,13 +187,22 @@ async def serve_api(
     audit = await opener.log(store)
     bus = await stack.enter_async_context(Bus(store.events))
     parts = RegistryParts(RegistryContext(config.settings, store, audit, bus))
+    if grants and "agent" in only:
+        await grant_all(store, "the-agent")
+    context = parts.context
+    governance = await open_governance(
+        config.settings, store, audit, bus, context.tool_settings, context.clock
+    )
+    heard = heard_by(parts, CallAudit(audit))
+    heard["server_sinks"] += governance.server_sinks
     junction = Junction(
         config,
         canonical=PLATFORM,
         supervised=True,
         starts=False,
         policy=policy,
-        **heard_by(parts, CallAudit(audit)),
+        governance=governance,
+        **heard,
     )
     await stack.enter_async_context(junction)
     registry = await stack.enter_async_context(Registry(junction, parts))

@@ -111,6 +111,8 @@ class Junction:
         everything = self.servers, self.live_catalog, self.startup
         self.summary = ServerSummary(*everything, settings, self.junction_id)
         self.tool_search = ToolSearch(self.tasks, self.live_catalog.catalog)
+        if governance is not None:
+            governance.server_ids.servers = self.servers
         self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
         self._snapshot = self._take_snapshot()
 

@@ -19,6 +19,7 @@
     │       └── DefinitionChanged  a tool's definition changed since it was read
     ├── InvalidChange      a registration, or change of one, is invalid; carries every Problem found
     ├── FileOwned          the server is the config file's: it is changed there
+    ├── NotPermitted       a principal may not make this change, though its role may make others
     ├── ModelUnavailable   the model of skills cannot compute now; its jobs are retried
     ├── VaultError         a sealed value, or the key to it, cannot be used
     │   └── MissingKey     it was sealed with a key that is not here
@@ -224,6 +225,10 @@ class FileOwned(JunctionError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the server {name!r} is the config file's; change it there")
+
+
+class NotPermitted(JunctionError):
+    """A principal may not make this change, though its role may make others; says why."""
 
 
 class ModelUnavailable(JunctionError):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mcp_junction.api.context import ApiContext
 from mcp_junction.app import Junction
+from mcp_junction.calls.call import Call
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
 from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import JunctionError, UsageError
@@ -30,7 +31,9 @@ from mcp_junction.listener.http.sessions import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.sessions.revocation import Revocation
 from mcp_junction.sessions.session import Session
+from mcp_junction.sessions.stateless import Listen
 from mcp_junction.tasks import TaskScope, wait_unless
 
 log = logging.getLogger("mcp_junction.service")
@@ -86,6 +89,9 @@ class Service:
             junction.relay.end_session,
         )
         self._stateless = StatelessDispatcher(junction, accept)
+        governance = junction.governance
+        self._sync = governance.sync if governance is not None else None
+        self._revocation = self._make_revocation()
         self._listener = self._make_listener(host, rest)
 
     def _make_listener(self, host: str, rest: ApiContext | None) -> HttpListener:
@@ -101,6 +107,38 @@ class Service:
             rest.front if rest is not None else None,
             rest.denials.add if rest is not None else None,
         )
+
+    def _make_revocation(self) -> Revocation | None:
+        """Make what closes what agents may not have any more; None without a policy."""
+        junction, governance = self._junction, self._junction.governance
+        if governance is None or governance.sync is None:
+            return None
+        revocation = Revocation(
+            governance.policy,
+            junction.scopes,
+            junction.clients,
+            junction.relay,
+            junction.parked_calls,
+            lambda: junction.snapshot.catalog,
+            self,
+        )
+        governance.sync.sinks.append(revocation.apply)
+        return revocation
+
+    # -- the OpenCalls of Revocation
+
+    def running_calls(self) -> Iterator[Call]:
+        for session in self._junction.clients.sessions:
+            yield from session.calls.values()
+        yield from self._stateless.running_calls
+        if self._rest is not None:
+            yield from self._rest.calling.running
+
+    def end_sessions(self, is_over: Callable[[Session], bool]) -> None:
+        self._registry.end(is_over, "there is nothing here for you any more")
+
+    def end_listens(self, is_over: Callable[[Listen], bool]) -> None:
+        self._stateless.end_listens(is_over)
 
     # -- the HttpHost of the listener
 
@@ -157,7 +195,8 @@ class Service:
     @property
     def down(self) -> list[str]:
         """Names of the vital parts that are down: tasks, the audit or the store."""
-        down = ["store"] if self._keys.is_blind else []
+        is_blind = self._keys.is_blind or (self._sync is not None and self._sync.is_blind)
+        down = ["store"] if is_blind else []
         if self._rest is not None and self._rest.is_audit_failing:
             down.append(AUDIT)
         return down + [task for task in self._junction.tasks.supervision.down if task not in down]
@@ -185,6 +224,8 @@ class Service:
         serving = self._junction.tasks.spawn(server.serve())
         sweeping = self._junction.tasks.supervise("sessions", self._registry.run)
         watching = self._junction.tasks.supervise("keys", self._watch_keys)
+        if self._junction.governance is not None:
+            self._junction.governance.start(self._junction.tasks, self._junction.clock)
         shown, bound = await server.wait_until_started(serving)
         if self._owner_without_key:
             log.warning("/mcp needs no key of you on this machine: --owner-without-key was given")
@@ -248,18 +289,25 @@ class Service:
         return Forwarded(self._listener, proxies) if proxies else self._listener
 
     async def _watch_keys(self) -> None:
-        """Learn of revoked keys, and end what they have open."""
+        """Learn of revoked keys and changed grants, and end what these have open."""
         while True:
             await self._junction.clock.sleep(KEYS_EVERY)
-            await self._keys.refresh()
-            generation = self._keys.generation
-            if generation != self._expelled_generation:
-                self._registry.expel(self._is_allowed)
-                self._stateless.end_disallowed(self._is_allowed, "the key was revoked")
-                self._junction.parked_calls.end(self._is_revoked, "the key was revoked")
-                if self._rest is not None:
-                    self._rest.expel(self._keys.is_in_force)
-                self._expelled_generation = generation  # now: what fails here is done again
+            await self.refresh_keys()
+
+    async def refresh_keys(self) -> None:
+        """Take over what has changed of keys and grants, and end what is not allowed any more."""
+        began = self._junction.clock.now()
+        generations = await self._keys.refresh()
+        generation = self._keys.generation
+        if generation != self._expelled_generation:
+            self._registry.expel(self._is_allowed)
+            self._stateless.end_disallowed(self._is_allowed, "the key was revoked")
+            self._junction.parked_calls.end(self._is_revoked, "the key was revoked")
+            if self._rest is not None:
+                self._rest.expel(self._keys.is_in_force)
+            self._expelled_generation = generation  # now: what fails here is done again
+        if generations is not None and self._sync is not None:
+            await self._sync.follow(generations, began)
 
     def _is_revoked(self, bearer: TicketOwner) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))
@@ -279,6 +327,8 @@ class Service:
     def _end_calls(self) -> None:
         """Answer what still runs: nobody waits for it any more."""
         why = "Junction is ending"
+        if self._revocation is not None:
+            self._revocation.close()
         self._registry.close()
         self._stateless.end_disallowed(lambda _: False, why)
         if self._rest is not None:

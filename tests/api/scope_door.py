@@ -91,5 +91,6 @@ class Gateways:
 def plain(text: str) -> str:
     """An answer without what differs from run to run: ids, times, which tools are classified."""
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
+    text = re.sub(r'"correlation_id": ?"[^"]+"', '"correlation_id": "ID"', text)
     text = re.sub(r'"skill_ids":.*?"is_classified":(true|false)', "", text)
     return re.sub(r'"(\w+_(?:ms|at))": ?[^,}]+', r'"\1":0', text)

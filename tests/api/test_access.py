@@ -191,3 +191,15 @@ async def test_the_local_owner_keeps_the_endpoint_while_there_are_only_administr
     assert (await served.client(None).post("/mcp", json=hello, headers=kinds)).status_code == 200
     await served.ring.create(Role.AGENT, "bot", "test")
     assert (await served.client(None).post("/mcp", json=hello, headers=kinds)).status_code == 401
+
+
+async def test_without_a_key_an_endpoint_answers_as_one_that_is_not_there(gateway):
+    served = await ready(gateway)
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    answers = [
+        await served.client(None).post(path, json=hello)
+        for path in ("/mcp/peer", "/mcp/nothing", "/mcp/a/b")
+    ]
+    assert [answer.status_code for answer in answers] == [401] * 3
+    assert len({(answer.text, answer.headers["www-authenticate"]) for answer in answers}) == 1
+    assert (await served.client().post("/mcp/nothing", json=hello)).status_code == 404

@@ -278,6 +278,17 @@ async def test_an_agent_that_left_is_forgotten():
     assert scopes.of(bob, EVERYTHING) is before[1]
 
 
+async def test_names_that_an_agent_was_shown_are_forgotten_with_it():
+    made = catalog_of(FakeUpstream("x", ["who"]), FakeUpstream("y", ["who"]))
+    policy = Policy(Hides(Pair("y", "who")))
+    scopes = Scopes(policy)
+    assert listed(made, scopes.of(ANN, EVERYTHING)) == ["who"]
+    policy.current = Hides(Pair("x", "who"))
+    assert listed(made, scopes.of(ANN, EVERYTHING)) != ["who"], "that is another's"
+    made.forget_agent(scopes.forget(ANN))
+    assert listed(made, scopes.of(ANN, EVERYTHING)) == ["who"]
+
+
 async def test_scopes_of_grants_that_changed_are_let_go():
     policy = Policy(Hides())
     scopes = Scopes(policy)

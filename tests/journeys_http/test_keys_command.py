@@ -133,7 +133,7 @@ async def until_statuses(program, wanted: list[int], *keys: str | None) -> None:
 async def test_a_running_server_knows_new_and_revoked_keys(serve, keys):
     program = await serve({"p": stdio_entry()})
     assert await statuses(program, None, "jct_x_y") == [400, 401]  # let in, and has no session
-    one = made(keys, "--agent", "one")
+    one = made(keys, "--agent", "one", "--grant", "p.*")
     await until_statuses(program, [401, 400], None, one["key"])
     two = made(keys, "--agent", "two")
     await until_statuses(program, [400, 400], one["key"], two["key"])
@@ -143,6 +143,29 @@ async def test_a_running_server_knows_new_and_revoked_keys(serve, keys):
     await until_statuses(program, [401, 400], one["key"], two["key"])
     assert (await client.answer(held))["error"]["message"] == "the key was revoked"
     assert one["key"].split("_", 2)[2] not in program.errors
+
+
+@pytest.mark.req("REQ-MCP-AUTH-001")
+async def test_a_new_agent_may_call_what_its_key_was_made_with_and_nothing_else(serve, keys):
+    program = await serve({"p": stdio_entry(), "q": stdio_entry()})
+    some = made(keys, "--agent", "some", "--grant", "p.echo", "--grant", "q.h*")
+    none = made(keys, "--agent", "none")
+    await until_statuses(program, [400, 400], some["key"], none["key"])
+    client = await program.front(key=some["key"])
+    listed = set(await client.names())
+    assert {"p.echo", "q.hold"} <= listed
+    assert not {"p.hold", "q.echo"} & listed
+    assert (await client.refused("q.echo"))["message"].startswith("unknown tool: q.echo")
+    other = await program.front(key=none["key"])
+    assert await other.names() == []
+
+
+def test_a_pattern_that_names_no_server_makes_neither_key_nor_agent(keys):
+    ended = keys("create", "--role", "agent", "--grant", "nowhere.echo", status=2)
+    assert "--grant nowhere.echo: names no known server" in ended.stderr
+    ended = keys("create", "--role", "viewer", "--grant", "*", status=2)
+    assert "--grant is for keys of the role agent" in ended.stderr
+    assert json.loads(keys("list", "--json").stdout) == []
 
 
 async def test_the_owner_is_let_in_without_a_key_when_that_is_asked_for_at_the_start(serve, keys):

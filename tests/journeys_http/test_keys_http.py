@@ -21,7 +21,7 @@ def guarded(installed, tmp_path, program):
     servers = {"child": installed.entries()["everything"]}
     config.write_text(json.dumps({"mcpServers": servers}), "utf-8")
     data = tmp_path / "data"
-    made = program("keys", "create", "--role", "agent", "--data-dir", data)
+    made = program("keys", "create", "--role", "agent", "--grant", "*", "--data-dir", data)
     assert made.returncode == 0, made.stderr
     with serving(config, "--require-key") as url:
         yield url, made.stdout.strip()

@@ -88,6 +88,7 @@ READS = {
     Right.READ_METRICS,
     Right.READ_DOCS,
     Right.READ_POLICY,
+    Right.READ_OWN_POLICY,
     Right.READ_AUDIT,
 }
 
@@ -107,9 +108,27 @@ READS = {
                 Right.READ_SETTINGS,
             },
         ),
-        (Role.AGENT, {Right.READ_TOOLS, Right.CALL, Right.READ_OWN_CALLS, Right.READ_DOCS}),
+        (
+            Role.AGENT,
+            {
+                Right.READ_TOOLS,
+                Right.CALL,
+                Right.READ_OWN_CALLS,
+                Right.READ_OWN_POLICY,
+                Right.READ_DOCS,
+            },
+        ),
         (Role.VIEWER, READS),
-        (Role.OWNER, {Right.READ_TOOLS, Right.CALL, Right.CHANGE_KEYS, Right.READ_DOCS}),
+        (
+            Role.OWNER,
+            {
+                Right.READ_TOOLS,
+                Right.CALL,
+                Right.CHANGE_KEYS,
+                Right.CHANGE_POLICY,
+                Right.READ_DOCS,
+            },
+        ),
     ],
 )
 def test_the_table_of_rights_is_what_was_ruled(role, rights):

@@ -99,6 +99,7 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.NotFound, "SERVER_NOT_FOUND"),
     (errors.AlreadyExists, "SERVER_ALREADY_EXISTS"),
     (errors.FileOwned, "SERVER_OWNED_BY_FILE"),
+    (errors.NotPermitted, "FORBIDDEN"),
     (errors.DefinitionChanged, "TOOL_CHANGED"),
     (errors.VersionConflict, "VERSION_CONFLICT"),
     (errors.StoreUnavailable, "STORE_UNAVAILABLE"),

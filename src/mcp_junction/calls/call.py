@@ -22,7 +22,7 @@ from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope
 from mcp_junction.protocol.correlation import new_correlation_id
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import LOG_MESSAGE, SERVER_UNAVAILABLE, Era
+from mcp_junction.protocol.versions import DENIED, LOG_MESSAGE, SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Hello
@@ -228,6 +228,13 @@ class Call(msgspec.Struct, eq=False):
         """End it from our side; unlike a cancelled call it is answered."""
         dropped = outcomes.failed(SERVER_UNAVAILABLE, reason, self.delivery, failure=CANCELLATION)
         self._end(dropped, reason)
+
+    def deny(self, reason: str) -> None:
+        """End it because its caller may not make it any more."""
+        if self.ended_by is None:
+            self.denial = reason
+            denied = outcomes.failed(DENIED, reason, self.delivery, failure=CANCELLATION)
+            self._end(denied, reason)
 
     @property
     def ending(self) -> asyncio.Event:

@@ -41,6 +41,8 @@ _KEYS: Final = {
     "tasks/update": (TASKS, "taskId"),
     "tasks/cancel": (TASKS, "taskId"),
 }
+KIND_OF: Final = {method: kind for method, (kind, _) in _KEYS.items()}
+"""The kind of what each method is for; a completion says it itself."""
 COMPLETE: Final = "completion/complete"
 READ: Final = "resources/read"
 NAMED: Final = frozenset(("tools/call", "prompts/get"))

@@ -244,6 +244,14 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             self.tokens.add(len(page), whole)
         return page
 
+    def forget_agent(self, agent: str) -> None:
+        """Forget what was made for an agent that has left, and what it was shown."""
+        self.histories.forget_agent(agent)
+        for place, view in list(self._views.items()):
+            if view.scope.agent == agent:
+                del self._views[place]
+                self._noted.discard(place)
+
     # -- views
 
     def view(self, spelling: Spelling, kind: ListKind = TOOLS, scope: Scope = OPEN) -> View:

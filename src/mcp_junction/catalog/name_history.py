@@ -220,6 +220,11 @@ class NameHistories:
         lists = {key: each.without(freed[key.kind]) for key, each in self._lists.items()}
         return self._with({key: each for key, each in lists.items() if not each.is_empty})
 
+    def forget_agent(self, agent: str) -> None:
+        """Forget what an agent was shown that has left."""
+        for key in [key for key in self._lists if key.agent == agent]:
+            del self._lists[key]
+
     def narrowed(self, sets: Iterable[Endpoint]) -> NameHistories:
         """The histories for these named sets: what was taken out of a set loses its names there.
 

@@ -14,8 +14,11 @@ from mcp_junction.cli.options import add_store_options, make_parser
 from mcp_junction.cli.printing import print_table
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import open_storage
-from mcp_junction.errors import UsageError
+from mcp_junction.errors import InvalidChange, Problem, UsageError
+from mcp_junction.governance.policy_admin import PolicyAdministration
+from mcp_junction.governance.policy_upgrade import migrate_agents
 from mcp_junction.identity.keys import KeyRing, sign_existing_keys
+from mcp_junction.policy.grants import Grant, check_agent_id, parse_target
 from mcp_junction.policy.principal import (
     KEY_ROLES,
     LOCAL_OWNER,
@@ -24,13 +27,17 @@ from mcp_junction.policy.principal import (
     explain_refusal,
     has_right,
 )
+from mcp_junction.policy.tokens import DEFAULT_TTL
+from mcp_junction.store.agents import AgentRecord
 from mcp_junction.store.records import KeyRecord
+from mcp_junction.store.store import Store
+from mcp_junction.telemetry.bus import Bus
 
 _ROLES = [role.value for role in KEY_ROLES]
 _MAY = {
     Role.ADMIN: "may do everything",
-    Role.ORCHESTRATOR: "reads everything and refreshes tools; cannot call tools yet",
-    Role.AGENT: "calls tools",
+    Role.ORCHESTRATOR: "reads everything, grants, and calls for agents that it names",
+    Role.AGENT: "calls what it is granted",
     Role.VIEWER: "reads, and calls nothing",
 }
 _CLOSED = (
@@ -53,13 +60,22 @@ def run(argv: list[str]) -> int:
         description="Make a key and print it, once. What a role may do:\n\n"
         + "\n".join(f"  {role:<13} {words}" for role, words in _MAY.items()),
         epilog="The first key that is not an administrator's closes /mcp to requests without a key."
-        "\n\nexample:\n  mcp-junction keys create --role agent --agent build-bot\n",
+        "\n\nexamples:\n  mcp-junction keys create --role agent --agent build-bot"
+        " --grant 'github.list_*'\n  mcp-junction keys create --role viewer\n",
     )
     create.add_argument(
         "--role", choices=_ROLES, help="the role of the key; without it you are asked at a terminal"
     )
     create.add_argument(
         "--agent", metavar="ID", help="the agent that uses the key (default: the role)"
+    )
+    create.add_argument(
+        "--grant",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="what the agent may call: SERVER.TOOL, SERVER.* or *, where * and ? stand for any"
+        " characters; again for more. Without one it may call nothing until something is granted",
     )
     listing = actions.add_parser("list", help="show all keys, without their secrets")
     revoke = actions.add_parser("revoke", help="revoke a key, at once")
@@ -94,17 +110,52 @@ async def _act(args: argparse.Namespace) -> int:
     async with open_storage(args) as storage:
         store = storage.store
         if args.action == "list" and not await store.keys.unsigned():
-            return await _list(args, await KeyRing.open(store))
+            return await _list(args, store)
         async with storage.audit_log() as log:
             await sign_existing_keys(store, log, storage.folder)
-            return await _ACTIONS[args.action](args, await KeyRing.open(store), log)
+            await migrate_agents(store, log, storage.folder)  # before there is another key
+            return await _ACTIONS[args.action](args, store, log)
 
 
-async def _create(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
+async def _make_agent(args: argparse.Namespace, store: Store, log: AuditLog) -> None:
+    """Make the record of a key's agent, and the grants that were asked for.
+
+    Raises UsageError for a pattern that makes no sense: then there is nothing of it.
+    """
+    agent_id, now = args.agent or args.role, time.time()
+    wrong = check_agent_id(agent_id)
+    if wrong is not None:
+        raise UsageError(f"--agent {wrong.message}")
+    servers = {name: one.id for one in await store.servers.all() for name in (one.id, one.name)}
+    targets = []
+    for text in args.grant:
+        target = parse_target(text, servers)
+        if isinstance(target, Problem):
+            raise UsageError(f"--grant {target.path}: {target.message}")
+        targets.append(target)
+    me = LOCAL_OWNER
+    await store.policy.add_agent(AgentRecord(agent_id, created_at=now, created_by=me.id), now)
+    if not targets:
+        return
+    async with Bus(store.events, log.writer) as bus:
+        policies = PolicyAdministration(store, None, log, bus, DEFAULT_TTL, lambda: servers)
+        for server_id, pattern, kinds in targets:
+            try:
+                await policies.grant(Grant("", agent_id, server_id, pattern, kinds), me)
+            except InvalidChange as error:
+                raise UsageError(f"--grant {pattern}: {error}") from None
+
+
+async def _create(args: argparse.Namespace, store: Store, log: AuditLog) -> int:
+    ring = await KeyRing.open(store)
     agent = args.agent or args.role
+    if args.grant and args.role != Role.AGENT:
+        raise UsageError("--grant is for keys of the role agent")
     me = LOCAL_OWNER
     is_first = args.role != Role.ADMIN and not ring.has_issued_client_keys
     async with log.act(me.id, me.role, "key.create", target=agent, detail={"role": args.role}):
+        if args.role == Role.AGENT:
+            await _make_agent(args, store, log)
         key, text = await ring.create(Role(args.role), agent, me.id)
     if is_first:
         print(_CLOSED, file=sys.stderr)
@@ -116,8 +167,8 @@ async def _create(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int
     return 0
 
 
-async def _list(args: argparse.Namespace, ring: KeyRing, _: AuditLog | None = None) -> int:
-    keys = await ring.all()
+async def _list(args: argparse.Namespace, store: Store, _: AuditLog | None = None) -> int:
+    keys = await (await KeyRing.open(store)).all()
     rows = [
         (key.id, key.role, key.agent, _format_time(key.created_at), _format_state(key))
         for key in keys
@@ -134,8 +185,8 @@ def _format_state(key: KeyRecord) -> Any:
     return Text(f"revoked {_format_time(key.revoked_at)}", "red")
 
 
-async def _revoke(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int:
-    me = LOCAL_OWNER
+async def _revoke(args: argparse.Namespace, store: Store, log: AuditLog) -> int:
+    ring, me = await KeyRing.open(store), LOCAL_OWNER
     async with log.act(me.id, me.role, "key.revoke", target=args.id):
         key = await ring.revoke(args.id, me.id)
     if args.json:
@@ -145,7 +196,7 @@ async def _revoke(args: argparse.Namespace, ring: KeyRing, log: AuditLog) -> int
     return 0
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace, KeyRing, AuditLog], Awaitable[int]]] = {
+_ACTIONS: dict[str, Callable[[argparse.Namespace, Store, AuditLog], Awaitable[int]]] = {
     "create": _create,
     "list": _list,
     "revoke": _revoke,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mcp_junction.app import Junction
     from mcp_junction.audit.log import AuditLog
     from mcp_junction.cli.storage import Storage
+    from mcp_junction.governance.governance import Governance
     from mcp_junction.identity.keys import KeyRing
     from mcp_junction.registry.registry import Registry, RegistryParts
     from mcp_junction.telemetry.bus import Bus
@@ -66,6 +67,8 @@ def run(argv: list[str]) -> int:
 async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.api.context import ApiContext
     from mcp_junction.cli.storage import open_storage
+    from mcp_junction.governance.assembly import open_governance
+    from mcp_junction.governance.policy_upgrade import migrate_agents
     from mcp_junction.identity.keys import KeyRing, adopt_admin_key, sign_existing_keys
     from mcp_junction.registry.context import RegistryContext
     from mcp_junction.registry.registry import Registry, RegistryParts
@@ -82,9 +85,14 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         audit = await enter(storage.audit_log())
         bus = await enter(Bus(storage.store.events, audit.writer))
         parts = RegistryParts(RegistryContext(config.settings, storage.store, audit, bus))
-        junction = await enter(_make_junction(config, parts, storage))
         await sign_existing_keys(storage.store, audit, storage.folder)
+        await migrate_agents(storage.store, audit, storage.folder)
         await carry_over_tool_settings(storage.store, audit, storage.folder)
+        context = parts.context
+        governance = await open_governance(
+            config.settings, storage.store, audit, bus, context.tool_settings, context.clock
+        )
+        junction = await enter(_make_junction(config, parts, storage, governance))
         keys = await KeyRing.open(storage.store)
         await adopt_admin_key(keys, {**read_service_dotenv(given), **variables()})
         registry = Registry(junction, parts)
@@ -106,7 +114,9 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     return 0
 
 
-def _make_junction(config: Config, parts: RegistryParts, storage: Storage) -> Junction:
+def _make_junction(
+    config: Config, parts: RegistryParts, storage: Storage, governance: Governance
+) -> Junction:
     """Compose a Junction with the registry and the audit as listeners."""
     from mcp_junction.app import Junction
     from mcp_junction.calls.stages.audit import CallAudit
@@ -124,7 +134,8 @@ def _make_junction(config: Config, parts: RegistryParts, storage: Storage) -> Ju
         clock=context.clock,
         supervision=context.supervision,
         call_sinks=(parts.lifecycle.observe_call,),
-        server_sinks=parts.server_sinks,
+        server_sinks=(*parts.server_sinks, *governance.server_sinks),
+        governance=governance,
         review=parts.tools,
     )
 
@@ -149,10 +160,13 @@ async def _make_first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> N
 
 
 def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
-    """Remove what is too old from the audit, daily; 0 days is never."""
+    """Remove what is too old from the audit, and expired grants, daily; 0 days is never."""
     from mcp_junction.audit.retention import retire_daily
+    from mcp_junction.governance.policy_sync import retire_policy_daily
 
     if days:
+        retire = partial(retire_policy_daily, days, storage.store.policy, junction.clock)
+        junction.tasks.supervise("policy retention", retire, is_vital=False)
         trail, points, keys = storage.store.audit, storage.checkpoints, storage.audit_keys
         forget = partial(retire_daily, days, trail, audit, points, keys, junction.clock)
         junction.tasks.supervise("audit retention", forget, is_vital=False)

@@ -23,7 +23,12 @@ from mcp_junction.eras.tickets import Continuation, Seal, Ticket, TicketOwner
 from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
-from mcp_junction.protocol.versions import METHOD_NOT_FOUND, RATE_LIMITED, SERVER_UNAVAILABLE
+from mcp_junction.protocol.versions import (
+    DENIED,
+    METHOD_NOT_FOUND,
+    RATE_LIMITED,
+    SERVER_UNAVAILABLE,
+)
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
@@ -324,9 +329,15 @@ class ParkedCalls:
             if parked.owner is not None and belongs(parked.owner):
                 self._end(parked, reason)
 
-    def _end(self, parked: ParkedCall, reason: str) -> None:
+    def deny(self, is_denied: Callable[[ParkedCall], bool], reason: str) -> None:
+        """End the calls that their callers may not make any more."""
+        for parked in list(self._parked.values()):
+            if is_denied(parked):
+                self._end(parked, reason, DENIED)
+
+    def _end(self, parked: ParkedCall, reason: str, code: int = SERVER_UNAVAILABLE) -> None:
         self._remove(parked)
-        ended = outcomes.failed(SERVER_UNAVAILABLE, reason, Delivery.UNKNOWN)
+        ended = outcomes.failed(code, reason, Delivery.UNKNOWN)
         self._abandon(parked, ended, reason)
 
     def sweep(self) -> bool:

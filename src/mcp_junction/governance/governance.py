@@ -6,6 +6,8 @@ its owner.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from mcp_junction.governance.admission import Admission
@@ -13,9 +15,14 @@ from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.circuits import Circuits
 from mcp_junction.governance.claims import IdempotencyClaims
 from mcp_junction.governance.escalations import Escalations
+from mcp_junction.governance.policy_sync import PolicySync
+from mcp_junction.governance.server_ids import ServerIds
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.live_policy import LivePolicy
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.tasks import TaskScope
+from mcp_junction.upstream.events import ServerSink
 
 
 class Governance(msgspec.Struct, eq=False):
@@ -29,3 +36,28 @@ class Governance(msgspec.Struct, eq=False):
     escalations: Escalations | None = None
     limits: CallLimits | None = None
     admission: Admission | None = None
+    server_ids: ServerIds = msgspec.field(default_factory=ServerIds)
+    sync: PolicySync | None = None
+    """Keeps the policy as the store has it; None where there is no store."""
+
+    @property
+    def server_sinks(self) -> tuple[ServerSink, ...]:
+        """The parts that follow what happens to servers."""
+        sinks = (self.circuits.follow if self.circuits is not None else None,)
+        return tuple(sink for sink in sinks if sink is not None)
+
+    def start(self, tasks: TaskScope, clock: Clock) -> None:
+        """Run what its parts do in the background, until the scope ends."""
+        if self.sync is not None:
+            tasks.supervise("policy", self.sync.run)
+        if self.circuits is not None:
+            tasks.supervise("circuits", self.circuits.run, is_vital=False)
+        if self.limits is not None:
+            tasks.supervise("limits", partial(self.limits.run, clock), is_vital=False)
+        if self.claims is not None:
+            tasks.supervise("claims", self.claims.run)
+            tasks.supervise("claims retention", self.claims.retire_hourly, is_vital=False)
+        if self.escalations is not None:
+            tasks.supervise("escalations", self.escalations.run, is_vital=False)
+            keep = self.escalations.retire_daily
+            tasks.supervise("escalations retention", keep, is_vital=False)

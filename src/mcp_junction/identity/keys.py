@@ -124,12 +124,15 @@ class KeyRing:
 
     # -- changing
 
-    async def refresh(self) -> None:
-        """Read what other processes have changed. An outage raises nothing: see ``is_blind``."""
+    async def refresh(self) -> Mapping[str, int] | None:
+        """Read what other processes have changed; return the generations of all topics.
+
+        An outage raises nothing, and there are none: see ``is_blind``.
+        """
         try:
-            await self._load()
+            return await self._load()
         except StoreUnavailable:
-            pass  # ``is_blind`` tells
+            return None  # ``is_blind`` tells
 
     async def create(self, role: Role, agent: str, by: str) -> tuple[KeyRecord, str]:
         """Make a new key; return its record, and the key itself, which is not stored."""
@@ -180,13 +183,15 @@ class KeyRing:
         await self._load()
         return key
 
-    async def _load(self) -> None:
+    async def _load(self) -> Mapping[str, int]:
         began = self._now()
-        generation = (await self._store.generations()).get("keys", 0)
+        generations = await self._store.generations()
+        generation = generations.get("keys", 0)
         if generation != self._generation:
             self._use(await self._store.keys.read())
             self._generation = generation
         self._read_at = began
+        return generations
 
     def _use(self, found: StoredKeys) -> None:
         """Use these keys from now on."""

@@ -278,7 +278,16 @@ class StatelessDispatcher:
 
     def drain(self) -> None:
         """End every listen with its result; let calls finish."""
-        for listen in list(self.listens):
+        self.end_listens(lambda _: True)
+
+    @property
+    def running_calls(self) -> list[Call]:
+        """The calls that are not over."""
+        return [one for one in self.running.values() if not isinstance(one, Listen)]
+
+    def end_listens(self, is_over: Callable[[Listen], bool]) -> None:
+        """End the listens for which ``is_over`` is true, with their result."""
+        for listen in [one for one in self.listens if is_over(one)]:
             self._end_listen(listen)
 
     def end_disallowed(self, is_allowed: Callable[[Principal], bool], reason: str) -> None:

@@ -181,7 +181,7 @@ def check_grant(grant: Grant, by: Principal, now: float) -> list[Problem]:
     return [
         problem
         for problem in (
-            _check_agent(grant.agent_id),
+            check_agent_id(grant.agent_id),
             _check_server(grant.server_id),
             *_check_kinds(grant),
             _check_pattern(grant),
@@ -214,7 +214,8 @@ def _problem(path: str, message: str) -> Problem:
     return Problem(ProblemCode.INVALID_SCHEMA, path, message)
 
 
-def _check_agent(agent_id: str) -> Problem | None:
+def check_agent_id(agent_id: str) -> Problem | None:
+    """Find what is wrong with the id of an agent."""
     if not 1 <= len(agent_id) <= MAX_AGENT_ID or not agent_id.isprintable():
         return _problem("agent_id", f"must be 1 to {MAX_AGENT_ID} printable characters")
     return None

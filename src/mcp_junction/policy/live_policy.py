@@ -29,6 +29,9 @@ from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.tokens import PresentedToken, Token
 
 _NEVER: Final = float("inf")
+STORE: Final = "store"
+"""The rule that denies everything while the store is away."""
+_BLIND: Final = "the store is away, so that grants cannot be checked; call again in a moment"
 _AGENT: Final = Role.AGENT  # for the call path, see protocol/versions.py
 
 
@@ -77,6 +80,11 @@ class LivePolicy:
         self._nothing = GrantsInForce(GrantSet(""), {}, 0.0)
         self.version = 0
         """Another number after each change of any agent: what was decided before may be void."""
+        self._next_expiry = _NEVER
+        """No grant expires before; it may be too early."""
+        self.is_blind = False
+        """Whether the store has been away for so long that a revocation may have been missed:
+        nothing is allowed by grants then."""
 
     # -- changing
 
@@ -90,7 +98,9 @@ class LivePolicy:
         for token in tokens:
             by_grant.setdefault(token.grant_id, []).append(token)
         self._tokens[agent_id] = {grant_id: tuple(some) for grant_id, some in by_grant.items()}
-        self._in_force[agent_id] = GrantsInForce(self._sets[agent_id], self._server_ids, now)
+        in_force = GrantsInForce(self._sets[agent_id], self._server_ids, now)
+        self._in_force[agent_id] = in_force
+        self._next_expiry = min(self._next_expiry, in_force.until)
 
     def remove(self, agent_id: str) -> None:
         """Forget an agent; it may use nothing then."""
@@ -100,18 +110,36 @@ class LivePolicy:
 
     def expire(self, now: float) -> list[str]:
         """Let go of grants that have expired; return the agents that see something else now."""
-        changed = [agent for agent, in_force in self._in_force.items() if in_force.until <= now]
+        changed = self.find_expiring(now)
         self.version += bool(changed)
         for agent_id in changed:
             grants = self._sets[agent_id]
             self._in_force[agent_id] = GrantsInForce(grants, self._server_ids, now)
+        if now >= self._next_expiry:
+            self._next_expiry = min((one.until for one in self._in_force.values()), default=_NEVER)
         return changed
+
+    def set_blind(self, is_blind: bool) -> None:
+        """Allow nothing by grants, or what they allow again."""
+        if is_blind is not self.is_blind:
+            self.version += 1
+            self.is_blind = is_blind
+
+    def find_expiring(self, now: float) -> list[str]:
+        """Return the agents of which ``expire`` would let go of a grant."""
+        if now < self._next_expiry:
+            return []
+        return [agent for agent, in_force in self._in_force.items() if in_force.until <= now]
 
     @property
     def next_expiry(self) -> float | None:
-        """When ``expire`` has something to do next."""
-        until = min((one.until for one in self._in_force.values()), default=_NEVER)
-        return None if until == _NEVER else until
+        """When ``expire`` has something to do next, or a time before that."""
+        return None if self._next_expiry == _NEVER else self._next_expiry
+
+    @property
+    def agents(self) -> list[str]:
+        """The ids of all agents that have grants."""
+        return list(self._sets)
 
     # -- asking
 
@@ -128,6 +156,8 @@ class LivePolicy:
         """Return what a principal is shown; None is everything. Only agents are shown less."""
         if principal.role is not _AGENT:
             return None
+        if self.is_blind:
+            return self._nothing
         found = self._in_force.get(principal.id, self._nothing)
         return None if found.has_everything else found
 
@@ -148,6 +178,8 @@ class LivePolicy:
             if isinstance(acting, PolicyDecision):
                 return acting
             agent_id = acting.id
+        if self.is_blind:
+            return PolicyDecision(False, STORE, _BLIND, agent_id)
         grants = self.of(agent_id)
         found = self._cache.get(agent_id, grants.generation, target, now)
         if found is None:

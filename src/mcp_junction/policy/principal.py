@@ -58,6 +58,7 @@ class Right(StrEnum):
     READ_SETTINGS = "read the settings"
     CHANGE_POLICY = "change grants, agents and tool settings, decide approvals and reset breakers"
     READ_POLICY = "read grants, agents, tool settings, approvals and breakers"
+    READ_OWN_POLICY = "read its own grants, and ask about its own calls"
     READ_AUDIT = "read the audit and the escalations"
     READ_OWN_CALLS = "read the audit, metrics and events of its own calls"
     READ_EVENTS = "read the events"
@@ -76,12 +77,15 @@ _READ: Final = frozenset(
         Right.READ_METRICS,
         Right.READ_DOCS,
         Right.READ_POLICY,
+        Right.READ_OWN_POLICY,
         Right.READ_AUDIT,
     }
 )
 
 RIGHTS: Final = {
-    Role.OWNER: frozenset({Right.READ_TOOLS, Right.CALL, Right.CHANGE_KEYS, Right.READ_DOCS}),
+    Role.OWNER: frozenset(
+        {Right.READ_TOOLS, Right.CALL, Right.CHANGE_KEYS, Right.CHANGE_POLICY, Right.READ_DOCS}
+    ),
     Role.ADMIN: frozenset(Right),
     Role.ORCHESTRATOR: _READ
     | {
@@ -91,12 +95,20 @@ RIGHTS: Final = {
         Right.READ_KEYS,
         Right.READ_SETTINGS,
     },
-    Role.AGENT: frozenset({Right.READ_TOOLS, Right.CALL, Right.READ_OWN_CALLS, Right.READ_DOCS}),
+    Role.AGENT: frozenset(
+        {
+            Right.READ_TOOLS,
+            Right.CALL,
+            Right.READ_OWN_CALLS,
+            Right.READ_OWN_POLICY,
+            Right.READ_DOCS,
+        }
+    ),
     Role.VIEWER: _READ,
 }
-"""The rights of each role. The owner changes keys by commands on this machine, and the rest over
-REST with an admin's key. An orchestrator may call only on behalf of an agent that it names. Whose
-grants decide about a call: ``acting.py``."""
+"""The rights of each role. The owner changes keys, and grants for them, by commands on this
+machine, and the rest over REST with an admin's key. An orchestrator may call only on behalf of an
+agent that it names. Whose grants decide about a call: ``acting.py``."""
 
 KEY_ROLES: Final = tuple(role for role in Role if role is not Role.OWNER)
 """The roles that a key can have."""

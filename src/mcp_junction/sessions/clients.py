@@ -16,6 +16,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Snapshot
 from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
+from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_LEVELS
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen, is_notified_by, subscribe_all
@@ -73,6 +74,15 @@ class Subscriptions:
         """Remove a session; return the resources that nobody else wants."""
         mine = [key for key, sessions in self._wanted.items() if session in sessions]
         return [key for key in mine if self.remove(*key, session)]
+
+    def of_subscriber(self, subscriber: object) -> list[tuple[str, str]]:
+        """The server and the URI of all that one has subscribed to."""
+        return [key for key, subscribers in self._wanted.items() if subscriber in subscribers]
+
+    @property
+    def subscribers(self) -> set[object]:
+        """All that have subscribed to something."""
+        return {one for subscribers in self._wanted.values() for one in subscribers}
 
     def of(self, server: str, session: object = None) -> list[str]:
         """Every URI of a server that someone subscribed to, or that one session did."""
@@ -183,15 +193,41 @@ class ClientRelay:
         self._clients.listens.discard(listen)
         self._unsubscribe(listen)
 
+    def unsubscribe_hidden(
+        self,
+        concerns: Callable[[Session | Listen], bool],
+        can_see: Callable[[Session | Listen, Pair], bool],
+    ) -> set[Listen]:
+        """End subscriptions to what is hidden now from subscribers that this ``concerns``.
+
+        Returns the listens among them: they were promised what they do not get any more.
+        """
+        listens: set[Listen] = set()
+        register = self._clients.subscriptions
+        for subscriber in register.subscribers:
+            if not isinstance(subscriber, Session | Listen) or not concerns(subscriber):
+                continue
+            for server, uri in register.of_subscriber(subscriber):
+                if can_see(subscriber, Pair(server, uri)):
+                    continue
+                if isinstance(subscriber, Listen):
+                    listens.add(subscriber)
+                elif register.remove(server, uri, subscriber):
+                    self._unsubscribe_last(server, uri, subscriber)
+        return listens
+
     def _links(self) -> list[Upstream]:
         return [u for server in self._servers.values() for u in (server, *server.extra_links)]
 
     def _unsubscribe(self, subscriber: object) -> None:
         """Unsubscribe from what nobody else wants to hear of."""
         for server, uri in self._clients.subscriptions.drop(subscriber):
-            upstream = self._servers.get(server)
-            if upstream is not None and is_notified_by(upstream, subscriber):
-                self._tasks.spawn(self._unsubscribe_from(upstream, uri))
+            self._unsubscribe_last(server, uri, subscriber)
+
+    def _unsubscribe_last(self, server: str, uri: str, subscriber: object) -> None:
+        upstream = self._servers.get(server)
+        if upstream is not None and is_notified_by(upstream, subscriber):
+            self._tasks.spawn(self._unsubscribe_from(upstream, uri))
 
     async def _unsubscribe_from(self, upstream: Upstream, uri: str) -> None:
         if not self._clients.subscriptions.names(upstream.key, uri):  # else one came meanwhile

@@ -185,9 +185,13 @@ class SessionRegistry:
 
     def expel(self, is_allowed: Callable[[Principal], bool]) -> None:
         """End the sessions and streams of principals that are no longer allowed."""
+        self.end(lambda session: not is_allowed(session.principal), "the key was revoked")
+
+    def end(self, is_over: Callable[[Session], bool], reason: str) -> None:
+        """End the sessions for which ``is_over`` is true, with their streams."""
         for found in list(self._sessions.values()):
-            if not is_allowed(found.session.principal):
-                self.remove(found, "the key was revoked")
+            if is_over(found.session):
+                self.remove(found, reason)
 
     def sweep(self) -> None:
         """End sessions that have been idle for too long, and drop delivered streams."""

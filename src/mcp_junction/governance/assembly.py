@@ -1,0 +1,59 @@
+"""Puts the parts of Governance together, with what the store has of them."""
+
+from __future__ import annotations
+
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.config.settings import Settings
+from mcp_junction.governance.admission import Admission
+from mcp_junction.governance.call_limits import CallLimits
+from mcp_junction.governance.circuits import Circuits
+from mcp_junction.governance.claims import IdempotencyClaims
+from mcp_junction.governance.escalations import Escalations
+from mcp_junction.governance.from_settings import breaker_settings_of, buckets_of, cache_ttl_of
+from mcp_junction.governance.governance import Governance
+from mcp_junction.governance.policy_sync import PolicySync
+from mcp_junction.governance.schemas import SchemaCache
+from mcp_junction.governance.server_ids import ServerIds
+from mcp_junction.governance.tool_facts import ToolFactsCache
+from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.policy.live_policy import LivePolicy
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.store.store import Store
+from mcp_junction.telemetry.bus import Bus
+
+
+async def open_governance(
+    settings: Settings,
+    store: Store,
+    audit: AuditLog,
+    bus: Bus,
+    tool_settings: ToolSettings,
+    clock: Clock,
+) -> Governance:
+    """Make Governance for a service. Raises StoreUnavailable."""
+    server_ids = ServerIds()
+    policy = LivePolicy(server_ids, cache_ttl_of(settings))
+    sync = PolicySync(store, policy, clock)
+    await sync.open()
+    circuits = Circuits(breaker_settings_of(settings), store.circuits, bus)
+    await circuits.restore()
+    limits = CallLimits(
+        buckets_of(settings.limit_agent),
+        buckets_of(settings.limit_server),
+        buckets_of(settings.limit_tool),
+        store.limits,
+    )
+    await limits.load()
+    parked = settings.parked_ms / 1000
+    return Governance(
+        policy,
+        tool_settings,
+        ToolFactsCache(tool_settings, SchemaCache()),
+        circuits=circuits,
+        claims=IdempotencyClaims(store.claims, store.audit, audit.writer, clock, parked),
+        escalations=Escalations(store.escalations, bus, clock, settings.audit_retention_days),
+        limits=limits,
+        admission=Admission(store.policy),
+        server_ids=server_ids,
+        sync=sync,
+    )

@@ -1,0 +1,209 @@
+"""PolicySync: keeps LivePolicy as the store has it, and says which agents have changed.
+
+The service polls the generations of the store. When that of the policy is another, only the agents
+that changed since are read. Grants that expire are let go of in time; and after five seconds
+without the store nothing is allowed by grants, because a revocation may have been missed. What
+follows from a change for clients and running calls is decided elsewhere (``sessions/revocation``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.policy.access import Grants
+from mcp_junction.policy.live_policy import LivePolicy
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.resilience.clock import Clock, SystemClock
+from mcp_junction.store.policy import TOPIC, AgentPolicy, PolicyTables
+from mcp_junction.store.store import Store
+
+log = logging.getLogger("mcp_junction.governance")
+
+BLIND_AFTER: Final = 5.0
+"""Seconds without the store after which nothing is allowed by grants."""
+_CHECK_EVERY: Final = 0.5
+"""Seconds between looks at the time, unless a grant expires before."""
+_SHORTEST: Final = 0.001
+
+
+class AgentChange(NamedTuple):
+    """An agent whose grants or tokens are not what they were."""
+
+    agent_id: str
+    before: Grants | None
+    """What it was shown before; None is everything."""
+    is_gone: bool = False
+    """Whether it has no grants any more."""
+
+
+ChangeSink = Callable[[Sequence[AgentChange]], None]
+
+
+class PolicySync:
+    """Reads the policy from the store, and follows what this and other processes change."""
+
+    def __init__(
+        self,
+        store: Store,
+        policy: LivePolicy,
+        clock: Clock | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._clock = clock or SystemClock()
+        self._wall_clock = wall_clock
+        self._generation = -1
+        self._read_at = self._clock.now()
+        self._reading = asyncio.Lock()
+        """What is read later is put later: never an older policy over a newer one."""
+        self.sinks: list[ChangeSink] = []
+        """Are told of every change, after it holds."""
+
+    async def open(self) -> None:
+        """Read the whole policy. Raises StoreUnavailable."""
+        if await self._store.policy.renew_signatures():
+            log.warning("agents and grants were signed anew with the vault's new key")
+        generation = (await self._store.generations()).get(TOPIC, 0)
+        async with self._reading:
+            await self._read_all(generation)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the store has been away for so long that nothing is allowed by grants."""
+        return self._clock.now() - self._read_at >= BLIND_AFTER
+
+    async def follow(self, generations: Mapping[str, int], began: float) -> None:
+        """Take over what has changed; ``began`` is when the reading of ``generations`` began.
+
+        An outage raises nothing: see ``is_blind``.
+        """
+        generation = generations.get(TOPIC, 0)
+        if generation != self._generation:
+            try:
+                async with self._reading:
+                    await self._read_changed(generation)
+            except StoreUnavailable:
+                return
+        self._read_at = began
+        self._policy.set_blind(False)
+
+    async def refresh(self, *agent_ids: str) -> None:
+        """Take over what was changed of these agents; it is in force then.
+
+        If it cannot be read, they may do nothing until the poll has read it.
+        """
+        async with self._reading:
+            now = self._wall_clock()
+            try:
+                found = await self._store.policy.load_agents(agent_ids, now)
+            except StoreUnavailable:
+                found = {agent_id: AgentPolicy([], []) for agent_id in agent_ids}
+            self._put(found, now)
+
+    async def run(self) -> None:
+        """Let go of grants in time, and of all while the store is away."""
+        while True:
+            self.keep_time()
+            expiry, pause = self._policy.next_expiry, _CHECK_EVERY
+            if expiry is not None:
+                pause = min(pause, max(expiry - self._wall_clock(), _SHORTEST))
+            await self._clock.sleep(pause)
+
+    def keep_time(self) -> None:
+        """Let go of what the time has ended."""
+        if self.is_blind and not self._policy.is_blind:
+            self._policy.set_blind(True)
+            log.error("the store is away: grants allow nothing until it is back")
+        now = self._wall_clock()
+        expiring = self._policy.find_expiring(now)
+        if expiring:
+            changes = [AgentChange(one, self._shown(one)) for one in expiring]
+            self._policy.expire(now)
+            self._tell(changes)
+
+    # -- parts
+
+    async def _read_all(self, generation: int) -> None:
+        now = self._wall_clock()
+        found = await self._store.policy.load(now)
+        gone = [agent for agent in self._policy.agents if agent not in found]
+        self._put({**found, **{agent: AgentPolicy([], []) for agent in gone}}, now)
+        self._generation = generation
+
+    async def _read_changed(self, generation: int) -> None:
+        """Read the agents that changed; all of them, if the store does not say which."""
+        tables = self._store.policy
+        known = self._generation
+        changed = await tables.changed_since(known) if known <= generation else {}
+        last = max(changed.values(), default=0)
+        if last < generation:  # somebody restored an older store, or tampered with it
+            await self._read_all(generation)
+            return
+        now = self._wall_clock()
+        self._put(await tables.load_agents(changed, now), now)
+        self._generation = last
+
+    def _put(self, found: Mapping[str, AgentPolicy], now: float) -> None:
+        changes = []
+        for agent_id, (grants, tokens) in found.items():
+            if self._is_known(agent_id, grants, tokens):
+                continue
+            changes.append(AgentChange(agent_id, self._shown(agent_id), not grants))
+            if grants:
+                self._policy.put(agent_id, grants, tokens, now)
+            else:
+                self._policy.remove(agent_id)
+        if changes:
+            self._tell(changes)
+
+    def _is_known(self, agent_id: str, grants: Sequence[object], tokens: Sequence[object]) -> bool:
+        """Whether an agent has just these grants and tokens already."""
+        known = self._policy.tokens_of(agent_id).values()
+        return _equal(self._policy.of(agent_id).grants, grants) and _equal(
+            [token for some in known for token in some], tokens
+        )
+
+    def _shown(self, agent_id: str) -> Grants | None:
+        return self._policy.grants(Principal(agent_id, Role.AGENT))
+
+    def _tell(self, changes: Sequence[AgentChange]) -> None:
+        for sink in self.sinks:
+            try:
+                sink(changes)
+            except Exception:  # the policy holds whatever becomes of the news of it
+                log.exception("a sink of policy changes failed")
+
+
+def _equal(some: Iterable[object], others: Sequence[object]) -> bool:
+    """Whether both hold the same, in whatever order."""
+    one, other = list(some), list(others)
+    return len(one) == len(other) and set(one) == set(other)
+
+
+_DAY: Final = 24 * 3600.0
+_FIRST: Final = 90.0
+"""Seconds after the start: so a service that is restarted every day removes rows, too."""
+
+
+async def retire_policy_daily(
+    days: int, tables: PolicyTables, clock: Clock, now: Callable[[], float] = time.time
+) -> None:
+    """Remove grants and tokens that have been of no use for ``days`` days, once a day."""
+    pause = _FIRST
+    while True:
+        await clock.sleep(pause)
+        pause = _DAY
+        try:
+            removed = await tables.retire(now() - days * _DAY)
+        except StoreUnavailable as error:
+            log.warning("old grants and tokens cannot be removed now: %s", error)
+            pause = _DAY / 100
+            continue
+        if removed:
+            log.info("%d grants and tokens ended more than %d days ago and are gone", removed, days)
