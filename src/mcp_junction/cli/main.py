@@ -23,6 +23,8 @@ COMMANDS = {
     "state": "show the numbers of servers and tools of a running service",
     "inspect": "start the servers of a config file and show how that went",
     "call": "call one tool and print its result",
+    "breakers": "show and reset the circuit breakers of a running service",
+    "escalations": "show and acknowledge calls for which everything has failed",
     "audit": "show, check and export the record of what was done",
     "settings": "show every setting, its default, and where its value comes from",
     "keys": "make, show and revoke the keys of HTTP clients",

@@ -1,0 +1,71 @@
+"""``mcp-junction breakers [reset]``: shows and resets the circuit breakers of a running service."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.printing import print_json, print_table, printable
+from mcp_junction.cli.remote import ServiceClient, add_remote_options
+from mcp_junction.cli.targets import name_target, read_targets, tool_path
+from mcp_junction.errors import UsageError
+
+BREAKERS: Final = "/api/v1/mcp/circuit-breakers"
+_COLOURS: Final = {"CLOSED": "green", "OPEN": "red", "HALF_OPEN": "yellow"}
+
+
+def run(argv: list[str]) -> int:
+    parser = make_parser(
+        "mcp-junction breakers",
+        "Show the circuit breakers of a running `mcp-junction serve`, or reset some. A circuit"
+        "\nopens when its tool or server keeps failing: calls are refused at once until the"
+        "\ncooldown is over and a few calls have succeeded.",
+        "examples:\n  mcp-junction breakers\n  mcp-junction breakers --open\n"
+        "  mcp-junction breakers reset git.git_log\n"
+        "  mcp-junction breakers reset 'git.*'         # all circuits of the server\n",
+    )
+    parser.add_argument(
+        "action", metavar="ACTION", nargs="?", choices=("list", "reset"), default="list",
+        help="list (default), or reset",
+    )  # fmt: skip
+    parser.add_argument("names", metavar="SERVER.TOOL", nargs="*", help="the circuits to reset")
+    parser.add_argument("--open", action="store_true", help="only those that are not closed")
+    add_remote_options(parser)
+    args = parser.parse_args(argv)
+    if args.action == "reset" and not args.names:
+        raise UsageError("breakers reset: name a circuit, like git.git_log or 'git.*'")
+    remote = ServiceClient.from_options(args)
+    return _reset(args, remote) if args.action == "reset" else _list(args, remote)
+
+
+def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
+    found = [one for one in remote.array(BREAKERS) if not (args.open and one["state"] == "CLOSED")]
+    empty = "Every circuit is closed." if args.open else "Nothing was called yet."
+    headings = ("circuit", "state", "failures", "last failure", "opened", "tried again")
+    return print_table(args, found, headings, map(_row, found), empty)
+
+
+def _row(one: dict[str, Any]) -> tuple[Any, ...]:
+    from rich.text import Text
+
+    state = one["state"]
+    return (
+        name_target(one),
+        Text(state, _COLOURS.get(state, "")),
+        one["failure_count"],
+        one["last_failure_time"],
+        one["opened_at"],
+        one["retry_at"],
+    )
+
+
+def _reset(args: argparse.Namespace, remote: ServiceClient) -> int:
+    targets = read_targets(remote, args.names)
+    done = [remote.post(f"{BREAKERS}/{tool_path(target)}/reset") for target in targets]
+    if args.json:
+        print_json(done)
+        return 0
+    for name in args.names:
+        print(f"The circuit of {printable(name)} is closed.")
+    return 0
