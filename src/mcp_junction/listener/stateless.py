@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Channel, Handler
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.calls.methods import READ, STATELESS_CALLS
 from mcp_junction.calls.route_cache import CachedRoute
 from mcp_junction.catalog.endpoints import Endpoint
@@ -123,15 +123,12 @@ class StatelessDispatcher:
             ):
                 sender = last.sender  # most often it is the same one again, and carries nothing
             else:
-                if self._accept is not None:  # before the cache may see it
-                    is_call = method in STATELESS_CALLS
-                    carried = self._accept(params, channel.headers if is_call else None)
+                carried = self._take_carried(method, params, channel)
                 sender = self.client_cache.read(principal, endpoint, params.get("_meta"))
             client = sender.client
             if client is None or method not in STATELESS_CALLS:
                 return self._answer_own(sender, frame_id, method, params, key, channel, headers)
-            snapshot = self._backend.snapshot
-            name = params.get("name")
+            snapshot, name = self._backend.snapshot, params.get("name")
             spelling, scope, route_cache = client.spelling, client.scope, snapshot.route_cache
             cached = name and route_cache.get((spelling, scope, method, _join((name,))))
             if not cached:
@@ -139,9 +136,7 @@ class StatelessDispatcher:
             if headers is not None:
                 _check_headers(headers, sender.version, cached, params)
         except FrameError as error:
-            words, is_told = f"{method[:100]}: {error}", method in STATELESS_CALLS
-            told = carried if is_told and self._accept is not None else None
-            return refuse_call(channel, frame_id, error.code, words, told)
+            return self._refuse(channel, frame_id, method, error, carried)
         address, route = cached.address, cached.route
         token, level, is_plain = sender.progress_token, sender.level, sender.has_plain_meta
         call = self.running[key] = Call(
@@ -149,11 +144,28 @@ class StatelessDispatcher:
         )
         if self._accept is not None:
             take_over(call, carried, self._backend.quotas, channel)
-        if self._backend.is_settled:
-            handle = snapshot.handlers[method]
-        else:
+        handle = snapshot.handlers[method]
+        if not self._backend.is_settled:
             handle = partial(self._handle_when_offered, headers, sender.version)
         return self._run(key, frame_id, call, channel, handle)
+
+    def _take_carried(self, method: str, params: dict[str, Raw], channel: ReplyChannel) -> Carried:
+        """Take out what a request carries for us, before a cache sees it. Raises FrameError."""
+        if self._accept is None:
+            return NOTHING_CARRIED
+        return self._accept(params, channel.headers if method in STATELESS_CALLS else None)
+
+    def _refuse(
+        self,
+        channel: ReplyChannel,
+        frame_id: bytes,
+        method: str,
+        error: FrameError,
+        carried: Carried,
+    ) -> Rest:
+        is_told = self._accept is not None and method in STATELESS_CALLS
+        words = f"{method[:100]}: {error}"
+        return refuse_call(channel, frame_id, error.code, words, carried if is_told else None)
 
     def _answer_own(
         self,
