@@ -51,7 +51,7 @@ def heard_by(parts: RegistryParts, calls: CallAudit) -> dict[str, Any]:
         "clock": parts.context.clock,
         "supervision": parts.context.supervision,
         "audit": calls,
-        "call_sinks": (parts.lifecycle.observe_call,),
+        "call_sinks": parts.call_sinks,
         "server_sinks": parts.server_sinks,
         "review": parts.tools,
     }

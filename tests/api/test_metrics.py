@@ -133,7 +133,7 @@ async def test_names_of_servers_cannot_break_the_text(gateway, tmp_path):
     served = await gateway(load(str(path), {}, {}, lenient=True))
     found = await until(served, lambda f: f.value("servers_total", status="CONNECTED") == 6)
     assert found.labels("health_check_error_rate") == sorted(names)
-    assert all(name.startswith("mcp_aggregator_") for name in found.types)
+    assert all(name.startswith("mcp_") for name in found.types)
 
 
 async def test_no_more_servers_have_series_than_the_limit_and_the_rest_is_told(

@@ -34,8 +34,12 @@ class Metrics:
             else:
                 found = SAMPLE.fullmatch(line)
                 assert found, f"neither a comment nor a sample: {line!r}"
-                assert helped[-1] == found[1], "the samples of a family stand together"
-                assert found[1] in self.types, "TYPE comes before the samples"
+                family = found[1]
+                if self.types.get(helped[-1]) == "histogram":
+                    family = re.sub("_(bucket|sum|count)$", "", family)
+                    assert family != found[1], "a histogram has buckets, a sum and a count"
+                assert helped[-1] == family, "the samples of a family stand together"
+                assert family in self.types, "TYPE comes before the samples"
                 labels = labels_of(found[2] or "")
                 assert (found[1], labels) not in self.samples, f"twice: {line!r}"
                 self.samples[found[1], labels] = float(found[3])
@@ -43,6 +47,10 @@ class Metrics:
     def value(self, name: str, **labels: str) -> float | None:
         """A sample, by the part of its name that differs; None when there is none."""
         return self.samples.get((f"mcp_aggregator_{name}", frozenset(labels.items())))
+
+    def of(self, name: str, **labels: str) -> float | None:
+        """A sample by its whole name; None when there is none."""
+        return self.samples.get((name, frozenset(labels.items())))
 
     def labels(self, name: str) -> list[str]:
         """The values that the one label of a family has."""

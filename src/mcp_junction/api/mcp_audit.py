@@ -117,7 +117,7 @@ async def list_audit_entries(
     asked = AuditQuery(
         own_calls_of=None if has_right(principal, Right.READ_AUDIT) else principal.id,
         agent=agent_id,
-        server_id=_find_id(server_id, names),
+        server_id=find_server_id(server_id, names),
         tool=tool_name,
         decision=decision,
         correlation_id=correlation_id,
@@ -160,7 +160,7 @@ def parse_time(name: str, text: str | None) -> float | None:
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
-def _find_id(ref: str | None, names: dict[str, str]) -> str | None:
+def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
     """Return the id of a server; what is neither id nor name may be the id of one that is gone."""
     if ref is None or ref in names:
         return ref

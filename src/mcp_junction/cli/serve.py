@@ -133,7 +133,7 @@ def _make_junction(
         state_key=storage.vault.derive_keys(REQUEST_STATE)[0],
         clock=context.clock,
         supervision=context.supervision,
-        call_sinks=(parts.lifecycle.observe_call,),
+        call_sinks=parts.call_sinks,
         server_sinks=(*parts.server_sinks, *governance.server_sinks),
         governance=governance,
         review=parts.tools,

@@ -1,8 +1,8 @@
-"""Collects metrics of all servers for Prometheus, and State for REST.
+"""Collects all metrics for Prometheus, and State for REST.
 
-A scrape reads what is in memory: it asks no server, and calls count nothing for it. Disconnected
-servers are only counted, and a server that does not answer has no response time: an old one would
-mislead.
+A scrape reads what is in memory and asks no server. Disconnected servers are only counted, and a
+server that does not answer has no response time: an old one would mislead. The metrics of calls
+are in ``call_metrics.py``.
 """
 
 from __future__ import annotations
@@ -16,26 +16,54 @@ from typing import Final
 import msgspec
 
 from mcp_junction.app import Junction
+from mcp_junction.calls.metrics import CallMetrics
 from mcp_junction.catalog.catalog import ListedTokens
 from mcp_junction.health.verdict import WINDOW, HealthFacts
+from mcp_junction.registry.call_metrics import families_of_calls
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
-from mcp_junction.telemetry.exposition import MetricFamily, MetricKind, format_families
+from mcp_junction.resilience.breaker import BreakerRow
+from mcp_junction.telemetry.exposition import (
+    AnyFamily,
+    MetricFamily,
+    MetricKind,
+    format_families,
+)
 from mcp_junction.upstream.state import ServerState
 
-LABELLED: Final = 1_000
+LABELLED: Final = 250
 """How many servers have series of their own: those that came first, so none is displaced."""
 _PREFIX: Final = "mcp_aggregator_"
 _CHECK: Final = f"{_PREFIX}health_check_"
 
 
 def metrics_of(
-    context: RegistryContext, junction: Junction, facts_of: Callable[[Member], HealthFacts]
+    context: RegistryContext,
+    junction: Junction,
+    facts_of: Callable[[Member], HealthFacts],
+    calls: CallMetrics,
 ) -> bytes:
     """Collect all metrics, as Prometheus reads them."""
-    families = [*_servers(context), _sessions(junction), *_health(context, facts_of)]
-    families += [*_audit(context), *_tasks(context), _unattributed(junction)]
+    families: list[AnyFamily] = [*_servers(context), _sessions(junction)]
+    families += [*_health(context, facts_of), *_audit(context), *_tasks(context)]
+    families += [_unattributed(junction), *_calls(context, junction, calls)]
     return format_families(families)
+
+
+def _calls(context: RegistryContext, junction: Junction, calls: CallMetrics) -> list[AnyFamily]:
+    def name_of(server_id: str) -> str:
+        member = context.members.find(server_id)
+        return calls.name_of(server_id) if member is None else member.name
+
+    return families_of_calls(calls, circuits_of(junction), name_of)
+
+
+def circuits_of(junction: Junction) -> list[BreakerRow]:
+    """Return the circuits that there are: none where calls are not governed."""
+    governance = junction.governance
+    if governance is None or governance.circuits is None:
+        return []
+    return governance.circuits.breakers.rows()
 
 
 def _servers(context: RegistryContext) -> list[MetricFamily]:

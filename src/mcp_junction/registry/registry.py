@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -57,6 +57,8 @@ from mcp_junction.store.records import (
 )
 from mcp_junction.upstream.state import ServerState
 
+_LAST_MINUTE: Final = 2.0
+"""Seconds that storing the counts of the last minute may take."""
 _AT_ONCE: Final = 4
 """How many registrations are stored at one time: others need the store, too."""
 
@@ -73,6 +75,8 @@ class Registry:
         self.skills = parts.skills
         self.tools = parts.tools
         self.audit = context.audit
+        self._call_metrics = parts.call_metrics
+        self.metrics_history = parts.metrics_history
         self._junction = junction
         self._servers = junction.servers
         self._members = context.members
@@ -86,6 +90,8 @@ class Registry:
     async def __aenter__(self) -> Self:
         self._context.is_open = True
         self._lifecycle.begin()
+        run = self.metrics_history.run
+        self._context.tasks.supervise("call metrics", run, is_vital=False)
         self._junction.greet()
         await self._load()
         return self
@@ -103,6 +109,9 @@ class Registry:
     ) -> None:
         self._context.is_open = False
         await self._lifecycle.end()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_MINUTE):
+                await self.metrics_history.store_last()
         await self._context.tasks.close()
 
     async def _load(self) -> None:
@@ -178,7 +187,8 @@ class Registry:
 
     def metrics(self) -> bytes:
         """Return all metrics, as Prometheus reads them."""
-        return metrics_of(self._context, self._junction, self._lifecycle.facts)
+        facts = self._lifecycle.facts
+        return metrics_of(self._context, self._junction, facts, self._call_metrics)
 
     def state(self) -> State:
         """Return the totals over all servers, for REST."""

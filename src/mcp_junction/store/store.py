@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.call_metrics import CallMetricTable
 from mcp_junction.store.circuits import CircuitTable
 from mcp_junction.store.claims import ClaimTable
 from mcp_junction.store.database import (
@@ -98,6 +99,7 @@ class Store:
         self.audit = AuditTrail(database)
         self.limits = LimitTable(database, vault)
         self.circuits = CircuitTable(database, vault)
+        self.call_metrics = CallMetricTable(database, vault)
         self.claims = ClaimTable(database, vault, vault)
         self.escalations = EscalationTable(database, vault)
 

@@ -1,12 +1,11 @@
 """Formats metric families as the text that Prometheus reads, version 0.0.4. Pure.
 
-It holds no counters and measures nothing. A family has one label at most, which bounds the number
-of series.
+It holds no counters and measures nothing, and bounds no label: whoever makes a family does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -18,6 +17,7 @@ CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 class MetricKind(StrEnum):
     GAUGE = "gauge"
     COUNTER = "counter"
+    HISTOGRAM = "histogram"
 
 
 class MetricFamily(msgspec.Struct, frozen=True):
@@ -32,17 +32,76 @@ class MetricFamily(msgspec.Struct, frozen=True):
     label: str = ""
     kind: MetricKind = MetricKind.GAUGE
 
+    def lines(self) -> Iterator[str]:
+        """Format the samples."""
+        for value, number in self.samples.items():
+            labels = {self.label: value} if self.label else {}
+            yield _line(self.name, labels, number)
 
-def format_families(families: Iterable[MetricFamily]) -> bytes:
+
+class LabelledFamily(msgspec.Struct, frozen=True):
+    """A metric with several labels, and its samples by their values in order."""
+
+    name: str
+    help: str
+    labels: Sequence[str]
+    samples: Mapping[tuple[str, ...], float]
+    kind: MetricKind = MetricKind.COUNTER
+
+    def lines(self) -> Iterator[str]:
+        """Format the samples."""
+        for values, number in self.samples.items():
+            yield _line(self.name, dict(zip(self.labels, values, strict=True)), number)
+
+
+class HistogramSample(msgspec.Struct, frozen=True):
+    """What was observed: how often, up to each bound and in all, and the sum."""
+
+    counts: Sequence[int]
+    """Observations not above each bound, and at last all."""
+    total: float
+
+
+class HistogramFamily(msgspec.Struct, frozen=True):
+    """A histogram by the values of its labels."""
+
+    name: str
+    help: str
+    labels: Sequence[str]
+    bounds: Sequence[float]
+    samples: Mapping[tuple[str, ...], HistogramSample]
+
+    @property
+    def kind(self) -> MetricKind:
+        return MetricKind.HISTOGRAM
+
+    def lines(self) -> Iterator[str]:
+        """Format the samples."""
+        bounds = [*(f"{bound:g}" for bound in self.bounds), "+Inf"]
+        for values, sample in self.samples.items():
+            labels = dict(zip(self.labels, values, strict=True))
+            for bound, count in zip(bounds, sample.counts, strict=True):
+                yield _line(f"{self.name}_bucket", {**labels, "le": bound}, count)
+            yield _line(f"{self.name}_sum", labels, sample.total)
+            yield _line(f"{self.name}_count", labels, sample.counts[-1])
+
+
+AnyFamily = MetricFamily | LabelledFamily | HistogramFamily
+
+
+def format_families(families: Iterable[AnyFamily]) -> bytes:
     """Format these families."""
-    lines: list[str] = []
+    parts: list[str] = []
     for family in families:
-        name, label = family.name, family.label
-        lines.append(f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n")
-        for value, number in family.samples.items():
-            labels = f'{{{label}="{_escape(value)}"}}' if label else ""
-            lines.append(f"{name}{labels} {number!r}\n")
-    return "".join(lines).encode()
+        name = family.name
+        parts.append(f"# HELP {name} {family.help}\n# TYPE {name} {family.kind}\n")
+        parts += family.lines()
+    return "".join(parts).encode()
+
+
+def _line(name: str, labels: Mapping[str, str], number: float) -> str:
+    inside = ",".join(f'{label}="{_escape(value)}"' for label, value in labels.items())
+    return f"{name}{{{inside}}} {number!r}\n" if inside else f"{name} {number!r}\n"
 
 
 def _escape(value: str) -> str:

@@ -1,0 +1,158 @@
+"""Route ``GET /api/v1/mcp/metrics``: calls over a time, counted by tool."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Router, get
+from litestar.params import QueryParameter
+from msgspec import Meta
+
+from mcp_junction.api.errors import field_error
+from mcp_junction.api.mcp_audit import find_server_id, parse_time
+from mcp_junction.api.models import format_time
+from mcp_junction.api.rights import Right, needs
+from mcp_junction.api.routes import Context, mcp_error_responses
+from mcp_junction.errors import RequestError
+from mcp_junction.registry.metrics import circuits_of
+from mcp_junction.resilience.breaker import BreakerState
+from mcp_junction.telemetry.latencies import percentiles
+from mcp_junction.telemetry.tallies import Tally, ToolKey
+
+RANGES: Final = {"15m": 900, "1h": 3_600, "24h": 86_400, "7d": 604_800}
+"""The named ranges of time, in seconds."""
+SHOWN: Final = 500
+"""Tools that are listed one by one, the busiest first."""
+_SHARES: Final = (0.5, 0.95, 0.99)
+
+OfServer = Annotated[
+    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
+]
+OfTool = Annotated[
+    str | None, QueryParameter(max_length=1_000, description="Only tools with this name.")
+]
+TimeRange = Annotated[
+    str,
+    QueryParameter(
+        max_length=90,
+        description="`15m`, `1h`, `24h`, `7d`, or two times, `FROM/TO`. By the minute; by the hour"
+        " where it is more than two days ago.",
+    ),
+]
+
+
+class CallCounts(msgspec.Struct):
+    """How many calls there were, how they ended, and how long they took."""
+
+    calls: int
+    errors: Annotated[dict[str, int], Meta(description="By type.", examples=[{"timeout": 2}])]
+    error_rate: Annotated[float, Meta(description="Failed calls of all, 0 to 1.")]
+    retries: int
+    fallbacks: Annotated[int, Meta(description="Calls that another tool answered.")]
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+
+class ToolCounts(CallCounts, kw_only=True):
+    """The calls of one tool. Those that are not counted one by one: no server, `other`."""
+
+    server_id: Annotated[str, Meta(description="The server's name.", examples=["context7"])]
+    tool_name: Annotated[str, Meta(examples=["search"])]
+
+
+class MetricsResponse(CallCounts, kw_only=True):
+    """The calls of a time, in all and by tool, and the circuits that are open now."""
+
+    since: str | None
+    until: str | None
+    open_circuits: Annotated[list[str], Meta(examples=[["context7:search"]])]
+    tools: Annotated[list[ToolCounts], Meta(description="The busiest first.")]
+
+
+@get(
+    opt=needs(Right.READ_METRICS),
+    responses=mcp_error_responses("SERVER_NOT_FOUND"),
+    summary="Count calls over a time",
+    description="What all processes on this store have counted; percentiles are right within 5 %.",
+)
+async def show_call_metrics(
+    context: Context,
+    server_id: OfServer = None,
+    tool_name: OfTool = None,
+    time_range: TimeRange = "1h",
+) -> MetricsResponse:
+    since, until = parse_range(time_range, time.time())
+    names = {record.id: record.name for record in context.registry.all()}
+    server = find_server_id(server_id, names)
+    tallies = await context.registry.metrics_history.read(since, until, server, tool_name)
+    if server is not None and server not in names and not tallies:
+        raise RequestError("SERVER_NOT_FOUND", "there is no such server, nor calls of one")
+    whole = Tally()
+    for tally in tallies.values():
+        whole.add(tally)
+    return MetricsResponse(
+        since=format_time(since),
+        until=format_time(until),
+        open_circuits=_open_circuits(context, names, server, tool_name),
+        tools=_tools(tallies, names),
+        **_counts(whole),
+    )
+
+
+def parse_range(text: str, now: float) -> tuple[float, float]:
+    """Read a range of time: a named one, or two times."""
+    if text in RANGES:
+        return now - RANGES[text], now
+    begin, slash, end = text.partition("/")
+    since, until = (parse_time("time_range", part) if part else None for part in (begin, end))
+    if not slash or since is None or until is None:
+        words = f"must be one of {', '.join(RANGES)}, or two times with a / between"
+        raise field_error("time_range", words)
+    if until <= since:
+        raise field_error("time_range", "must end after it begins")
+    return since, until
+
+
+def _tools(tallies: dict[ToolKey, Tally], names: dict[str, str]) -> list[ToolCounts]:
+    busiest = sorted(tallies.items(), key=lambda item: (-item[1].calls, item[0]))[:SHOWN]
+    return [
+        ToolCounts(server_id=names.get(server, server), tool_name=tool, **_counts(tally))
+        for (server, tool), tally in busiest
+    ]
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    calls, failed = tally.calls, tally.failed
+    p50, p95, p99 = (_round(found) for found in percentiles(tally.bins, _SHARES))
+    return {
+        "calls": calls,
+        "errors": dict(sorted(tally.errors.items())),
+        "error_rate": round(failed / calls, 6) if calls else 0.0,
+        "retries": tally.retries,
+        "fallbacks": tally.fallbacks,
+        "p50_ms": p50,
+        "p95_ms": p95,
+        "p99_ms": p99,
+    }
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _open_circuits(
+    context: Context, names: dict[str, str], server: str | None, tool: str | None
+) -> list[str]:
+    return sorted(
+        f"{names.get(row.server_id, row.server_id)}:{row.tool_name}"
+        for row in circuits_of(context.junction)
+        if row.state is BreakerState.OPEN
+        and server in (None, row.server_id)
+        and tool in (None, row.tool_name)
+    )
+
+
+ROUTES = Router("/api/v1/mcp/metrics", route_handlers=[show_call_metrics], tags=["metrics"])
