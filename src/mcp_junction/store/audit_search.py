@@ -46,7 +46,7 @@ _END: Final = "\U0010ffff"
 _SPOT: Final = "last_at, writer, last_seq, first_at, last_seq - first_seq + 1"
 
 
-class _Source(Protocol):
+class _PageSource(Protocol):
     """Where candidates come from, the youngest first."""
 
     spots: list[PageSpot]
@@ -68,7 +68,7 @@ class AuditSearch:
         self._enough = enough
         self._work = 0
         self._found: list[AuditRow] = []
-        self._sources: list[_Source] = []
+        self._sources: list[_PageSource] = []
         self._tests, self._args = body_tests(asked, database.dialect)
 
     async def run(self) -> AuditFound:
@@ -91,22 +91,22 @@ class AuditSearch:
 
     # -- where to look
 
-    async def _choose_sources(self) -> list[_Source]:
+    async def _choose_sources(self) -> list[_PageSource]:
         asked, database = self._asked, self._database
-        bounds = _Bounds.of(asked)
+        bounds = _TimeBounds.of(asked)
         wanted = terms_asked_for(asked)
         own_time = None if asked.correlation_id is None else made_at(asked.correlation_id)
         if not wanted and asked.correlation_id is None:
-            return [_Walk(self, bounds)]
+            return [_PagesByTime(self, bounds)]
         tails = list((await AuditIndex(database).tails()).items())
         if tails and await self._is_long(tails):
-            return [_Walk(self, bounds)]
-        sources: list[_Source] = [_Walk(self, bounds, tails)] if tails else []
+            return [_PagesByTime(self, bounds)]
+        sources: list[_PageSource] = [_PagesByTime(self, bounds, tails)] if tails else []
         if asked.correlation_id is None:
-            return [*sources, _Terms(self, bounds, wanted)]
+            return [*sources, _PagesByTerms(self, bounds, wanted)]
         if own_time is not None:
-            sources.append(_Walk(self, bounds.within(own_time - 1, own_time + PROMPT + 1)))
-        return [*sources, _Filters(self, bounds, asked.correlation_id)]
+            sources.append(_PagesByTime(self, bounds.within(own_time - 1, own_time + PROMPT + 1)))
+        return [*sources, _PagesByFilter(self, bounds, asked.correlation_id)]
 
     async def _is_long(self, tails: Sequence[tuple[str, int]]) -> bool:
         chains, args = _of_chains(tails)
@@ -176,20 +176,20 @@ class AuditSearch:
         return await self._database.read(query, make)
 
 
-class _Bounds(msgspec.Struct, frozen=True):
+class _TimeBounds(msgspec.Struct, frozen=True):
     """The time that is asked for."""
 
     since: float = -math.inf
     until: float = math.inf
 
     @classmethod
-    def of(cls, asked: AuditQuery) -> _Bounds:
+    def of(cls, asked: AuditQuery) -> _TimeBounds:
         ends = [end for end in (asked.until, asked.before and asked.before[0]) if end is not None]
         since = -math.inf if asked.since is None else asked.since
         return cls(since, min(ends, default=math.inf))
 
-    def within(self, since: float, until: float) -> _Bounds:
-        return _Bounds(max(self.since, since), min(self.until, until))
+    def within(self, since: float, until: float) -> _TimeBounds:
+        return _TimeBounds(max(self.since, since), min(self.until, until))
 
     def tests(self) -> tuple[list[str], list[float]]:
         """Make the tests of pages, segments or terms that may have rows of this time."""
@@ -203,11 +203,11 @@ class _Bounds(msgspec.Struct, frozen=True):
         return tests, args
 
 
-class _Walk:
+class _PagesByTime:
     """Pages by time: all, or those of some chains after a row. Searches the bytes of each."""
 
     def __init__(
-        self, search: AuditSearch, bounds: _Bounds, chains: Sequence[tuple[str, int]] = ()
+        self, search: AuditSearch, bounds: _TimeBounds, chains: Sequence[tuple[str, int]] = ()
     ) -> None:
         self.spots: list[PageSpot] = []
         self.floor = math.inf
@@ -239,10 +239,10 @@ class _Walk:
         return sum(spot.rows for spot in seen) + len(seen)
 
 
-class _Terms:
+class _PagesByTerms:
     """Pages that have all of some terms, by the index."""
 
-    def __init__(self, search: AuditSearch, bounds: _Bounds, terms: Sequence[int]) -> None:
+    def __init__(self, search: AuditSearch, bounds: _TimeBounds, terms: Sequence[int]) -> None:
         self.spots: list[PageSpot] = []
         self.floor = math.inf
         self._search = search
@@ -284,10 +284,10 @@ class _Terms:
         )
 
 
-class _Filters:
+class _PagesByFilter:
     """Pages of segments whose filter may hold a correlation id."""
 
-    def __init__(self, search: AuditSearch, bounds: _Bounds, correlation_id: str) -> None:
+    def __init__(self, search: AuditSearch, bounds: _TimeBounds, correlation_id: str) -> None:
         self.spots: list[PageSpot] = []
         self.floor = math.inf
         self._search = search
@@ -373,7 +373,7 @@ def _read_spots(writer: str, encoded: bytes) -> list[PageSpot]:
         return []
 
 
-def _spots_with_all(row: Row, bounds: _Bounds) -> list[PageSpot]:
+def _spots_with_all(row: Row, bounds: _TimeBounds) -> list[PageSpot]:
     """Return the pages of a segment that have all terms."""
     _, _, writer, pages, *numbers = row
     spots = _read_spots(writer, pages)
