@@ -2,14 +2,7 @@
 
 import pytest
 
-from mcp_junction.governance.circuits import Circuits
-from mcp_junction.governance.escalations import Escalations, FailedCall
-from mcp_junction.governance.governance import Governance
-from mcp_junction.governance.tool_facts import ToolFactsCache
-from mcp_junction.governance.tool_settings import ToolSettings
-from mcp_junction.policy.live_policy import LivePolicy
-from mcp_junction.resilience.breaker import BreakerSettings
-from mcp_junction.resilience.clock import SystemClock
+from mcp_junction.governance.escalations import FailedCall
 from mcp_junction.resilience.failures import Failure, FailureKind
 from mcp_junction.upstream.events import ServerChange
 
@@ -31,15 +24,6 @@ ROW = {
 @pytest.fixture
 async def governed(served):
     """A gateway with circuits and escalations, and one server."""
-    store = served.registry._context.store
-    settings = ToolSettings()
-    served.junction.governance = Governance(
-        LivePolicy({}),
-        settings,
-        ToolFactsCache(settings),
-        circuits=Circuits(BreakerSettings(), store.circuits, served.bus),
-        escalations=Escalations(store.escalations, served.bus, SystemClock()),
-    )
     served.server_id = (await served.register("peer"))["id"]
     return served
 

@@ -13,16 +13,11 @@ from mcp_junction.app import Junction
 from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.config.load import Config, load
-from mcp_junction.governance.circuits import Circuits
-from mcp_junction.governance.claims import IdempotencyClaims
-from mcp_junction.governance.escalations import Escalations
-from mcp_junction.governance.from_settings import breaker_settings_of
+from mcp_junction.governance.assembly import open_governance
 from mcp_junction.governance.governance import Governance
-from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.listener.acceptance import accept
 from mcp_junction.listener.dispatch import Dispatcher
-from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.store.store import Store, default_url, open_store
@@ -69,18 +64,11 @@ async def governed(
             AuditLog(store.audit, vault.derive_keys("audit")[0], vault.key_id, points)
         )
         bus = await enter(Bus(store.events))
-        tool_settings = ToolSettings(settings)
-        governance = Governance(
-            LivePolicy({one.key: one.id for one in config.servers}),
-            tool_settings,
-            ToolFactsCache(tool_settings),
-            circuits=Circuits(breaker_settings_of(config.settings), store.circuits, bus),
-            claims=IdempotencyClaims(store.claims, store.audit, audit.writer, clock, 600.0),
-            escalations=Escalations(store.escalations, bus, clock),
+        governance = await open_governance(
+            config.settings, store, audit, bus, ToolSettings(settings), clock
         )
         junction = await enter(Junction(config, governance=governance, supervised=True))
-        for name in ("circuits", "claims", "escalations"):
-            junction.tasks.supervise(name, getattr(governance, name).run)
+        governance.start(junction.tasks, clock)
         within = Governed(junction, governance, store)
         within.client()
         await junction.wait_until_settled()

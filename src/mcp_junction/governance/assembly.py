@@ -44,6 +44,8 @@ async def open_governance(
         store.limits,
     )
     await limits.load()
+    escalations = Escalations(store.escalations, bus, clock, settings.audit_retention_days)
+    await escalations.restore()
     parked = settings.parked_ms / 1000
     return Governance(
         policy,
@@ -51,7 +53,7 @@ async def open_governance(
         ToolFactsCache(tool_settings, SchemaCache()),
         circuits=circuits,
         claims=IdempotencyClaims(store.claims, store.audit, audit.writer, clock, parked),
-        escalations=Escalations(store.escalations, bus, clock, settings.audit_retention_days),
+        escalations=escalations,
         limits=limits,
         admission=Admission(store.policy),
         server_ids=server_ids,

@@ -95,6 +95,7 @@ class Breaker:
         "_testing",
         "epoch",
         "failure_count",
+        "is_calm",
         "last_failure_time",
         "latest",
         "latest_at",
@@ -113,6 +114,8 @@ class Breaker:
         """Another number after each change of state."""
         self.failure_count = 0
         """Failures in a row, whoever's they were."""
+        self.is_calm = True
+        """Whether it is closed and counts no failures: a success then changes nothing."""
         self.success_count = 0
         """Successes while half-open."""
         self.last_failure_time: float | None = None
@@ -175,7 +178,7 @@ class Breaker:
             return self._test(effect, now)
         if effect is SUCCESS:
             if self.failure_count:
-                self.failure_count = 0
+                self.failure_count, self.is_calm = 0, True
                 self._failures.clear()
         elif effect is FAILURE:
             self._count(agent, now)
@@ -236,6 +239,7 @@ class Breaker:
 
     def _count(self, agent: str, now: float) -> None:
         self.failure_count += 1
+        self.is_calm = False
         self.last_failure_time = now
         self._failures[agent] = self._failures.get(agent, 0) + 1
 
@@ -258,6 +262,7 @@ class Breaker:
 
     def _turn(self, state: BreakerState) -> None:
         self.state = state
+        self.is_calm = state is CLOSED
         self.epoch += 1
         self.success_count = self._testing = 0
         if state is CLOSED:

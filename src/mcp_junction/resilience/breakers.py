@@ -104,13 +104,8 @@ class Breakers:
     def end(self, permit: Permit, failure: Failure | None, now: float) -> None:
         """Take in how a call ended; ``failure`` is None when it went well."""
         server, tool = permit.server, permit.tool
-        if (
-            failure is None
-            and server.state is CLOSED
-            and tool.state is CLOSED
-            and not (server.failure_count or tool.failure_count)
-        ):
-            return  # as nearly always
+        if failure is None and server.is_calm and tool.is_calm:
+            return
         on_server, on_tool = _effects(failure)
         if server.leave(on_server, permit.agent, permit.server_epoch, now):
             self._changes.append(server.row())

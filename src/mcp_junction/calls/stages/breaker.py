@@ -18,7 +18,7 @@ from mcp_junction.catalog.items import Route
 from mcp_junction.governance.circuits import Circuits
 from mcp_junction.protocol.versions import CIRCUIT_OPEN
 from mcp_junction.resilience.breaker import WHOLE_SERVER
-from mcp_junction.resilience.breakers import CircuitOpen, CircuitPair
+from mcp_junction.resilience.breakers import CircuitOpen, CircuitPair, Permit
 from mcp_junction.resilience.failures import Failure, FailureKind
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
@@ -46,19 +46,24 @@ class CircuitBreaker:
         pair = self._pairs.get(route)
         if pair is None:
             pair = self._find_pair(call, route)
-        breakers, now = self._breakers, self._now
-        permit = breakers.admit(pair, call.agent_id, now())
+        permit = self._breakers.admit(pair, call.agent_id, self._now())
         if isinstance(permit, CircuitOpen):
             return _refuse(permit, route).counted(call.attempts, route.canonical)
-        failure: Failure | None = _ABANDONED  # unless it ends
         try:
             outcome = await following(call)
-            failure = None if outcome.kind is RESULT else find_failure(outcome)
-            return outcome
-        finally:
-            breakers.end(permit, failure, now())
-            if breakers.has_changes:
-                self._circuits.announce_changes()
+        except BaseException:
+            self._end(permit, _ABANDONED)
+            raise
+        if outcome.kind is RESULT and pair.server.is_calm and pair.tool.is_calm:
+            return outcome  # as nearly always: there is nothing to count
+        self._end(permit, find_failure(outcome))
+        return outcome
+
+    def _end(self, permit: Permit, failure: Failure | None) -> None:
+        """Take in how an attempt ended, and have a change of state told."""
+        self._breakers.end(permit, failure, self._now())
+        if self._breakers.has_changes:
+            self._circuits.announce_changes()
 
     def _find_pair(self, call: Call, route: Route) -> CircuitPair:
         if len(self._pairs) >= _MAX_CACHED:
