@@ -15,6 +15,7 @@ from mcp_junction.calls.methods import address
 from mcp_junction.calls.stages.fallback import FallbackCalls
 from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.items import TOOLS
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
@@ -349,9 +350,10 @@ async def test_a_grant_of_the_target_that_is_revoked_meanwhile_is_noticed():
     running = world.start(call := world.make(caller))
     flight = await world.flying("two")
     authorizer = Authorizer(world.live, world.facts)
-    assert authorizer.is_still_allowed(call)
+    made = call.substitute
+    assert authorizer.decide(made, made.route, TOOLS)[1].allowed
     grants(world, ("one", "echo"))
-    assert not authorizer.is_still_allowed(call)
+    assert not authorizer.decide(made, made.route, TOOLS)[1].allowed
     flight.end(done("two"))
     await asyncio.wait_for(running, BOUND)
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import Raw
 from tests.calls.judged_world import (
     ADMIN,
     AGENT,
@@ -14,13 +15,18 @@ from tests.calls.judged_world import (
 )
 from tests.calls.world import body
 
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Call
+from mcp_junction.calls.methods import address
+from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
+from mcp_junction.eras.tickets import SealedTask
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tokens import TokenMode
 from mcp_junction.policy.tool_settings import ToolSetting
+from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS, RESOURCE_NOT_FOUND
+from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
@@ -231,7 +237,7 @@ async def test_a_call_that_has_spent_its_token_is_not_asked_for_it_again(running
     async def admit(call, following):
         used = token_of(given, used_at=world.time)[0]
         world.give(given, tokens=(used,))
-        call.intent = "writer:1"
+        call.intent, call.passed_by = "writer:1", given.id
         return await following(call)
 
     world = await running(given, tokens=(token,), settings=(HIGH,), admit=admit)
@@ -255,20 +261,47 @@ async def test_a_fallback_target_is_decided_about_for_the_same_caller(running):
     assert facts.target.name == "read_file"
 
 
-async def test_a_call_under_way_is_no_longer_allowed_after_a_revocation(running):
-    world = await running(grant("echo"))
-    call = world.ask()
-    await world.run(call)
-    assert world.authorizer.is_still_allowed(call)
-    world.give()
-    assert not world.authorizer.is_still_allowed(call)
+# -- what was begun goes on, by the grant that it began with
 
 
-async def test_a_call_for_a_named_agent_follows_that_agents_grants(running):
-    world = await running(grant("echo"))
-    call = world.ask(principal=ADMIN, agent_id="ann")
-    await world.run(call)
+async def test_another_grant_does_not_carry_on_what_a_revoked_one_began(running):
+    given = grant("echo", token_mode=TokenMode.SINGLE_USE)
+    other = grant("ech*")  # whose token is not there
+    token, text = token_of(given)
+
+    async def admit(call, following):
+        world.give(other)
+        call.intent, call.passed_by = "writer:1", given.id
+        return await following(call)
+
+    world = await running(given, other, tokens=(token,), settings=(HIGH,), admit=admit)
+    assert "revoked" in fails_with(await world.run(world.ask(token=text)), DENIED)
+
+
+def task_call(world, principal, sealed: SealedTask):
+    described = {}, Raw(b"{}"), None, world.scopes
+    client = StatelessClient(principal, EVERYTHING, names.STDIO, *described)
+    name = world.parked_calls.seal.seal_task(sealed, principal, EVERYTHING.name)
+    params = {"taskId": Raw(json.dumps(name).encode())}
+    target = address("tasks/get", params)
+    return Call(client, world.snapshot, "tasks/get", target, params, client)
+
+
+async def test_a_task_follows_the_grants_of_the_tool_that_made_it(running):
+    world = await running(grant("echo"), settings=(HIGH,))
+    mine, theirs = (SealedTask("t1", "one", "tools", name) for name in ("echo", "read_file"))
+    call = task_call(world, AGENT, mine)  # though its grant has no token any more
+    outcome = await world.run(call)
+    assert call.decision.allowed, outcome
+    assert "no such task" in fails_with(await world.run(task_call(world, AGENT, theirs)), -32602)
     world.give()
-    assert not world.authorizer.is_still_allowed(call)
-    call.carried = Carried()  # the administrator itself may go on
-    assert world.authorizer.is_still_allowed(call)
+    assert "no such task" in fails_with(await world.run(task_call(world, AGENT, mine)), -32602)
+
+
+async def test_an_id_from_before_ids_said_what_made_them_is_for_those_who_may_use_all(running):
+    world = await running(grant("*"))
+    old = SealedTask("t1", "one")
+    assert "no such task" in fails_with(await world.run(task_call(world, AGENT, old)), -32602)
+    call = task_call(world, ADMIN, old)
+    await world.run(call)
+    assert call.decision.allowed

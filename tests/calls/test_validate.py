@@ -145,9 +145,9 @@ async def test_a_number_beyond_all_floats_is_judged(world):
 async def test_large_arguments_are_read_once_and_off_the_loop(world, monkeypatch):
     loop_thread, threads = threading.get_ident(), []
 
-    def read(raw):
+    def read(raw, **options):
         threads.append(threading.get_ident())
-        return read_arguments(raw)
+        return read_arguments(raw, **options)
 
     monkeypatch.setattr(validate, "read_arguments", read)
     made = world(schema=FREE)

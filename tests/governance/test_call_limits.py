@@ -6,6 +6,8 @@ from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.from_settings import buckets_of
 from mcp_junction.policy.grants import ANY, CallLimit, Grant
 from mcp_junction.resilience.buckets import Limited
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.fakes import FakeClock
 
 HOUR = CallLimit(3, 3_600.0)
 
@@ -132,3 +134,14 @@ async def test_only_what_changed_is_stored(store, dump, time):
     assert await dump.run("SELECT grant_id FROM limit_windows") == []
     limits.forget(["g1"])
     assert [take(limits, grant("g1")).id for _ in range(3)] == ["g1"] * 3
+
+
+async def test_what_changed_is_stored_when_the_service_ends(store, dump, time):
+    limits = CallLimits(table=store.limits, now=time)
+    clock = FakeClock()
+    tasks = TaskScope("limits")
+    tasks.spawn(limits.run(clock))
+    await clock.advance(0)
+    take(limits, grant("g1"))
+    await tasks.close()
+    assert [row[0] for row in await dump.run("SELECT grant_id FROM limit_windows")] == ["g1"]

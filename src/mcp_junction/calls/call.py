@@ -141,6 +141,8 @@ class Call(msgspec.Struct, eq=False):
     """The version of the policy that this was decided by."""
     grant: Grant | None = None
     """The grant that it passes by, where limits or tokens chose one."""
+    passed_by: str = ""
+    """The id of the grant that let it pass with a token, or the call that it continues."""
     origin: tuple[Route, ListKind] | None = None
     """Of a task: what the call that made it was for."""
     arguments: Arguments | None = None
@@ -209,7 +211,7 @@ class Call(msgspec.Struct, eq=False):
         if self.arguments is None:
             from mcp_junction.policy.arguments import read_arguments
 
-            self.arguments = read_arguments(self.params.get("arguments", b"{}"))
+            self.arguments = read_arguments(self.params.get("arguments", b"{}"), is_shallow=True)
         return self.arguments
 
     # -- downward: ending it from our side

@@ -112,7 +112,7 @@ class Resume:
     def _continue(self, call: Call, before: Continuation) -> None:
         call.spoke = call.spoke or before.spoke
         call.claim, call.intent = before.claim, before.intent
-        call.resumed_at = before.fallback
+        call.resumed_at, call.passed_by = before.fallback, before.passed_by
         if before.left is not None:
             self._deadlines.watch(call, before.left)
 
@@ -134,11 +134,12 @@ class Resume:
 def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Continuation:
     """Collect what the next request takes over from a call that asks its client something."""
     if call.in_place_of is None:
-        return Continuation(deadlines.left(call), True, call.claim, intent)  # it was asked
+        left, where = deadlines.left(call), None
+        return Continuation(left, True, call.claim, intent, where, call.passed_by)  # it was asked
     route, left = call.route, deadlines.until(call.deadline)
     assert route is not None
     where = route.upstream.definition.id, route.pair.name
-    return Continuation(left, True, call.claim, intent, where)
+    return Continuation(left, True, call.claim, intent, where, call.passed_by)
 
 
 def owner_of(call: Call, route: Route) -> TicketOwner:

@@ -47,6 +47,8 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
     intent: str | None = None
     fallback: tuple[str, str] | None = None
     """The id of the server and the tool that asked, if it was called in place of another."""
+    passed_by: str = ""
+    """The id of the grant that let it pass with a token."""
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):

@@ -54,10 +54,12 @@ class Admission:
             for grant in grants:
                 refusal = yield from self._admit(grant, presented, is_resume)
                 if refusal is None:
+                    check.passed_by = grant.id
                     break
             return refusal
 
-        return IntentCheck(run, presented.id if presented is not None else "")
+        check = IntentCheck(run, presented.id if presented is not None else "")
+        return check
 
     def _admit(
         self, grant: Grant, presented: PresentedToken | None, is_resume: bool

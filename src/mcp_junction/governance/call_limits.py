@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from mcp_junction.errors import StoreError
 from mcp_junction.policy.grants import Grant
-from mcp_junction.resilience.buckets import Buckets, CallWindow, Limited, Limiter, take_all
+from mcp_junction.resilience.buckets import Buckets, CallWindow, Limited, Limiter
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.limits import LimitTable, WindowRecord
 
 log = logging.getLogger("mcp_junction.governance")
 
 STORED_EVERY: Final = 5.0
-_AGENT, _SERVER, _TOOL = "the agent", "the server", "the tool"
+_RATES: Final = ("the agent", "the server", "the tool")
 
 
 class CallLimits:
@@ -51,43 +51,52 @@ class CallLimits:
     # -- counting
 
     def take(
-        self, agent_id: str, server_id: str, tool: str, grants: Iterable[Grant]
+        self, agent_id: str, server_id: str, tool: str, grants: Sequence[Grant]
     ) -> Limited | Grant | None:
         """Count a call, or say which limit it meets; return the grant that it passes by.
 
         Of several grants the first passes whose limit has room. None is a call without a grant.
         """
         now = self._now()
-        limiters: list[tuple[str, Limiter]] = []
+        limiters: list[Limiter] = []
         if self._agents is not None:
-            limiters.append((_AGENT, self._agents.of(agent_id, now)))
+            limiters.append(self._agents.of(agent_id, now))
         if self._servers is not None:
-            limiters.append((_SERVER, self._servers.of(server_id, now)))
+            limiters.append(self._servers.of(server_id, now))
         if self._tools is not None:
-            limiters.append((_TOOL, self._tools.of((server_id, tool), now)))
-        chosen = self._choose(grants, now)
-        if isinstance(chosen, Limited):
-            return chosen
+            limiters.append(self._tools.of((server_id, tool), now))
+        chosen = grants[0] if grants else None
         if chosen is not None and chosen.limits is not None:
-            limiters.append((f"grant {chosen.id}", self._window(chosen)))
-        limited = take_all(limiters, now)
-        if limited is not None:
-            return limited
-        if chosen is not None and chosen.limits is not None:
-            self._changed.add(chosen.id)
+            found = self._choose(grants, now)
+            if isinstance(found, Limited):
+                return found
+            chosen = found
+            if chosen.limits is not None:
+                limiters.append(self._window(chosen))
+                self._changed.add(chosen.id)
+        for limiter in limiters:
+            if limiter.wait(now) > 0.0:
+                return self._find_longest(limiters, now)
+        for limiter in limiters:
+            limiter.take(now)
         return chosen
 
-    def _choose(self, grants: Iterable[Grant], now: float) -> Limited | Grant | None:
-        nearest: Limited | None = None
+    def _find_longest(self, limiters: Sequence[Limiter], now: float) -> Limited:
+        """Find the rate that a call has to wait longest for; those of rates come first."""
+        rates = zip(_RATES, (self._agents, self._servers, self._tools), strict=True)
+        names = [name for name, buckets in rates if buckets is not None]
+        waits = [Limited(name, one.wait(now)) for name, one in zip(names, limiters, strict=False)]
+        return max(waits, key=_wait)
+
+    def _choose(self, grants: Sequence[Grant], now: float) -> Limited | Grant:
+        """Choose the first grant that has room, or say which will have it first."""
+        waits: list[Limited] = []
         for grant in grants:
-            if grant.limits is None:
-                return grant
-            wait = self._window(grant).wait(now)
+            wait = self._window(grant).wait(now) if grant.limits is not None else 0.0
             if wait <= 0.0:
                 return grant
-            if nearest is None or wait < nearest.wait:
-                nearest = Limited(f"grant {grant.id}", wait)
-        return nearest
+            waits.append(Limited(f"grant {grant.id}", wait))
+        return min(waits, key=_wait)
 
     def _window(self, grant: Grant) -> CallWindow:
         limits = grant.limits
@@ -135,10 +144,20 @@ class CallLimits:
             raise
 
     async def run(self, clock: Clock) -> None:
-        """Store what has changed, every few seconds."""
-        while True:
-            await clock.sleep(STORED_EVERY)
-            try:
-                await self.save()
-            except StoreError as error:
-                log.warning("what is used up of limits cannot be stored now: %s", error)
+        """Store what has changed, every few seconds and at the end."""
+        try:
+            while True:
+                await clock.sleep(STORED_EVERY)
+                await self._save_or_warn()
+        finally:
+            await self._save_or_warn()
+
+    async def _save_or_warn(self) -> None:
+        try:
+            await self.save()
+        except StoreError as error:
+            log.warning("what is used up of limits cannot be stored now: %s", error)
+
+
+def _wait(limited: Limited) -> float:
+    return limited.wait

@@ -65,26 +65,25 @@ class ToolFactsCache:
         self._settings = settings
         self._schemas = schemas
         self._generation = settings.generation
-        self._by_route: dict[tuple[int, str], tuple[Route, ToolFacts]] = {}
-        """By the route's ``id()`` and the kind; the value keeps the route alive."""
+        self._by_route: dict[Route, ToolFacts] = {}
+        """Of what servers list; a route leads to one kind of thing."""
 
     def of(self, route: Route, kind: ListKind) -> ToolFacts:
         """Return the facts about what a route of this kind leads to."""
         if self._settings.generation != self._generation:
             self._by_route.clear()
             self._generation = self._settings.generation
-        key = id(route), kind.name
-        known = self._by_route.get(key)
+        known = self._by_route.get(route)
         if known is not None:
-            return known[1]
-        made = self.make(route, kind)
-        if len(self._by_route) >= MAX_CACHED:
-            self._by_route.clear()
-        self._by_route[key] = route, made
+            return known
+        made = self._make(route, kind)
+        if route.item is not None:  # others are made for one call, as for a template's URI
+            if len(self._by_route) >= MAX_CACHED:
+                self._by_route.clear()
+            self._by_route[route] = made
         return made
 
-    def make(self, route: Route, kind: ListKind) -> ToolFacts:
-        """Make facts that are not remembered, for a route that is used once."""
+    def _make(self, route: Route, kind: ListKind) -> ToolFacts:
         upstream, name = route.upstream, route.pair.name
         if kind is not TOOLS:
             capability = kind.capability or RESOURCES

@@ -40,6 +40,7 @@ _as_numbers = msgspec.json.Decoder(float_hook=Decimal)
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _MISSING: Final = object()
+_BACKSLASH: Final = ord("\\")
 
 _TOO_DEEP: Final = f"arguments are nested deeper than {frames.MAX_DEPTH} levels; flatten them"
 _TOO_LONG: Final = (
@@ -88,13 +89,14 @@ class Arguments(msgspec.Struct, frozen=True):
         return pick(self.value, pointer)
 
 
-def read_arguments(raw: Raw | bytes) -> Arguments:
+def read_arguments(raw: Raw | bytes, *, is_shallow: bool = False) -> Arguments:
     """Read the arguments of a call; none at all are an empty object.
 
-    Raises ArgumentsError when parsers could read them differently.
+    ``is_shallow`` says that they were part of a message whose depth was checked. Raises
+    ArgumentsError when parsers could read them differently.
     """
-    text = frames.octets(raw) or b"{}"
-    if frames.is_too_deep(text):
+    text = bytes(raw) or b"{}"
+    if not is_shallow and frames.is_too_deep(text):
         raise ArgumentsError(_TOO_DEEP)
     try:
         try:
@@ -102,7 +104,7 @@ def read_arguments(raw: Raw | bytes) -> Arguments:
         except _FractionFound:
             value, has_fractions = _exact.decode(text), True
         written = _encode(value)
-        if written != text and _count_names(written) != _count_names(text):
+        if written != text and _has_lost(written, text):
             raise ArgumentsError(_say_repeated(text))
     except RecursionError:
         raise ArgumentsError(_TOO_DEEP) from None
@@ -167,6 +169,13 @@ def _step(value: Any, step: str) -> Any:
         index = int(step) if len(step) < 10 else len(value)
         return value[index] if index < len(value) else _MISSING
     return _MISSING
+
+
+def _has_lost(written: bytes, text: bytes) -> bool:
+    """Whether what was read of a text has fewer members than the text itself."""
+    if _BACKSLASH not in text:  # then nothing in either is escaped: each string has two quotes
+        return written.count(b'"') != text.count(b'"')
+    return _count_names(written) != _count_names(text)
 
 
 def _count_names(text: bytes) -> int:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 KEPT_FROM: Final = 60.0
 """Seconds from which on a window is stored."""
 _SLOTS: Final = 60
+_ENOUGH: Final = 1.0 - 1e-9
 _MOST_BUCKETS: Final = 10_000
 
 
@@ -44,8 +45,7 @@ class TokenBucket:
     def wait(self, now: float) -> float:
         if now != self._at:
             self._refill(now)
-        lacking = 1.0 - self._level
-        return lacking / self.rate if lacking > 1e-9 else 0.0
+        return 0.0 if self._level >= _ENOUGH else (1.0 - self._level) / self.rate
 
     def take(self, now: float) -> None:
         self._level -= 1.0
@@ -57,7 +57,8 @@ class TokenBucket:
 
     def _refill(self, now: float) -> None:
         if now > self._at:
-            self._level = min(self.burst, self._level + (now - self._at) * self.rate)
+            level = self._level + (now - self._at) * self.rate
+            self._level = level if level < self.burst else self.burst
         self._at = now
 
 

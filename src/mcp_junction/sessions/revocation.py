@@ -80,7 +80,7 @@ class Revocation:
         agents = {change.agent_id for change in changes}
         now = time.time()
         for call in list(self._calls.running_calls()):
-            if self._is_denied(call, agents, now):
+            if self._is_denied(call.substitute or call, agents, now):
                 call.deny(REVOKED)
         self._parked.deny(lambda parked: self._is_parked_denied(parked, agents, now), REVOKED)
         self._end_hidden(agents)

@@ -48,7 +48,7 @@ class IntentCheck:
     When it does not hold, what is intended must not be done; other intents of the page pass.
     """
 
-    __slots__ = ("_make", "is_wanted", "order", "refusal")
+    __slots__ = ("_make", "is_wanted", "order", "passed_by", "refusal")
 
     def __init__(self, make: Callable[[], Script[str | None]], order: str = "") -> None:
         """``make`` starts a script that returns why it refuses, having changed nothing then.
@@ -61,6 +61,8 @@ class IntentCheck:
         """Whether somebody still waits for it."""
         self.refusal: str | None = None
         """Why the intent is refused, if it is; known once its page is stored."""
+        self.passed_by = ""
+        """What it passed by, for whoever made the script."""
 
     def run(self) -> Script[None]:
         if self.is_wanted():

@@ -51,6 +51,8 @@ class AdmitCalls:
             decision, call.grant, call.carried.token, is_resume=call.is_resume
         )
         refused = await self._audit.store_intent(call, check)
-        if refused is None and check is not None and check.refusal is not None:
-            return await deny(call, check.refusal)
+        if refused is None and check is not None:
+            if check.refusal is not None:
+                return await deny(call, check.refusal)
+            call.passed_by = check.passed_by
         return refused

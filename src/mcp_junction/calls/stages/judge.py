@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.carried import NOTHING_CARRIED
 from mcp_junction.calls.methods import OWN, TASKS
 from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.calls.stages.resolve import refuse_unknown
@@ -61,15 +62,19 @@ class Authorizer:
 
     def authorize(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         """Pass on a call that the policy allows; refuse any other."""
-        kind, route = call.address.kind, call.route
+        kind, route, policy = call.address.kind, call.route, self._policy
         if kind is OWN:
             return following(call)
         assert route is not None, "resolve comes first"
         if kind is TASKS:
             return self._authorize_task(call, following)
         call.facts = facts = self._facts.of(route, kind)
-        call.policy_version = self._policy.version
-        call.decision = decision = self._decide(call, facts)
+        call.policy_version = policy.version
+        if call.carried is NOTHING_CARRIED:
+            decision = policy.decide(call.caller.principal, None, facts.target, self._now())
+        else:
+            decision = self._decide(call, facts)
+        call.decision = decision
         if decision.allowed or (decision.rule == TOKEN and _brings_ticket(call)):
             return following(call)
         return refuse(call, decision)
@@ -81,11 +86,12 @@ class Authorizer:
             decision = self._policy.decide_by_role(call.caller.principal, named)
         else:
             route, kind = call.origin
-            is_listed = route.item is not None
-            call.facts = facts = (self._facts.of if is_listed else self._facts.make)(route, kind)
+            call.facts = facts = self._facts.of(route, kind)
             decision = self._decide(call, facts)
         call.policy_version = self._policy.version
-        call.decision = decision = _continue(decision)
+        if decision.rule == TOKEN:
+            decision = _continue(decision)
+        call.decision = decision
         return following(call) if decision.allowed else refuse(call, decision)
 
     # -- before each attempt, and before a parked call goes on
@@ -104,17 +110,18 @@ class Authorizer:
             return None
         call.policy_version = self._policy.version
         decision = self._decide(call, facts)
-        if call.is_resume or call.intent is not None or call.address.kind is TASKS:
+        if decision.rule == TOKEN and self._has_passed(call, facts, decision.agent_id):
             decision = _continue(decision)
         call.decision = decision
         return None if decision.allowed else deny(call, _REVOKED)
 
-    def is_still_allowed(self, call: Call) -> bool:
-        """Whether a call under way may go on; for whoever ends calls when grants change."""
-        call = call.substitute or call
-        if call.decision is None or call.facts is None or not call.decision.allowed:
+    def _has_passed(self, call: Call, facts: ToolFacts, agent_id: str) -> bool:
+        """Whether the grant that let a call pass, with a token then, is still there."""
+        if call.address.kind is TASKS:
             return True
-        return _continue(self._decide(call, call.facts)).allowed
+        target, now = facts.target, self._now()
+        grants = self._policy.of(agent_id).matching(target.kind, target.server_id, target.name)
+        return any(grant.id == call.passed_by and grant.is_live(now) for grant in grants)
 
 
 def _brings_ticket(call: Call) -> bool:
@@ -125,8 +132,6 @@ def _brings_ticket(call: Call) -> bool:
 
 def _continue(decision: PolicyDecision) -> PolicyDecision:
     """Let what was begun go on though its token was used or has expired since."""
-    if decision.rule != TOKEN:
-        return decision if not decision.replay_only else replace(decision, replay_only=False)
     return replace(decision, allowed=True, reason=_CONTINUED)
 
 

@@ -10,8 +10,6 @@ from collections.abc import Awaitable
 
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.governance.call_limits import CallLimits
-from mcp_junction.governance.tool_facts import ToolFacts
-from mcp_junction.policy.decision import PolicyDecision
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.versions import RATE_LIMITED
 from mcp_junction.resilience.buckets import Limited
@@ -35,17 +33,12 @@ class LimitCalls:
             return following(call)
         if call.is_resume or call.caller.principal is LOCAL_OWNER:
             return following(call)
-        refused = self.take(call, facts, decision)
-        return following(call) if refused is None else _answer(refused)
-
-    def take(self, call: Call, facts: ToolFacts, decision: PolicyDecision) -> Outcome | None:
-        """Count a call of something, which may be a fallback; return the answer to one too many."""
         target = facts.target
-        found = self._limits.take(decision.agent_id, target.server_id, target.name, decision.grants)
-        if not isinstance(found, Limited):
-            call.grant = found
-            return None
-        return rate_limited(found)
+        found = self._limits.take(decision.agent_id, target.server_id, target.name, grants)
+        if isinstance(found, Limited):
+            return _answer(rate_limited(found))
+        call.grant = found
+        return following(call)
 
 
 def rate_limited(limited: Limited) -> Outcome:

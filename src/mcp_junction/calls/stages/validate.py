@@ -55,7 +55,7 @@ class ValidateArguments:
         if len(raw) > INLINE:
             return self._check_large(call, following, facts, facts.compiled)
         try:
-            arguments = read_arguments(raw)
+            arguments = read_arguments(raw, is_shallow=True)
             if facts.compiled.fits(arguments, len(raw)):
                 if call.carried.idempotency_key is not None or facts.fallbacks:
                     call.arguments = arguments
@@ -102,21 +102,9 @@ class ValidateArguments:
         words = "arguments of a call of %.200s do not fit its schema at %r: %s; they were sent"
         log.log(level, words, name, problem.path, problem.message)
 
-    def find_refusal(self, call: Call, facts: ToolFacts, raw: bytes) -> Awaitable[Outcome] | None:
-        """Check the arguments of a fallback target; return the answer if they are refused."""
-        if facts.compiled is None or not self._refuses[call.is_invoke]:
-            return None
-        try:
-            problems = facts.compiled.find_problems(read_arguments(raw), len(raw))
-        except ArgumentsError as error:
-            return refuse(str(error), ())
-        return (
-            refuse("the arguments do not fit the target's schema", problems) if problems else None
-        )
-
 
 def _check(schema: CompiledSchema, raw: bytes) -> tuple[Arguments, list[SchemaProblem]]:
-    arguments = read_arguments(raw)
+    arguments = read_arguments(raw, is_shallow=True)
     return arguments, schema.find_problems(arguments, len(raw))
 
 
