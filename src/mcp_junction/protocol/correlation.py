@@ -1,6 +1,7 @@
 """Correlation ids of our own: how they are made, and when one was made.
 
-They begin with the time, so that the audit finds a call by its id without an index of ids.
+They begin with the time, so that the audit finds a call by its id without an index of ids. They end
+with random digits: a number that counts would tell each caller how many calls others make.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Final
 
 SAME_BEGINNING: Final = 0.05
 """Seconds for which ids begin with the same time: to write it anew takes longer than the rest."""
-_PROCESS: Final = secrets.token_hex(4)
-_next: Final = itertools.count().__next__
+_DIGITS: Final = 16
+_AT_ONCE: Final = 256
+"""Endings that are made at a time: so one costs hardly more than a number that counts."""
 _now: Final = time.time
 _TIME: Final = 11
 """Hexadecimal digits of the time in milliseconds, until the year 2527."""
@@ -22,14 +24,22 @@ _TIME: Final = 11
 class _Beginning:
     """The time that correlation ids begin with at the moment."""
 
-    __slots__ = ("pattern", "since")
+    __slots__ = ("since", "text")
 
     def __init__(self) -> None:
         self.since = 0.0
-        self.pattern = ""
+        self.text = ""
 
 
 _beginning: Final = _Beginning()
+
+
+def _make_endings(_: int) -> list[str]:
+    text = secrets.token_hex(_AT_ONCE * _DIGITS // 2)
+    return [text[at : at + _DIGITS] for at in range(0, len(text), _DIGITS)]
+
+
+_next_ending: Final = itertools.chain.from_iterable(map(_make_endings, itertools.count())).__next__
 
 
 def new_correlation_id() -> str:
@@ -40,8 +50,8 @@ def new_correlation_id() -> str:
     now = _now()
     if not 0.0 <= now - _beginning.since < SAME_BEGINNING:  # also if the clock was set back
         _beginning.since = now
-        _beginning.pattern = f"j{int(now * 1000):x}-{_PROCESS}-%x"
-    return _beginning.pattern % _next()
+        _beginning.text = f"j{int(now * 1000):x}-"
+    return _beginning.text + _next_ending()
 
 
 def made_at(correlation_id: str) -> float | None:
