@@ -3,13 +3,15 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.audit import denials as module
 from mcp_junction.audit.denials import ANONYMOUS, MOST, OTHERS, SAMPLES, Denial, Denials
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.policy.decision import NO_GRANT
+from mcp_junction.store.records import UNKNOWN, AuditQuery
 
 pytestmark = pytest.mark.req("NFR-SEC4")
 
@@ -36,6 +38,23 @@ async def denials(rows):
     made = Denials(rows.append, now=lambda: 100.0)
     yield made
     made.close()
+
+
+async def test_what_is_hidden_and_what_is_not_there_are_counted_together(denials, rows):
+    """An agent reads its rows: their number must not tell it which of its names are hidden."""
+    missing = msgspec.structs.replace(denied(), decision=UNKNOWN, reason="nothing", server_id=None)
+    hidden = msgspec.structs.replace(denied(), rule=NO_GRANT, reason="hidden")
+    for denial in (missing, missing, hidden, missing, hidden):
+        denials.add(denial)
+    denials.flush()
+    assert [(row.decision, row.detail["count"]) for row in rows] == [(UNKNOWN, 1), ("DENY", 4)]
+    assert rows[1].detail == {"reason": "hidden", "count": 4, "since": 100.0, "unknown": 2}
+    assert rows[1].server_id == "s1", "the operator learns which it was"
+    for _ in range(2):
+        denials.add(missing)
+    denials.flush()
+    assert (rows[2].decision, rows[2].detail["count"]) == (UNKNOWN, 2)
+    assert "unknown" not in rows[2].detail
 
 
 async def test_the_first_is_a_row_at_once_and_the_others_are_one_a_minute(denials, rows):

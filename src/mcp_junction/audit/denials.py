@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.audit.chain import Entry
-from mcp_junction.policy.decision import DENY
+from mcp_junction.policy.decision import DENY, NO_GRANT
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.telemetry.events import OutcomeName
 
@@ -57,15 +57,36 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
     task_id: str | None = None
     decision: str = DENY
     """``DENY``, or ``unknown`` for something that does not exist: to an agent both look alike, so
-    they are counted alike, but not together."""
+    they are counted together, or the number of its rows would tell them apart."""
 
 
 class _Repeated(msgspec.Struct):
     """Counts equal refusals since their last row."""
 
-    first: Denial
     since: float
     count: int = 0
+    denied: int = 0
+    """How many of them were not for something that does not exist."""
+    told: Denial | None = None
+    """What their next row tells: the first of them, or the first that was not ``unknown``."""
+
+    def add(self, denial: Denial) -> None:
+        """Count one more."""
+        self.count += 1
+        is_first_denied = denial.decision == DENY and not self.denied
+        self.denied += denial.decision == DENY
+        if self.told is None or is_first_denied:
+            self.told = denial
+
+    def take(self, now: float) -> tuple[Denial, int, dict[str, Any]]:
+        """Return what the next row tells, and begin to count anew."""
+        assert self.told is not None
+        told = msgspec.structs.replace(self.told, correlation_id=None, ticket_id=None, task_id=None)
+        more: dict[str, Any] = {"since": self.since}
+        if 0 < self.denied < self.count:
+            more["unknown"] = self.count - self.denied
+        count, self.count, self.denied, self.told, self.since = self.count, 0, 0, None, now
+        return told, count, more
 
 
 class _Overflow(msgspec.Struct):
@@ -86,7 +107,7 @@ class Denials:
     ) -> None:
         self._record = record
         self._now = now
-        self._repeated: dict[tuple[str, ...], _Repeated] = {}
+        self._repeated: dict[tuple[str | bool, ...], _Repeated] = {}
         self._overflow: dict[str, _Overflow] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -95,13 +116,13 @@ class Denials:
         """Count one refusal; the first of its kind is recorded at once."""
         target = denial.target[:_LONGEST]
         who = denial.address or denial.actor, denial.role, denial.agent_id or ""
-        key = (*who, denial.action, target, denial.decision)
+        looks_unknown = denial.rule in (None, NO_GRANT)
+        key = (*who, denial.action, target, looks_unknown)
         known = self._repeated.get(key)
         if known is not None:
-            known.count += 1
+            known.add(denial)
         elif len(self._repeated) < MOST:
-            denial = msgspec.structs.replace(denial, target=target)
-            self._repeated[key] = _Repeated(denial, self._now())
+            self._repeated[key] = _Repeated(self._now())
             self._record(self._entry(denial, 1, {}))
         else:
             self._count_overflow(denial, target)
@@ -111,12 +132,8 @@ class Denials:
     def flush(self) -> None:
         """Record what was counted; forget what was not refused again."""
         for key, known in list(self._repeated.items()):
-            if known.count:
-                first = msgspec.structs.replace(
-                    known.first, correlation_id=None, ticket_id=None, task_id=None
-                )
-                self._record(self._entry(first, known.count, {"since": known.since}))
-                known.count, known.since = 0, self._now()
+            if known.told is not None:
+                self._record(self._entry(*known.take(self._now())))
             else:
                 del self._repeated[key]
         overflow, self._overflow = self._overflow, {}
@@ -164,7 +181,7 @@ class Denials:
     def _entry(self, denial: Denial, count: int, more: dict[str, Any]) -> Entry:
         origin = {} if denial.address is None else {"address": denial.address}
         detail = {"reason": denial.reason, "count": count, **origin, **more}
-        target = redact_value(denial.target)
+        target = redact_value(denial.target[:_LONGEST])
         return self._make_entry(
             denial,
             denial.kind,

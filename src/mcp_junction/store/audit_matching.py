@@ -92,7 +92,8 @@ def mask_hidden(row: AuditRow) -> AuditRow:
     if row.decision not in _MASKED or row.attempts or row.rule not in (None, NO_GRANT):
         return row
     detail = msgspec.json.decode(row.detail or "{}")
-    detail.pop("reason", None)
+    for name in ("reason", "unknown"):
+        detail.pop(name, None)
     return msgspec.structs.replace(
         row,
         decision=UNKNOWN,
