@@ -1,5 +1,7 @@
 """`GET /api/v1/mcp/audit`: who reads which rows, found by what, page by page."""
 
+import base64
+
 import pytest
 from tests.api.scope_door import Hiding
 
@@ -100,3 +102,29 @@ async def test_an_agent_reads_its_own_calls_and_nothing_of_what_is_hidden(gatewa
     assert sum(row["detail"]["count"] for row in denied) == 3
     for role in ("viewer", "orchestrator"):
         assert len(await read(served, role)) >= len(await read(served))
+
+
+@pytest.mark.req("S-07")
+async def test_an_agent_cannot_count_what_others_do(gateway):
+    served = await gateway(audit="strict")
+    await served.register()
+    for _ in range(3):
+        await served.call("peer.echo", role="agent")
+        await served.call("peer.echo")
+    whole = await read(served)
+    own = [row for row in whole if row["principal"] == "the-agent"]
+    shown = await read(served, "agent", limit=2)
+    assert [row["correlation_id"] for row in shown] == [row["correlation_id"] for row in own]
+    answer = await served.client("agent").get(AUDIT, params={"limit": 2})
+    cursor = answer.links["next"]["url"].partition("cursor=")[2]
+    secrets = {part for row in whole for part in row["id"].split(":") if len(part) > 4}
+    told = answer.text + answer.headers["link"] + str(base64.urlsafe_b64decode(cursor[7:] + "=="))
+    assert not [secret for secret in secrets if secret in told]
+    ids = {row["id"] for row in shown}
+    assert len(ids) == 6
+    assert all(len(one) == 24 and one.isalnum() for one in ids)
+    closed = {row["closes"] for row in shown} - {None}
+    assert len(closed) == 3
+    assert closed < ids, "an outcome still leads to its intent"
+    refused = await served.client().get(AUDIT, params={"cursor": cursor})
+    assert refused.status_code == 400, "a cursor is good for whom it was made"

@@ -119,6 +119,7 @@ async def test_rest_answers_as_if_it_were_not_there(start):
             found.append((await client.post("/api/v1/search", json=body)).text)
         for query in (
             "",
+            "?limit=1",
             "?limit=2",
             "?server=d",
             "?include_schemas=true&include_unavailable=true",

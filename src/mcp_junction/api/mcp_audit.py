@@ -1,8 +1,14 @@
-"""Route ``GET /api/v1/mcp/audit``: the rows of the audit, newest first."""
+"""Route ``GET /api/v1/mcp/audit``: the rows of the audit, newest first.
+
+The numbers of rows count what everybody does. An agent, which reads its own calls, is shown ids and
+cursors that do not tell them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -25,8 +31,9 @@ from mcp_junction.api.routes import (
     read_cursor,
     write_cursor,
 )
-from mcp_junction.errors import CursorError
-from mcp_junction.policy.principal import has_right
+from mcp_junction.eras.tickets import Ticket, TicketOwner
+from mcp_junction.errors import CursorError, RequestStateError
+from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.records import AuditQuery, AuditRow
 
 Agent = Annotated[
@@ -86,8 +93,9 @@ class AuditEntry(msgspec.Struct):
     closes: Annotated[str | None, Meta(description="The id of the intent that it ends.")]
 
 
+_CURSOR: Final = "cursor"
 _COPIED: Final = frozenset(AuditEntry.__struct_fields__) & frozenset(AuditRow.__struct_fields__) - {
-    "at", "detail", "server_id", "agent_id"
+    "at", "detail", "server_id", "agent_id", "closes"
 }  # fmt: skip
 
 
@@ -114,8 +122,10 @@ async def list_audit_entries(
 ) -> Response[list[AuditEntry]]:
     principal = caller(request)
     names = {record.id: record.name for record in context.registry.all()}
+    reads_all = has_right(principal, Right.READ_AUDIT)
+    seal, unseal = (_as_it_is, _as_it_is) if reads_all else _sealed_for(context, principal)
     asked = AuditQuery(
-        own_calls_of=None if has_right(principal, Right.READ_AUDIT) else principal.id,
+        own_calls_of=None if reads_all else principal.id,
         agent=agent_id,
         server_id=find_server_id(server_id, names),
         tool=tool_name,
@@ -124,27 +134,55 @@ async def list_audit_entries(
         since=parse_time("since", since),
         until=parse_time("until", until),
         limit=limit,
-        before=None if cursor is None else _parse_cursor(cursor),
+        before=None if cursor is None else _parse_cursor(unseal(cursor)),
     )
     found = await context.store.audit.find(asked)
-    following = None if found.before is None else write_cursor(_spell(found.before))
-    shown = [audit_entry(row, names) for row in found.rows]
+    following = None if found.before is None else seal(write_cursor(_spell(found.before)))
+    shown = [audit_entry(row, names, reads_all=reads_all) for row in found.rows]
     return Response(shown, headers=link_next(request, following))
 
 
-def audit_entry(row: AuditRow, names: dict[str, str]) -> AuditEntry:
+def audit_entry(row: AuditRow, names: dict[str, str], *, reads_all: bool) -> AuditEntry:
     """Make the model of a row; ``names`` has the names of servers by id."""
     copied = {name: getattr(row, name) for name in _COPIED}
+    name_row = _as_it_is if reads_all else _hide_number
     return AuditEntry(
-        id=f"{row.writer}:{row.seq}",
+        id=name_row(f"{row.writer}:{row.seq}"),
         at=format_time(row.at),
         principal=row.actor,
         agent_id=row.acting_agent,
         server_id=None if row.server_id is None else names.get(row.server_id, row.server_id),
         result_summary=row.summary,
         detail=None if row.detail is None else msgspec.json.decode(row.detail),
+        closes=None if row.closes is None else name_row(row.closes),
         **copied,
     )
+
+
+def _hide_number(reference: str) -> str:
+    """Make an id of a row from which its number cannot be found: its writer is told to no agent."""
+    writer, _, number = reference.rpartition(":")
+    return blake2b(number.encode(), key=writer.encode()[:64], digest_size=12).hexdigest()
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _sealed_for(
+    context: Context, principal: Principal
+) -> tuple[Callable[[str], str], Callable[[str], str]]:
+    """Return what seals cursors for a principal, and what opens them, which raises CursorError."""
+    whose = TicketOwner(principal.id, principal.role.value, "", "", "", _CURSOR)
+    sealing = context.junction.parked_calls.seal
+
+    def unseal(cursor: str) -> str:
+        try:
+            return sealing.open(cursor, whose).inner or ""
+        except RequestStateError:
+            raise CursorError("is not a cursor of this list") from None
+
+    return lambda cursor: sealing.close(Ticket(whose, inner=cursor)), unseal
 
 
 def parse_time(name: str, text: str | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -87,10 +87,8 @@ async def list_tools(
         and visible.admits(one, sources[server_id].name)
     ]
 
-    def place(tool: ToolRecord) -> tuple[Any, ...]:
-        return (sources[tool.server_id].name, *by_position(tool))
-
-    chosen = page(tools, place, limit, cursor)
+    places = _number_tools(tools, sources)
+    chosen = page(tools, lambda tool: places[tool.id], limit, cursor)
     groups = []
     for server_id, each in groupby(chosen.items, lambda tool: tool.server_id):
         owner = sources[server_id]
@@ -98,6 +96,17 @@ async def list_tools(
         shown = [visible.show(one, owner, states(one), with_schema=include_schemas) for one in each]
         groups.append(ToolGroup(owner, shown))
     return ToolGroupPage(chosen.total, chosen.next_cursor, groups)
+
+
+def _number_tools(
+    tools: Sequence[ToolRecord], servers: Mapping[str, SourceServer]
+) -> dict[str, tuple[str, int, str]]:
+    """Number the tools of each server that are shown: a cursor must not count hidden ones."""
+    found = {}
+    for server_id, each in groupby(tools, lambda tool: tool.server_id):
+        for number, tool in enumerate(each):
+            found[tool.id] = servers[server_id].name, number, tool.name
+    return found
 
 
 def by_position(tool: ToolRecord) -> tuple[Any, ...]:
