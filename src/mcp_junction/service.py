@@ -92,6 +92,9 @@ class Service:
         governance = junction.governance
         self._sync = governance.sync if governance is not None else None
         self._revocation = self._make_revocation()
+        if rest is not None:
+            rest.has_owner = lambda: self._is_open_to_owner
+            rest.refresh_keys = self.refresh_keys
         self._listener = self._make_listener(host, rest)
 
     def _make_listener(self, host: str, rest: ApiContext | None) -> HttpListener:

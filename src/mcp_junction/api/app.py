@@ -6,6 +6,7 @@ and 70 ms.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from litestar import Litestar, Response
@@ -16,6 +17,7 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import Guard
 
 from mcp_junction.api import (
+    agents,
     calls,
     events,
     invoke,
@@ -25,6 +27,7 @@ from mcp_junction.api import (
     mcp_metrics,
     mcp_tools,
     openapi,
+    policies,
     registration,
     servers,
     settings,
@@ -35,7 +38,7 @@ from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import to_answer
 from mcp_junction.api.rights import PRINCIPAL, check
 from mcp_junction.api.routes import AnyRequest
-from mcp_junction.errors import RequestError
+from mcp_junction.errors import NotPermitted, RequestError
 from mcp_junction.listener.http.guard import describe_denial
 
 ROUTERS = (
@@ -48,6 +51,8 @@ ROUTERS = (
     registration.ROUTES,
     mcp_audit.ROUTES,
     invoke.ROUTES,
+    policies.ROUTES,
+    agents.ROUTES,
     mcp_circuits.ROUTES,
     mcp_escalations.ROUTES,
     mcp_metrics.ROUTES,
@@ -72,7 +77,7 @@ def make_app(context: ApiContext) -> Litestar:
         [*ROUTERS, openapi.show_openapi, openapi.show_docs],
         dependencies={"context": Provide(lambda: context, sync_to_thread=False, use_cache=True)},
         guards=[_make_guard(context)],
-        exception_handlers={Exception: _respond_to_error},
+        exception_handlers={Exception: _make_responder(context)},
         openapi_config=openapi.CONFIG,
         on_app_init=[openapi.drop_default_pages],
         logging_config=None,
@@ -97,11 +102,20 @@ def _make_guard(context: ApiContext) -> Guard:
     return guard
 
 
-def _respond_to_error(request: AnyRequest, error: Exception) -> Response[bytes]:
-    answer = to_answer(error, request.scope["path"])
-    return Response(
-        answer.body,
-        status_code=answer.status,
-        headers=answer.headers,
-        media_type="application/json",
-    )
+def _make_responder(context: ApiContext) -> Callable[[AnyRequest, Exception], Response[bytes]]:
+    """Make what answers errors of routes; denials are audited, as those of the guard are."""
+
+    def respond(request: AnyRequest, error: Exception) -> Response[bytes]:
+        scope: Any = request.scope
+        is_denial = isinstance(error, RequestError) and error.code == "DENIED"
+        if is_denial or isinstance(error, NotPermitted):
+            context.denials.add(describe_denial(scope, str(error), scope.get(PRINCIPAL)))
+        answer = to_answer(error, scope["path"])
+        return Response(
+            answer.body,
+            status_code=answer.status,
+            headers=answer.headers,
+            media_type="application/json",
+        )
+
+    return respond

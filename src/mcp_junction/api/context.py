@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from mcp_junction.api.calling import RestCalls
 from mcp_junction.api.event_streams import EventStreams
@@ -11,10 +11,14 @@ from mcp_junction.api.invocations import InvocationErrors
 from mcp_junction.api.rest_search import RestSearch
 from mcp_junction.app import Junction
 from mcp_junction.config.settings import OFF
+from mcp_junction.governance.from_settings import token_ttl_of
+from mcp_junction.governance.policy_admin import PolicyAdministration
 from mcp_junction.identity.keys import KeyRing
-from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.live_policy import LivePolicy
+from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.registry.registry import Registry
 from mcp_junction.registry.server_registration import ServerRegistrar
+from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.store import Store
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
@@ -41,6 +45,56 @@ class ApiContext:
             bus, store.events, self._tasks, keys.is_in_force, junction.quotas
         )
         self.front = RestFront(keys, self._make, registry.metrics, self.denials.add)
+        self._keys = keys
+        self._policies = self._make_policies(bus)
+        self.has_owner: Callable[[], bool] = lambda: False
+        """Whether there is a local owner, who needs no key; the service says."""
+        self.refresh_keys: Callable[[], Awaitable[object]] = keys.refresh
+        """Takes over changes of keys; the service also ends what revoked ones have open."""
+
+    def _make_policies(self, bus: Bus) -> PolicyAdministration | None:
+        junction, governance = self.junction, self.junction.governance
+        if governance is None or governance.sync is None:
+            return None
+
+        def forget(agent_id: str) -> None:
+            agent = junction.scopes.forget(Principal(agent_id, Role.AGENT))
+            junction.snapshot.catalog.forget_agent(agent)
+
+        return PolicyAdministration(
+            self.store,
+            governance.sync,
+            self.registry.audit,
+            bus,
+            token_ttl_of(junction.settings),
+            lambda: {
+                ref: one for name, one in governance.server_ids.items() for ref in (one, name)
+            },
+            forget,
+        )
+
+    @property
+    def policies(self) -> PolicyAdministration:
+        """Changes grants, agents and tokens."""
+        assert self._policies is not None, "the service has a policy"
+        return self._policies
+
+    @property
+    def live_policy(self) -> LivePolicy:
+        """The grants as they are in force now."""
+        assert self.junction.governance is not None, "the service has a policy"
+        return self.junction.governance.policy
+
+    @property
+    def server_names(self) -> dict[str, str]:
+        """The names of servers by their ids."""
+        return {one.definition.id: name for name, one in self.junction.servers.items()}
+
+    async def make_key(self, role: Role, agent: str, by: Principal) -> tuple[KeyRecord, str]:
+        """Make a key, audited; return its record, and the key itself, which is not stored."""
+        who, detail = (by.id, by.role.value), {"role": role.value}
+        async with self.registry.audit.act(*who, "key.create", target=agent, detail=detail):
+            return await self._keys.create(role, agent, by.id)
 
     @property
     def is_audit_failing(self) -> bool:

@@ -88,10 +88,6 @@ class Revocation:
             self._before.setdefault(change.agent_id, change.before)
         self._announcer.changed()
 
-    def forget(self, agent_id: str) -> None:
-        """Forget an agent that was removed, and the names that it was shown."""
-        self._catalog().forget_agent(self._scopes.forget(Principal(agent_id, Role.AGENT)))
-
     def close(self) -> None:
         """Announce nothing more."""
         self._announcer.close()

@@ -1,0 +1,212 @@
+"""Routes ``/api/v1/mcp/policies`` and ``/explain``: grants, their tokens, and why a call passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from litestar import Response, Router, delete, get, post
+from litestar.params import PathParameter, QueryParameter
+
+from mcp_junction.api.explaining import explain_call
+from mcp_junction.api.policy_models import (
+    DecisionExplained,
+    ExplainRequest,
+    GivenPolicyGrant,
+    GrantRequest,
+    PolicyGrant,
+    given_model,
+    grant_model,
+)
+from mcp_junction.api.requests import Nothing
+from mcp_junction.api.rights import Right, needs
+from mcp_junction.api.routes import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    caller,
+    mcp_error_responses,
+    plain_array,
+    read_model,
+    route_options,
+)
+from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.policy.grants import OWNER_GRANT, Grant
+from mcp_junction.policy.principal import Principal, can_read_policy_of
+
+GrantId = Annotated[str, PathParameter(max_length=300, description="The id of a grant.")]
+AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]
+OfAgent = Annotated[
+    str | None, QueryParameter(max_length=300, description="Only the grants of this agent.")
+]
+FOREIGN = "this is about another agent than the key's own; use a key that may read policies"
+
+
+@contextmanager
+def as_grant_errors() -> Iterator[None]:
+    """Turn NotFound into the error of grants."""
+    try:
+        yield
+    except NotFound as error:
+        raise RequestError("GRANT_NOT_FOUND", str(error)) from None
+
+
+def check_readable(principal: Principal, agent_id: str) -> None:
+    """Refuse to tell an agent about others. Raises RequestError."""
+    if not can_read_policy_of(principal, agent_id):
+        raise RequestError("DENIED", FOREIGN)
+
+
+@post(
+    "/policies/grant",
+    opt=route_options(Right.CHANGE_POLICY, GrantRequest),
+    responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
+    summary="Grant",
+    description="Lets an agent call what the pattern matches. The same agent, server, pattern and"
+    " kinds again are the same grant with the new terms and a new token. An agent that is not known"
+    " is made. High-risk tools (names with write, delete, modify, update or create;"
+    " `destructiveHint`; or set by the operator) also need what `token_mode` says.",
+)
+async def give_grant(request: AnyRequest, context: Context) -> Response[GivenPolicyGrant]:
+    wanted = await read_model(request, GrantRequest)
+    policies = context.policies
+    issued = await policies.grant(wanted.to_grant(policies.token_ttl), caller(request))
+    return Response(
+        given_model(issued, context.server_names, time.time()),
+        status_code=201,
+        headers={"location": f"/api/v1/mcp/policies/{issued.grant.id}"},
+    )
+
+
+@get(
+    "/policies",
+    opt=needs(Right.READ_POLICY),
+    responses=mcp_error_responses(),
+    summary="List all grants",
+    description="By agent. The local owner's is listed with them while there is a local owner.",
+)
+async def list_grants(
+    request: AnyRequest,
+    context: Context,
+    agent_id: OfAgent = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Response[list[PolicyGrant]]:
+    agents = context.live_policy.agents if agent_id is None else [agent_id]
+    grants = [grant for agent in agents for grant in context.live_policy.of(agent).grants]
+    if context.has_owner() and agent_id in (None, OWNER_GRANT.agent_id):
+        grants.append(OWNER_GRANT)
+    return _show(request, context, grants, limit, cursor)
+
+
+@get(
+    "/policies/{ref:str}",
+    opt=needs(Right.READ_OWN_POLICY),
+    responses=mcp_error_responses(),
+    summary="List the grants of an agent",
+    description="Expired ones too. An agent may read its own.",
+)
+async def list_agent_grants(
+    request: AnyRequest,
+    context: Context,
+    ref: AgentRef,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Response[list[PolicyGrant]]:
+    check_readable(caller(request), ref)
+    grants = list(context.live_policy.of(ref).grants)
+    if ref == OWNER_GRANT.agent_id and context.has_owner():
+        grants.append(OWNER_GRANT)
+    return _show(request, context, grants, limit, cursor)
+
+
+@delete(
+    "/policies/{ref:str}",
+    opt=needs(Right.CHANGE_POLICY),
+    responses=mcp_error_responses("GRANT_NOT_FOUND"),
+    summary="Revoke a grant",
+    description="With its tokens, at once: calls under way that no other grant allows are"
+    " cancelled.",
+)
+async def revoke_grant(request: AnyRequest, context: Context, ref: GrantId) -> None:
+    with as_grant_errors():
+        await context.policies.revoke(ref, caller(request))
+
+
+@post(
+    "/policies/{ref:str}/token",
+    opt=route_options(Right.CHANGE_POLICY, Nothing),
+    responses=mcp_error_responses("GRANT_NOT_FOUND", has_body=True),
+    summary="Renew the token of a grant",
+    description="Tokens before it that were not used are good no more.",
+)
+async def renew_token(
+    request: AnyRequest, context: Context, ref: GrantId
+) -> Response[GivenPolicyGrant]:
+    await read_model(request, Nothing, optional=True)
+    with as_grant_errors():
+        issued = await context.policies.renew_token(ref, caller(request))
+    return Response(given_model(issued, context.server_names, time.time()), status_code=201)
+
+
+@delete(
+    "/policies/{ref:str}/token",
+    opt=needs(Right.CHANGE_POLICY),
+    responses=mcp_error_responses("GRANT_NOT_FOUND"),
+    summary="Revoke the token of a grant",
+    description="The grant stays; its high-risk calls need a new token.",
+)
+async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> None:
+    with as_grant_errors():
+        await context.policies.revoke_tokens(ref, caller(request))
+
+
+@post(
+    "/explain",
+    status_code=200,
+    opt=route_options(Right.READ_OWN_POLICY, ExplainRequest),
+    responses=mcp_error_responses("SERVER_NOT_FOUND", "TOOL_NOT_FOUND", has_body=True),
+    summary="Explain whether a call would pass",
+    description="Nothing is called, spent or counted. An agent may ask about itself; what it may"
+    " not call is explained like what does not exist.",
+)
+async def explain(request: AnyRequest, context: Context) -> DecisionExplained:
+    asked = await read_model(request, ExplainRequest)
+    check_readable(caller(request), asked.agent_id)
+    return explain_call(context, caller(request), asked)
+
+
+def _show(
+    request: AnyRequest, context: Context, grants: list[Grant], limit: int, cursor: str | None
+) -> Response[list[PolicyGrant]]:
+    grants.sort(key=_by_agent)
+    items, headers = plain_array(request, grants, _by_agent, limit, cursor)
+    names, now, policy = context.server_names, time.time(), context.live_policy
+    shown = [
+        grant_model(one, names, now, tuple(policy.tokens_of(one.agent_id).get(one.id, ())))
+        for one in items
+    ]
+    return Response(shown, headers=headers)
+
+
+def _by_agent(grant: Grant) -> tuple[str, str]:
+    return grant.agent_id, grant.id
+
+
+ROUTES = Router(
+    "/api/v1/mcp",
+    route_handlers=[
+        give_grant,
+        list_grants,
+        list_agent_grants,
+        revoke_grant,
+        renew_token,
+        revoke_token,
+        explain,
+    ],
+    tags=["policies"],
+)

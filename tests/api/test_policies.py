@@ -1,0 +1,373 @@
+"""Grants, tokens and agents over REST: what is answered, and what it lets an agent do."""
+
+import asyncio
+import re
+import time
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.plugin_rest import SERVERS, serve_api
+from tests.registry.toolbox import BOUND
+
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.store.records import AuditQuery
+
+MCP = "/api/v1/mcp"
+GRANT = f"{MCP}/policies/grant"
+ADMIN = Principal("the-admin", Role.ADMIN)
+
+
+@pytest.fixture
+async def closed(opener):
+    """A gateway over each kind of store with one server, and an agent that may do nothing."""
+    async with AsyncExitStack() as stack:
+        served = await serve_api(stack, opener, grants=False)
+        await served.register("peer")
+        yield served
+
+
+async def grant(served, tool="echo", role="admin", status=201, **more):
+    body = {"agent_id": "the-agent", "server_id": "peer", "tool_name": tool, **more}
+    answer = await served.client(role).post(GRANT, json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def listed(served, role="agent"):
+    found = (await served.client(role).get(f"{MCP}/tools")).json()
+    return {f"{tool['server_id']}.{tool['tool_name']}" for tool in found}
+
+
+async def acts(served, *actions):
+    await served.audit.flush()
+    store = served.context.store
+    rows = await store.audit.rows(AuditQuery(kind="outcome", limit=1000))
+    return [(r.action, r.actor, r.target, r.outcome) for r in rows[::-1] if r.action in actions]
+
+
+async def events(served):
+    await served.bus.flush()
+    return await served.context.store.events.after(0, limit=1000, types=("policy.changed",))
+
+
+@pytest.mark.req("REQ-MCP-AUTH-001", "REQ-MCP-AUTH-003")
+async def test_an_agent_may_call_what_it_is_granted_and_nothing_else(closed):
+    assert await listed(closed) == set()
+    assert (await closed.call("peer.echo", role="agent")).status_code == 404
+    given = await grant(closed)
+    assert given["server_id"] == "peer"
+    assert (given["agent_id"], given["tool_name"], given["version"]) == ("the-agent", "echo", 1)
+    assert (given["granted_by"], given["token_mode"]) == ("the-admin", "window")
+    assert given["token"].startswith(f"jtk_{given['token_id']}_")
+    assert await listed(closed) == {"peer.echo"}
+    assert (await closed.call("peer.echo", role="agent")).status_code == 200
+    assert (await closed.call("peer.hold", role="agent")).status_code == 404
+    revoked = await closed.client().delete(f"{MCP}/policies/{given['id']}")
+    assert revoked.status_code == 204
+    assert await listed(closed) == set()
+    assert (await closed.call("peer.echo", role="agent")).status_code == 404
+    again = await closed.client().delete(f"{MCP}/policies/{given['id']}")
+    assert (again.status_code, again.json()["error"]["type"]) == (404, "GrantNotFoundError")
+    assert await acts(closed, "policy.grant", "policy.revoke") == [
+        ("policy.grant", "the-admin", "the-agent", "ok"),
+        ("policy.revoke", "the-admin", "the-agent", "ok"),
+    ]
+    assert [(e.subject, e.data["change"]) for e in await events(closed)] == [
+        ("the-agent", "granted"),
+        ("the-agent", "revoked"),
+    ]
+
+
+async def test_grants_are_listed_without_their_secrets(closed):
+    one = await grant(closed, note="why not", limits={"calls": 5, "per": 60})
+    two = await grant(closed, "h*", expires_at="2090-01-01T00:00:00Z")
+    await grant(closed, agent_id="other", server_id="*", tool_name="*", kinds=["tools", "prompts"])
+    found = await closed.client().get(f"{MCP}/policies/the-agent")
+    assert {each["id"] for each in found.json()} == {one["id"], two["id"]}
+    assert "token" not in found.json()[0]
+    assert one["token"].rsplit("_")[-1] not in found.text
+    shown = {each["id"]: each for each in found.json()}
+    assert shown[one["id"]]["limits"] == {"calls": 5, "per": 60.0}
+    assert shown[one["id"]]["note"] == "why not"
+    assert shown[two["id"]]["expires_at"] == "2090-01-01T00:00:00.000Z"
+    assert shown[one["id"]]["token_expires_at"] is not None
+    everything = await closed.client("viewer").get(f"{MCP}/policies")
+    assert len(everything.json()) == 3
+    only = await closed.client().get(f"{MCP}/policies", params={"agent_id": "other"})
+    assert [each["server_id"] for each in only.json()] == ["*"]
+    assert (await closed.client().get(f"{MCP}/policies/nobody")).json() == []
+
+
+async def test_a_long_list_has_pages(closed):
+    for number in range(5):
+        await grant(closed, f"tool-{number}")
+    seen, address = [], f"{MCP}/policies?limit=2"
+    while address:
+        answer = await closed.client().get(address)
+        assert len(answer.json()) <= 2
+        seen += [each["tool_name"] for each in answer.json()]
+        link = answer.headers.get("link", "")
+        address = link.partition("<")[2].partition(">")[0]
+        assert not link or link.endswith('; rel="next"')
+    assert sorted(seen) == [f"tool-{number}" for number in range(5)]
+    bad = await closed.client().get(f"{MCP}/policies", params={"cursor": "never given out"})
+    assert (bad.status_code, bad.json()["error"]["type"]) == (400, "BadRequestError")
+
+
+@pytest.mark.req("REQ-MCP-AUTH-001")
+async def test_the_same_grant_again_is_the_same_with_a_new_token(closed):
+    one = await grant(closed)
+    two = await grant(closed, note="longer", token_ttl=60)
+    assert (two["id"], two["version"]) == (one["id"], 2)
+    assert two["token_id"] != one["token_id"]
+    (shown,) = (await closed.client().get(f"{MCP}/policies/the-agent")).json()
+    assert (shown["note"], shown["token_ttl"]) == ("longer", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "words"),
+    [
+        ({"server_id": "nobody"}, 404, "ServerNotFoundError", "nobody"),
+        ({"tool_name": ""}, 400, "BadRequestError", "tool_name"),
+        ({"tool_name": "x" * 257}, 400, "BadRequestError", "tool_name"),
+        ({"agent_id": "a\nb"}, 400, "BadRequestError", "agent_id"),
+        ({"agent_id": ""}, 400, "BadRequestError", "agent_id"),
+        ({"actions": ["delete"]}, 400, "BadRequestError", "actions"),
+        ({"kinds": []}, 400, "BadRequestError", "kinds"),
+        ({"kinds": ["servers"]}, 400, "BadRequestError", "kinds"),
+        ({"kinds": ["resources"], "tool_name": "a/../b"}, 400, "BadRequestError", "tool_name"),
+        ({"token_mode": "approval"}, 400, "BadRequestError", "token_mode"),
+        ({"token_mode": "never"}, 400, "BadRequestError", "token_mode"),
+        ({"token_ttl": 0}, 400, "BadRequestError", "token_ttl"),
+        ({"expires_at": "2001-01-01T00:00:00Z"}, 400, "BadRequestError", "expires_at"),
+        ({"expires_at": "tomorrow"}, 400, "BadRequestError", "expires_at"),
+        ({"expires_at": "2090-01-01T00:00:00"}, 400, "BadRequestError", "expires_at"),
+        ({"limits": {"calls": 0, "per": 60}}, 400, "BadRequestError", "limits"),
+        ({"limits": {"calls": 1, "per": 0.5}}, 400, "BadRequestError", "limits"),
+        ({"when": "true"}, 400, "BadRequestError", "when"),
+        ({"unknown": 1}, 400, "BadRequestError", "unknown"),
+    ],
+    ids=str,
+)
+async def test_what_makes_no_sense_is_refused_and_nothing_is_granted(
+    gateway, body, status, kind, words
+):
+    served = await gateway(grants=False)
+    given = {"agent_id": "the-agent", "server_id": "*", "tool_name": "echo", **body}
+    answer = await served.client().post(GRANT, json=given)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind), answer.text
+    assert words in answer.json()["error"]["message"]
+    assert (await served.client().get(f"{MCP}/policies")).json() == []
+    assert (await served.client().get(f"{MCP}/agents")).json() == []
+
+
+# -- who may
+
+
+async def test_an_orchestrator_grants_to_others_and_never_to_itself(closed):
+    await grant(closed, role="orchestrator")
+    given = await grant(closed, agent_id="the-orchestrator")
+    own = f"{MCP}/policies/{given['id']}"
+    client = closed.client("orchestrator")
+    body = {"agent_id": "the-orchestrator", "server_id": "*", "tool_name": "*"}
+    for answer in (
+        await client.post(GRANT, json=body),
+        await client.post(f"{own}/token"),
+        await client.delete(f"{own}/token"),
+        await client.delete(own),
+        await client.post(f"{MCP}/agents", json={"agent_id": "the-orchestrator"}),
+        await client.delete(f"{MCP}/agents/the-orchestrator"),
+        await client.post(f"{MCP}/agents", json={"agent_id": "a", "create_key": True}),
+    ):
+        assert (answer.status_code, answer.json()["error"]["type"]) == (403, "ForbiddenError")
+    assert (await client.get(f"{MCP}/policies/the-orchestrator")).json()[0]["id"] == given["id"]
+    none = await client.post(GRANT, json={**body, "agent_id": "x", "token_mode": "none"})
+    assert (none.status_code, none.json()["error"]["type"]) == (400, "BadRequestError")
+    assert "administrator" in none.json()["error"]["message"]
+    await closed.audit.flush()
+    rows = await closed.context.store.audit.rows(AuditQuery(actor="the-orchestrator", limit=100))
+    assert any(row.decision == "denied" or row.outcome == "denied" for row in rows)
+
+
+async def test_an_agent_reads_its_own_policy_and_no_other(closed):
+    await grant(closed)
+    client = closed.client("agent")
+    assert len((await client.get(f"{MCP}/policies/the-agent")).json()) == 1
+    assert (await client.get(f"{MCP}/agents/the-agent")).json()["grants"] == 1
+    other = {"agent_id": "other", "server_id": "peer", "tool_name": "echo"}
+    for answer in (
+        await client.get(f"{MCP}/policies/other"),
+        await client.get(f"{MCP}/agents/other"),
+        await client.post(f"{MCP}/explain", json=other),
+    ):
+        assert (answer.status_code, answer.json()["error"]["type"]) == (401, "AuthorizationError")
+        assert "www-authenticate" not in answer.headers
+    for answer in (
+        await client.get(f"{MCP}/policies"),
+        await client.get(f"{MCP}/agents"),
+        await client.post(GRANT, json={**other, "agent_id": "the-agent"}),
+    ):
+        assert (answer.status_code, answer.json()["error"]["type"]) == (403, "ForbiddenError")
+
+
+async def test_the_local_owners_grant_is_listed_while_there_is_an_owner(gateway):
+    served = await gateway(only=("admin",))
+    (owner,) = (await served.client().get(f"{MCP}/policies")).json()
+    assert (owner["agent_id"], owner["tool_name"], owner["source"]) == ("local-owner", "*", "owner")
+    assert len((await served.client().get(f"{MCP}/policies/local-owner")).json()) == 1
+    await served.ring.create(Role.VIEWER, "v", "test")
+    assert (await served.client().get(f"{MCP}/policies")).json() == []
+
+
+# -- tokens
+
+
+@pytest.mark.req("REQ-MCP-AUTH-003")
+async def test_a_token_is_renewed_and_revoked(closed):
+    given = await grant(closed, token_mode="single_use")
+    address = f"{MCP}/policies/{given['id']}/token"
+    renewed = await closed.client("orchestrator").post(address)
+    assert renewed.status_code == 201
+    assert renewed.json()["token"] != given["token"]
+    (token,) = closed.context.live_policy.tokens_of("the-agent")[given["id"]]
+    assert token.id == renewed.json()["token_id"]
+    assert (await closed.client().delete(address)).status_code == 204
+    assert closed.context.live_policy.tokens_of("the-agent") == {}
+    for answer in (
+        await closed.client().post(f"{MCP}/policies/nobody/token"),
+        await closed.client().delete(f"{MCP}/policies/nobody/token"),
+    ):
+        assert (answer.status_code, answer.json()["error"]["type"]) == (404, "GrantNotFoundError")
+    free = await grant(closed, "h*", token_mode="none")
+    assert free["token"] is None
+    needless = await closed.client().post(f"{MCP}/policies/{free['id']}/token")
+    assert (needless.status_code, needless.json()["error"]["type"]) == (400, "BadRequestError")
+    changes = [event.data["change"] for event in await events(closed)]
+    assert changes == ["granted", "token_renewed", "token_revoked", "granted"]
+
+
+# -- agents
+
+
+@pytest.mark.req("REQ-MCP-AUTH-002", "J-AGENT-CLAIM")
+async def test_registering_an_agent_binds_its_declared_tools(closed):
+    await grant(closed, "by-hand", agent_id="bot")
+
+    async def register(*tools, status=201, **more):
+        body = {"agent_id": "bot", "agent_type": "builder", "declared_tools": tools, **more}
+        answer = await closed.client().post(f"{MCP}/agents", json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    made = await register("peer:echo", "peer:hold", create_key=True)
+    assert (made["agent_type"], made["grants"]) == ("builder", 3)
+    assert {one["tool_name"] for one in made["bound"]} == {"echo", "hold"}
+    assert all(one["token"] and one["source"] == "bound" for one in made["bound"])
+    closed.keys["bot"] = made["key"]
+    assert await listed(closed, "bot") == {"peer.echo", "peer.hold"}
+    again = await register("peer:echo", "peer:h*")
+    assert {one["tool_name"] for one in again["bound"]} == {"echo", "h*"}
+    assert "key" not in again
+    found = (await closed.client().get(f"{MCP}/policies/bot")).json()
+    assert {one["tool_name"] for one in found} == {"by-hand", "echo", "h*"}
+    wrong = await register("peer:echo", "nowhere:echo", status=400)
+    assert "declared_tools[1]" in wrong["error"]["message"]
+    assert len((await closed.client().get(f"{MCP}/policies/bot")).json()) == 3
+    (shown,) = (await closed.client().get(f"{MCP}/agents")).json()
+    assert shown == (await closed.client().get(f"{MCP}/agents/bot")).json()
+    assert (shown["declared_tools"], shown["created_by"]) == (["peer:echo", "peer:h*"], "the-admin")
+
+
+async def test_removing_an_agent_ends_its_keys_grants_and_tokens(closed):
+    body = {"agent_id": "bot", "declared_tools": ["peer:*"], "create_key": True}
+    made = (await closed.client().post(f"{MCP}/agents", json=body)).json()
+    closed.keys["bot"] = made["key"]
+    running = asyncio.create_task(closed.call("peer.hold", role="bot"))
+    await closed.busy()
+    assert (await closed.client().delete(f"{MCP}/agents/bot")).status_code == 204
+    ended = await asyncio.wait_for(running, BOUND)
+    assert ended.status_code in (401, 403)
+    assert (await closed.call("peer.echo", role="bot")).status_code == 401
+    assert (await closed.client().get(f"{MCP}/policies/bot")).json() == []
+    gone = await closed.client().get(f"{MCP}/agents/bot")
+    assert (gone.status_code, gone.json()["error"]["type"]) == (404, "AgentNotFoundError")
+    again = await closed.client().delete(f"{MCP}/agents/bot")
+    assert (again.status_code, again.json()["error"]["type"]) == (404, "AgentNotFoundError")
+    ring = await KeyRing.open(closed.context.store)
+    assert ring.principal(f"Bearer {made['key']}".encode()) is None
+    assert ("agent.remove", "the-admin", "bot", "ok") in await acts(closed, "agent.remove")
+
+
+async def test_a_renamed_server_keeps_its_grants_and_a_removed_one_takes_them_along(closed):
+    given = await grant(closed, "*")
+    await closed.client().patch(f"{SERVERS}/peer", json={"name": "other"})
+    (shown,) = (await closed.client().get(f"{MCP}/policies/the-agent")).json()
+    assert (shown["id"], shown["server_id"]) == (given["id"], "other")
+    assert (await closed.call("other.echo", role="agent")).status_code == 200
+    assert (await closed.client().delete(f"{SERVERS}/other")).status_code == 204
+    async with asyncio.timeout(BOUND):
+        while (await closed.client().get(f"{MCP}/policies/the-agent")).json():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await closed.register("other")
+    assert (await closed.call("other.echo", role="agent")).status_code == 404
+
+
+# -- explain
+
+
+async def explain(served, tool="echo", role="admin", agent="the-agent", server="peer", **more):
+    body = {"agent_id": agent, "server_id": server, "tool_name": tool, **more}
+    answer = await served.client(role).post(f"{MCP}/explain", json=body)
+    return answer.json() if answer.status_code == 200 else answer
+
+
+async def test_a_decision_is_explained_with_what_would_change_it(closed):
+    denied = await explain(closed)
+    assert (denied["decision"], denied["rule"], denied["token_required"]) == (
+        "DENY",
+        "default",
+        False,
+    )
+    assert denied["would_pass_if"] == ["agent 'the-agent' is granted tool 'echo' on server 'peer'"]
+    given = await grant(closed)
+    allowed = await explain(closed)
+    assert (allowed["decision"], allowed["rule"]) == ("ALLOW", f"grant:{given['id']}")
+    assert allowed["would_pass_if"] == []
+    assert (await explain(closed))["cached"] is True
+    for server, tool, kind in (
+        ("nobody", "echo", "ServerNotFoundError"),
+        ("peer", "nothing", "ToolNotFoundError"),
+    ):
+        answer = await explain(closed, tool, server=server)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (404, kind)
+
+
+async def test_to_an_agent_a_hidden_tool_is_explained_like_one_that_is_not_there(closed):
+    await grant(closed)
+    assert (await explain(closed, role="agent"))["decision"] == "ALLOW"
+    answers = [
+        await explain(closed, "hold", "agent"),
+        await explain(closed, "nothing", "agent"),
+        await explain(closed, "absent", "agent", server="nobody"),
+    ]
+    plain = [
+        re.sub("nothing|absent", "hold", str(told)).replace("nobody", "peer") for told in answers
+    ]
+    assert len(set(plain)) == 1
+    assert answers[0]["decision"] == "DENY"
+
+
+async def test_expired_grants_allow_nothing_and_are_shown_as_such(closed):
+    soon = time.time() + 0.5
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(soon)) + f".{int(soon % 1 * 1000):03}Z"
+    await grant(closed, expires_at=stamp)
+    assert await listed(closed) == {"peer.echo"}
+    async with asyncio.timeout(BOUND):
+        while await listed(closed):  # noqa: ASYNC110 - the time is awaited
+            await asyncio.sleep(0.02)
+    assert (await closed.call("peer.echo", role="agent")).status_code == 404
+    (shown,) = (await closed.client().get(f"{MCP}/policies/the-agent")).json()
+    assert shown["is_live"] is False
+    told = await explain(closed)
+    assert f"grant {shown['id']}, which expired, is given again" in told["would_pass_if"]
