@@ -1,4 +1,4 @@
-"""`breakers` and `escalations`: what a running service says of tools that fail."""
+"""`metrics`, `breakers` and `escalations`: what a running service says of calls and failures."""
 
 import json
 import sys
@@ -81,6 +81,22 @@ def test_a_tool_that_fails_opens_its_circuit_and_is_escalated(ask, ask_json):
     assert kept["note"] == "it is mended"
 
 
+def test_calls_are_counted(ask, ask_json):
+    for _ in range(2):
+        ask("tools", "call", "clock.now")
+    ask("tools", "call", "arithmetic.evaluate", '{"expression": "1 / 0"}', fails=True)
+    found = ask_json("metrics", "--range", "15m")
+    tools = {(one["server_id"], one["tool_name"]): one for one in found["tools"]}
+    assert tools["clock", "now"]["calls"] >= 2
+    assert tools["arithmetic", "evaluate"]["errors"] == {"tool": 1}
+    shown = ask("metrics", env={"COLUMNS": "200"}).stdout
+    assert "clock.now" in shown
+    assert "tool 1" in shown
+    (only,) = ask_json("metrics", "--server", "clock", "--tool", "now")["tools"]
+    assert only["tool_name"] == "now"
+    assert "time_range" in ask("metrics", "--range", "soon", fails=True).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -95,7 +111,7 @@ def test_what_makes_no_sense_is_refused_with_words(ask, words, told):
     assert told in ask(*words, fails=True).stderr
 
 
-@pytest.mark.parametrize("command", ["breakers", "escalations"])
+@pytest.mark.parametrize("command", ["breakers", "escalations", "metrics"])
 def test_help_has_examples(program, command):
     shown = program(command, "--help")
     assert shown.returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from mcp_junction.cli.durations import format_moment
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
@@ -54,9 +55,9 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
         name_target(one),
         Text(state, _COLOURS.get(state, "")),
         one["failure_count"],
-        one["last_failure_time"],
-        one["opened_at"],
-        one["retry_at"],
+        format_moment(one["last_failure_time"]),
+        format_moment(one["opened_at"]),
+        format_moment(one["retry_at"]),
     )
 
 

@@ -59,3 +59,8 @@ def format_seconds(seconds: float) -> str:
         if seconds and seconds % _UNITS[unit] == 0:
             return f"{seconds / _UNITS[unit]:.0f}{unit}"
     return f"{seconds:g}s"
+
+
+def format_moment(text: str | None) -> str:
+    """Write a time of a service shorter, to the minute in UTC; nothing for none."""
+    return "" if text is None else f"{text[:10]} {text[11:16]}"

@@ -6,6 +6,7 @@ import argparse
 from typing import Any, Final
 from urllib.parse import quote
 
+from mcp_junction.cli.durations import format_moment
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
@@ -47,7 +48,7 @@ def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:
     return (
         one["id"],
-        one["last_at"],
+        format_moment(one["last_at"]),
         one["agent_id"],
         name_target(one),
         one["count"],

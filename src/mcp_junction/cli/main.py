@@ -23,6 +23,7 @@ COMMANDS = {
     "state": "show the numbers of servers and tools of a running service",
     "inspect": "start the servers of a config file and show how that went",
     "call": "call one tool and print its result",
+    "metrics": "show how many calls there were, how they ended and how long they took",
     "breakers": "show and reset the circuit breakers of a running service",
     "escalations": "show and acknowledge calls for which everything has failed",
     "audit": "show, check and export the record of what was done",
