@@ -4,11 +4,16 @@ import asyncio
 import json
 
 import httpx
+import msgspec
 import pytest
+from tests.api.scope_door import Hiding
 from tests.plugin_rest import SERVERS, registration
 from tests.registry.toolbox import until
 
-from mcp_junction.policy.principal import Role
+from mcp_junction.api.event_streams import is_of_own_call
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.protocol.names import Pair
+from mcp_junction.store.records import EventRecord
 
 EVENTS = "/api/v1/events"
 
@@ -176,3 +181,65 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(served):
         assert response.status_code == 200
         assert len(served.context.streams) == 1
     await until(lambda: not served.context.streams and not served.bus.is_read)
+
+
+async def test_the_end_of_a_call_tells_in_whose_name_and_how_it_ended(served):
+    await served.register()
+    async with reading(served, params={"types": "call.completed"}) as response:
+        reader = Reader(response)
+        await until(lambda: served.bus.is_read)
+        await served.call("peer.echo")
+        await served.call("peer.fail")
+        good, bad = [(await reader.next())["data"]["data"] for _ in range(2)]
+    assert (good["agent"], good["principal"], good["role"]) == ("the-admin", "the-admin", "admin")
+    assert (good["success"], good["outcome"], good["attempts"]) == (True, "ok", 1)
+    assert (bad["success"], bad["outcome"]) == (False, "error")
+    assert good["correlation_id"] != bad["correlation_id"]
+    assert {"server_id", "name", "method", "delivery", "latency_ms"} <= good.keys()
+
+
+@pytest.mark.req("S-07")
+async def test_an_agent_reads_the_ends_of_its_own_calls_and_nothing_else(gateway):
+    served = await gateway(policy=Hiding(frozenset({("tools", Pair("peer", "fail"))})))
+    await served.register()
+    async with reading(served, "agent", headers={"last-event-id": "0"}) as response:
+        reader = Reader(response)
+        await until(lambda: served.bus.is_read)
+        await served.call("peer.fail")
+        await served.client().post(SERVERS, json=registration("other", auto_connect=False))
+        await served.bus.flush()
+        for name in ("peer.fail", "peer.nope", "peer.echo"):
+            await served.call(name, role="agent")
+        told = [await reader.next() for _ in range(3)]
+    assert {event["event"] for event in told} == {"call.completed"}
+    assert not any("id" in event for event in told), "no number tells of other events"
+    hidden, unknown, echo = (event["data"]["data"] for event in told)
+    assert (echo["agent"], echo["outcome"]) == ("the-agent", "ok")
+    for event in (hidden, unknown):
+        for differing in ("name", "correlation_id", "latency_ms"):
+            del event[differing]
+    assert hidden == unknown
+    stored = await served.client("agent").get(
+        EVENTS, params={"follow": "false"}, headers={"last-event-id": "0"}
+    )
+    assert "data:" not in stored.text
+
+
+@pytest.mark.parametrize(
+    ("data", "is_own"),
+    [
+        ({}, True),
+        ({"agent": "eve"}, False),
+        ({"role": "admin"}, False),
+        ({"role": "admin", "principal": "boss"}, True),
+        ({"role": "admin", "principal": "boss", "outcome": "denied"}, False),
+        ({"role": "orchestrator", "principal": "boss", "server_id": None}, False),
+        ({"principal": "eve"}, False),
+    ],
+)
+def test_an_event_of_an_agents_own_is_told_from_one_of_a_namesake(data, is_own):
+    given = {"agent": "bob", "principal": "bob", "role": "agent", "server_id": "s", "outcome": "ok"}
+    bob = Principal("bob", Role.AGENT)
+    event = EventRecord(0, 1.0, "", "call.completed", None, {**given, **data})
+    assert is_of_own_call(event, bob) is is_own
+    assert not is_of_own_call(msgspec.structs.replace(event, type="call.escalated"), bob)

@@ -9,18 +9,20 @@ from typing import Final
 import msgspec
 
 from mcp_junction.api.models import format_time
-from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.principal import Principal, Right, Role, has_right
 from mcp_junction.policy.quotas import Closable, Quotas
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus, make_gap_event
+from mcp_junction.telemetry.events import CALL_COMPLETED, OutcomeName
 
 KEEPALIVE: Final = 15.0
 """Seconds without an event after which a comment is sent."""
 _QUEUED: Final = 256
 _PAGE: Final = 1_000
 _OPENING: Final = b": these are the events of Junction\nretry: 1000\n\n"
+_DENIED: Final = OutcomeName.DENIED.value
 _STILL: Final = b": still here\n\n"
 
 
@@ -48,8 +50,14 @@ class EventStreams:
     async def open(
         self, principal: Principal, after: int | None, types: frozenset[str], *, follow: bool
     ) -> AsyncIterator[bytes]:
-        """Open a stream and iterate over its bytes. Raises StoreUnavailable."""
+        """Open a stream and iterate over its bytes. Raises StoreUnavailable.
+
+        Who may not read all events reads those of its own calls: they are not stored, so there is
+        nothing to resume, and nothing of it tells how many other events there are.
+        """
         first, last = await self._events.bounds()
+        if not has_right(principal, Right.READ_EVENTS):
+            after = last
         if not follow:
             return self._replay(last if after is None else after, first, last, types)
         return self._follow(principal, last if after is None else after, types)
@@ -80,7 +88,7 @@ class EventStreams:
         self, principal: Principal, after: int, types: frozenset[str]
     ) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED)
-        pump = self._tasks.spawn(self._pump(queue, after, types))
+        pump = self._tasks.spawn(self._pump(principal, queue, after, types))
         self._open[queue] = principal
         self.end(self._is_allowed)  # a key may have been revoked while we asked the store
         usage, counted = self._quotas.of(principal), _FollowerStream(queue)
@@ -95,13 +103,34 @@ class EventStreams:
             pump.cancel()
 
     async def _pump(
-        self, queue: asyncio.Queue[bytes | None], after: int, types: frozenset[str]
+        self,
+        principal: Principal,
+        queue: asyncio.Queue[bytes | None],
+        after: int,
+        types: frozenset[str],
     ) -> None:
+        reads_all = has_right(principal, Right.READ_EVENTS)
         try:
             async for record in self._bus.subscribe(after, types):
-                await queue.put(_encode_event(record))
+                if reads_all or is_of_own_call(record, principal):
+                    await queue.put(_encode_event(record))
         finally:
             _end(queue)  # it can be taken up where it was
+
+
+def is_of_own_call(record: EventRecord, agent: Principal) -> bool:
+    """Whether an event is about a call of this agent's own.
+
+    Of what others call in its name, that is what its grants allowed: a denial would show it what
+    is hidden. Somebody of another role may have the same id.
+    """
+    data = record.data
+    if record.type != CALL_COMPLETED or data.get("agent") != agent.id:
+        return False
+    if data.get("role") == Role.AGENT:
+        return data.get("principal") == agent.id
+    is_named = data.get("principal") != agent.id
+    return is_named and data.get("server_id") is not None and data.get("outcome") != _DENIED
 
 
 class _FollowerStream(Closable):

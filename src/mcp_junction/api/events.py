@@ -39,10 +39,11 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 
 
 @get(
-    opt=needs(Right.READ_EVENTS),
+    opt=needs(Right.READ_EVENTS, or_only=Right.READ_OWN_CALLS),
     responses={**error_responses(), 200: _STREAM},
     media_type="text/event-stream",
     summary="Follow what happens",
+    description="Agents read `call.completed` of their own calls, as they end.",
 )
 async def follow_events(
     request: AnyRequest,

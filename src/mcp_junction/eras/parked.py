@@ -12,11 +12,12 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.calls.events import CallEnded, CallSink
 from mcp_junction.catalog.items import Route
 from mcp_junction.eras.tickets import Continuation, Seal, Ticket, TicketOwner
@@ -34,6 +35,9 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import question_refusal
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
+
+if TYPE_CHECKING:  # the stdio mode does without it
+    from mcp_junction.policy.decision import PolicyDecision
 
 MAX_QUESTIONS: Final = 32
 ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")
@@ -91,6 +95,9 @@ class ParkedCall(msgspec.Struct, eq=False):
     method: str = ""
     name: str = ""
     route: Route | None = None
+    decision: PolicyDecision | None = None
+    carried: Carried = NOTHING_CARRIED
+    correlation_id: str = ""
     continuation: Continuation = Continuation()
     """What the next request takes over from the one before."""
     _count: int = 0
@@ -192,6 +199,9 @@ class ParkedCall(msgspec.Struct, eq=False):
             outcome.counted(self.attempts, ""),
             0.0,
             intent=self.continuation.intent,
+            decision=self.decision,
+            carried=self.carried,
+            correlation_id=self.correlation_id,
         )
 
     def _refuse_questions(self, reason: str) -> None:

@@ -125,6 +125,8 @@ class Resume:
         call.flight = None  # it is no longer this request's
         parked.left, parked.attempts = self._deadlines.left(attempt), call.attempts
         parked.method, parked.name, parked.route = call.method, call.name, route
+        parked.decision, parked.carried = call.decision, call.carried
+        parked.correlation_id = call.correlation_id
         parked.continuation = continuation_of(call, self._deadlines, call.intent)
         call.intent = None  # it stays open while the server works
         owner = parked.owner or owner_of(call, route)

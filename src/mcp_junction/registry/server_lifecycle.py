@@ -19,7 +19,7 @@ from mcp_junction.registry.member import Member
 from mcp_junction.store.records import STATUS_FIELDS, HistoryEvent, ServerRecord
 from mcp_junction.store.store import Store
 from mcp_junction.tasks import TaskScope
-from mcp_junction.telemetry.events import OutcomeName
+from mcp_junction.telemetry.events import CALL_COMPLETED, OutcomeName
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.state import ServerState
 
@@ -243,7 +243,8 @@ class ServerLifecycle:
                 self._announce_call(ended)
 
     def _announce_call(self, ended: CallEnded) -> None:
-        delivery, outcome, carried = ended.outcome.delivery, ended.outcome_name, ended.carried
+        delivery, carried = ended.outcome.delivery, ended.carried
+        outcome = ended.outcome_name if ended.denial is None else OutcomeName.DENIED
         data = {
             "server_id": ended.server_id,
             "name": ended.target if ended.route is not None else ended.name[:200],
@@ -260,7 +261,7 @@ class ServerLifecycle:
             "delivery": delivery.value if delivery is not None else None,
             "latency_ms": _round(ended.seconds * 1000),
         }
-        self._context.bus.publish_transient("call.completed", data, ended.server_id)
+        self._context.bus.publish_transient(CALL_COMPLETED, data, ended.server_id)
 
     # -- status in the store
 

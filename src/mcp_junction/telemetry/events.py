@@ -1,8 +1,12 @@
-"""OutcomeName: how a call ended."""
+"""OutcomeName: how a call ended, and the event that tells of it."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
+
+CALL_COMPLETED: Final = "call.completed"
+"""The event of each call's end. It is sent to those who read the bus, and not stored."""
 
 
 class OutcomeName(StrEnum):

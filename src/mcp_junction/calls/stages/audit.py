@@ -68,7 +68,7 @@ class CallAudit:
                 action=ended.method,
                 at=time(),
                 role=principal.role,
-                correlation_id=ended.correlation_id,
+                correlation_id=ended.correlation_id or None,
                 server_id=ended.server_id,
                 target=ended.target,
                 decision=_decision(ended),
