@@ -70,6 +70,7 @@ class Rider:
     """A passenger: who a call is for."""
 
     def __init__(self) -> None:
+        self.replays = 0
         self.session = self
         self.principal = Principal("ann", Role.AGENT)
         self.steps: list[Any] = []
@@ -83,6 +84,9 @@ class Rider:
 
     async def ask(self, method: str, params: Any) -> Outcome:
         return outcomes.result(json.dumps({"asked": method}).encode())
+
+    def count_replay(self) -> None:
+        self.replays += 1
 
 
 def fly(link: Any, method: str = "tools/call", rider: Rider | None = None) -> Flight:
