@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -279,11 +279,28 @@ class Lab(AsyncExitStack):
     def serve(
         self, name: str, servers: Servers, *, role: str = "agent", **settings: object
     ) -> HttpTarget:
-        """Spawn `ours` (with a key to be shown, of this role) or `floor` on a free port."""
+        """Spawn `ours` (with a key to be shown, of this role) or `floor` on a free port.
+
+        The key of an agent comes with a grant of everything.
+        """
         command = self.our_http if name == "ours" else FLOOR_HTTP
         values = {CONFIG: self.written(servers, **settings), DATA: str(self.file("data"))}
-        key = self.new_key(values[DATA], role) if DATA in command else None
+        grants = ("*",) if role == "agent" else ()
+        key = self.new_key(values[DATA], role, grants) if DATA in command else None
         return self.listen(name, filled(command, values), servers, key)
+
+    async def serve_governed(
+        self, servers: Servers, grants: Sequence[str], clients: int = 1, **settings: object
+    ) -> HttpTarget:
+        """Spawn ours and open it to as many clients of an agent that has these grants alone."""
+        target = await self.serve("ours", servers, role="viewer", **settings).open()
+        await target.session.close()
+        key = self.new_key(target.argv[target.argv.index("--data-dir") + 1], "agent", grants)
+        target.headers = {"authorization": f"Bearer {key}"}
+        target.clients = [target.new_client() for _ in range(clients)]
+        target.session = target.clients[0]
+        await target.retry(target.session.open)  # once it has heard of the key
+        return await target.open(clients)
 
     async def again(self, target: HttpTarget) -> HttpTarget:
         """End a program and spawn it once more, with all it has stored, on another port."""
@@ -314,11 +331,11 @@ class Lab(AsyncExitStack):
         self.targets.append(target)
         return target
 
-    def new_key(self, data_dir: str, role: str) -> str:
+    def new_key(self, data_dir: str, role: str, grants: Sequence[str] = ()) -> str:
         words = ["keys", "create", "--role", role, "--agent", "bench", "--data-dir", data_dir]
-        words += ["--grant", "*"] if role == "agent" else []
+        words += [word for grant in grants for word in ("--grant", grant)]
         done = subprocess.run(
-            [self.our_http[0], *words], capture_output=True, text=True, timeout=30, check=False
+            [self.our_http[0], *words], capture_output=True, text=True, timeout=60, check=False
         )
         if done.returncode:
             raise McpError(f"keys create ended with {done.returncode}: {done.stderr[-300:]}")

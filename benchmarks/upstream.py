@@ -2,7 +2,7 @@
 
 Hand-written JSON-RPC (no SDK), so that it is not the bottleneck. Tools:
 
-  echo(text)    -> the arguments, as JSON text
+  echo(text, …) -> the arguments, as JSON text
   blob(size)    -> a text content of `size` bytes
   sleep(ms)     -> answers after `ms` milliseconds, other calls go on meanwhile
   ask()         -> asks the user, on the call's own stream, and waits (HTTP, with `--asks`)
@@ -46,7 +46,12 @@ def make_tools(count):
             "description": "Return the arguments as text.",
             "inputSchema": {
                 "type": obj,
-                "properties": {"text": {"type": "string"}},
+                "properties": {
+                    "text": {"type": "string", "minLength": 1},
+                    "topic": {"type": "string", "pattern": "^[a-z]+$"},
+                },
+                "required": ["text"],
+                "additionalProperties": False,
             },
         },
         {

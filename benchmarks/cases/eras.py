@@ -91,9 +91,11 @@ async def served(lab: Lab, servers: Servers) -> dict[str, HttpTarget]:
     return {target.name: target for target in pair}
 
 
-def by(lab: Lab, target: HttpTarget, kind: type[HttpSession]) -> tuple[Target, Calls]:
-    """A load of 32 clients of a kind."""
-    clients = [kind(target.port, headers=target.headers) for _ in range(32)]
+def by(
+    lab: Lab, target: HttpTarget, kind: type[HttpSession], number: int = 32
+) -> tuple[Target, Calls]:
+    """A load of so many clients of a kind."""
+    clients = [kind(target.port, headers=target.headers) for _ in range(number)]
     calls = lab.calls(3_000)
 
     async def load() -> int:

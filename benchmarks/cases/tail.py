@@ -7,7 +7,7 @@ from budgets import Figure, Ratio
 from client import HttpSession
 from measure import alternating, by_clients, echo
 from registry import case
-from targets import HttpTarget, Lab, Servers, server
+from targets import HttpTarget, Lab, server
 
 RUNS = 5
 LIMIT = Ratio(2.5)
@@ -31,9 +31,8 @@ async def timed_calls(target: HttpTarget, calls: int) -> list[float]:
     return taken
 
 
-async def p99_of_pair(lab: Lab, servers: Servers, clients: int, name: str) -> Figure:
+async def p99_of_pair(lab: Lab, pair: tuple[HttpTarget, HttpTarget], name: str) -> Figure:
     """The median of some runs' 99th percentiles, ours and the floor's in turn."""
-    pair = await lab.open_http_pair(servers, clients)
     calls = lab.calls(20_000)
     for target in pair:
         await timed_calls(target, calls // 2)  # connections are made, caches fill
@@ -65,7 +64,9 @@ async def tail(lab: Lab) -> list[Figure]:
         HTTP: {"up": {"url": f"http://127.0.0.1:{upstream.port}/mcp"}},
     }
     return [
-        await p99_of_pair(lab, servers[kind], clients, what(clients, kind))
+        await p99_of_pair(
+            lab, await lab.open_http_pair(servers[kind], clients), what(clients, kind)
+        )
         for clients in (32, 128)
         for kind in (STDIO, HTTP)
     ]
