@@ -37,6 +37,8 @@ class Toolbox:
         self.slowness = 0.0
         self.pings = 0
         self.calls = 0
+        self.bodies: list[bytes] = []
+        """What each call was, byte for byte."""
         self.says: dict = {}
         """Members of every tool's result, beside or instead of ``content``."""
         self.openings = 0
@@ -98,6 +100,8 @@ class Toolbox:
         if method != "POST":
             return self._write(writer, 405 if method == "GET" else 200, b"")
         asked = json.loads(body)
+        if asked["method"] == "tools/call":
+            self.bodies.append(body)
         known = headers.get("mcp-session-id")
         is_first = asked["method"] in ("initialize", "server/discover")
         if self.needs_session and known != self.session and not is_first:
