@@ -15,7 +15,11 @@ from mcp_junction.errors import MissingKey, StoreError, StoreUnavailable, Unread
 from mcp_junction.identity.keys import BLIND_AFTER, KeyRing
 from mcp_junction.policy.principal import Role
 from mcp_junction.registry.server_lifecycle import HistoryWriter
+from mcp_junction.resilience.breaker import BreakerRow, BreakerState
+from mcp_junction.resilience.idempotency import ClaimState
+from mcp_junction.store.claims import ClaimRecord
 from mcp_junction.store.database import PATIENCE
+from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
 from mcp_junction.store.records import AuditQuery, Classified, HistoryEvent, NewEvent, SkillRecord
 from mcp_junction.store.store import Store, open_store
 from mcp_junction.store.table import UNREADABLE
@@ -133,6 +137,7 @@ async def everything(store: Store, *, until_one_fails: bool = False) -> list[Bas
         store.audit.writers,
         store.audit.chains,
         lambda: store.audit.oldest_ends(0.0),
+        *resilience_steps(store),
         lambda: store.servers.remove(one.id),
     ]
     failures: list[BaseException] = []
@@ -145,6 +150,28 @@ async def everything(store: Store, *, until_one_fails: bool = False) -> list[Bas
             if until_one_fails:
                 break
     return failures
+
+
+def resilience_steps(store: Store) -> list[Callable[[], Awaitable[object]]]:
+    """The steps that use circuits, claims and escalations."""
+    circuit = BreakerRow("s", "t", BreakerState.OPEN, 5, opened_at=1.0)
+    claim = ClaimRecord("c", "agent:a", "s", "t", "k", "h", ClaimState.RUNNING, "w", 1.0)
+    failed = EscalationRecord("e", "a", "s", "t", "link", "cut", None, 1, None, 1, 1.0, 1.0)
+    return [
+        lambda: store.circuits.store([circuit]),
+        store.circuits.all,
+        lambda: store.circuits.forget("s"),
+        lambda: store.claims.make(claim),
+        lambda: store.claims.find(claim.claim_key),
+        lambda: store.claims.hold("c", 2.0),
+        lambda: store.claims.settle("c", ClaimState.DONE, b"{}"),
+        lambda: store.claims.retire(1.0, ["w"]),
+        lambda: store.claims.release("c"),
+        lambda: store.escalations.store([failed]),
+        lambda: store.escalations.read(EscalationQuery()),
+        lambda: store.escalations.acknowledge("e", 1.0, "ann", None),
+        lambda: store.escalations.retire(2.0, 10),
+    ]
 
 
 async def clean(store: Store) -> None:

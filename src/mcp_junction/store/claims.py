@@ -1,7 +1,8 @@
 """ClaimTable: stores claims on idempotency keys, and the sealed results of calls that were claimed.
 
 The rules are ``resilience/idempotency.py``. Of two racing calls, whichever process they are in, one
-gets the claim: its key is unique.
+gets the claim: its key is unique. Rows are not signed anew when the vault's key changes: they are
+kept for a day, and so must the old key be.
 """
 
 from __future__ import annotations
@@ -139,11 +140,6 @@ class ClaimTable(SignedTable[ClaimRecord]):
             (now - KEPT_FOR, ClaimState.RUNNING.value, now, *owners),
         )
         return len(rows)
-
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        return (yield from self.renew(_ID))
 
 
 def _identity(claim_id: str) -> str:
