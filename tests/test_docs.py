@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_junction.cli.main import COMMANDS
 from mcp_junction.config.merge import CHOICES, RANGES
 from mcp_junction.config.settings import DEFAULTS, Settings, variable_of
 
@@ -39,3 +40,27 @@ def test_its_default_and_range_are_documented(name):
     else:
         for choice in set(CHOICES[name]) - {"off"}:
             assert f"`{choice}`" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_in_the_list_of_the_readme(command):
+    readme = (DOCS.parent / "README.md").read_text("utf-8")
+    listed = readme.partition("## Commands")[2].partition("\n## ")[0]
+    assert f"`{command}`" in listed
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+def test_links_between_the_pages_lead_somewhere(path):
+    text = path.read_text("utf-8")
+    for page, anchor in re.findall(r"\]\(([\w.-]*\.md)?(?:#([\w-]+))?\)", text):
+        target = path.parent / page if page else path
+        assert target.exists(), page
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
+            assert anchor in {_anchor(heading) for heading in headings}, f"{page}#{anchor}"
+
+
+def _anchor(heading: str) -> str:
+    """The anchor that a heading gets."""
+    kept = re.sub(r"[^\w\- ]", "", heading.lower())
+    return kept.strip().replace(" ", "-")

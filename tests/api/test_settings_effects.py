@@ -212,3 +212,21 @@ async def test_audit_retention_days_is_how_long_rows_are_kept(opener, tmp_path, 
         left = (await served.client().get(AUDIT, params=old)).json()
         assert bool(left) is kept
         assert (writer in await store.audit.chains()) is kept
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(None, 900), ("1", 60)])
+async def test_token_ttl_minutes_is_how_long_a_token_is_good_for(opener, minutes, seconds):
+    environ = {} if minutes is None else {"MCP_TOKEN_TTL_MINUTES": minutes}
+    async with AsyncExitStack() as stack:
+        served = await serve_api(stack, opener, without_file(environ, {}))
+        body = {"agent_id": "bot", "server_id": "*", "tool_name": "delete_*"}
+        given = await served.client().post("/api/v1/mcp/policies/grant", json=body)
+        assert given.status_code == 201, given.text
+        grant = given.json()
+        ends = datetime.fromisoformat(grant["token_expires_at"])
+        assert (ends - datetime.fromisoformat(grant["granted_at"])).total_seconds() == seconds
+        (kept,) = (await served.client().get("/api/v1/mcp/policies/bot")).json()
+        assert (kept["token_ttl"], kept["token_expires_at"]) == (seconds, grant["token_expires_at"])
+        body["token_ttl"] = 7
+        again = (await served.client().post("/api/v1/mcp/policies/grant", json=body)).json()
+        assert again["token_ttl"] == 7, "the grant's own goes first"

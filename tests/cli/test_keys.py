@@ -1,11 +1,14 @@
 """`mcp-junction keys create` at a terminal: it asks for what it was not told."""
 
+import asyncio
 import io
 
 import pytest
 
 from mcp_junction.cli import keys
 from mcp_junction.errors import UsageError
+from mcp_junction.store.store import default_url, open_store
+from mcp_junction.vault.vault import Vault
 
 
 class Terminal(io.StringIO):
@@ -42,3 +45,21 @@ def test_who_chooses_none_gets_no_key(typed, tmp_path):
     with pytest.raises(UsageError, match="no role was chosen"):
         keys.run(["create", "--data-dir", str(tmp_path / "data")])
     assert not (tmp_path / "data").exists()
+
+
+def test_the_token_of_a_grant_lives_as_long_as_the_setting_says(tmp_path, monkeypatch, capsys):
+    data = tmp_path / "data"
+    monkeypatch.setenv("MCP_TOKEN_TTL_MINUTES", "1")
+    words = ["create", "--role", "agent", "--agent", "bot", "--data-dir", str(data)]
+    assert keys.run([*words, "--grant", "*"]) == 0
+    assert "mcp-junction grants" not in capsys.readouterr().err
+
+    async def read():
+        vault = Vault.from_environment({}, data)
+        async with await open_store(default_url(data), vault) as store:
+            return await store.policy.grants.all()
+
+    (grant,) = asyncio.run(read())
+    assert grant.token_ttl == 60
+    assert keys.run(words) == 0
+    assert "mcp-junction grants" in capsys.readouterr().err

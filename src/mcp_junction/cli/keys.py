@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.cli.options import add_store_options, make_parser
+from mcp_junction.cli.options import add_store_options, make_parser, read_service_settings
 from mcp_junction.cli.printing import print_table
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import InvalidChange, Problem, UsageError
+from mcp_junction.governance.from_settings import token_ttl_of
 from mcp_junction.governance.policy_admin import PolicyAdministration
 from mcp_junction.governance.policy_upgrade import migrate_agents
 from mcp_junction.identity.keys import KeyRing, sign_existing_keys
@@ -27,7 +28,6 @@ from mcp_junction.policy.principal import (
     explain_refusal,
     has_right,
 )
-from mcp_junction.policy.tokens import DEFAULT_TTL
 from mcp_junction.store.agents import AgentRecord
 from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.store import Store
@@ -138,10 +138,12 @@ async def _make_agent(args: argparse.Namespace, store: Store, log: AuditLog) -> 
     if not targets:
         return
     async with Bus(store.events, log.writer) as bus:
-        policies = PolicyAdministration(store, None, log, bus, DEFAULT_TTL, lambda: servers)
+        ttl = token_ttl_of(read_service_settings(args))
+        policies = PolicyAdministration(store, None, log, bus, ttl, lambda: servers)
         for server_id, pattern, kinds in targets:
+            grant = Grant("", agent_id, server_id, pattern, kinds, token_ttl=ttl)
             try:
-                await policies.grant(Grant("", agent_id, server_id, pattern, kinds), me)
+                await policies.grant(grant, me)
             except InvalidChange as error:
                 raise UsageError(f"--grant {pattern}: {error}") from None
 
@@ -164,6 +166,9 @@ async def _create(args: argparse.Namespace, store: Store, log: AuditLog) -> int:
         return 0
     print(text)
     print(f"Key {key.id} for {key.agent} ({key.role}). It is not shown again.", file=sys.stderr)
+    if key.role == Role.AGENT and not args.grant:
+        words = "It may use what its agent was granted; see: mcp-junction grants --help"
+        print(words, file=sys.stderr)
     return 0
 
 

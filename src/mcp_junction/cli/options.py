@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp_junction.config.load import Config
+    from mcp_junction.config.settings import Settings
 
 PREFIX_MODES = ("always", "auto", "never")
 EXPOSURES = ("all", "search")
@@ -173,6 +174,13 @@ def read_service_dotenv(args: argparse.Namespace) -> dict[str, str]:
     config = getattr(args, "config", None)
     folder = os.path.dirname(config) if config else data_dir(args)
     return read_dotenv(os.path.join(folder, ".env"))
+
+
+def read_service_settings(args: argparse.Namespace) -> Settings:
+    """Read the settings of a service without a file, for a command that works on its store."""
+    from mcp_junction.config.load import without_file
+
+    return without_file(variables(), {}, {}, read_service_dotenv(args)).settings
 
 
 def _demo_servers() -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""``mcp-junction agents``: shows, adds and removes the agents of a running service."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Final
+from urllib.parse import quote
+
+from mcp_junction.cli.durations import format_moment
+from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.printing import print_json, print_message, print_table, printable
+from mcp_junction.cli.remote import ServiceClient, add_remote_options
+from mcp_junction.cli.targets import name_target
+
+AGENTS: Final = "/api/v1/mcp/agents"
+
+
+def run(argv: list[str]) -> int:
+    parser = make_parser(
+        "mcp-junction agents",
+        "Show, add and remove the agents of a running `mcp-junction serve`.",
+        "examples:\n  mcp-junction agents list\n"
+        "  mcp-junction agents add build-bot --type ci --tool git:git_status --make-key\n"
+        "  mcp-junction agents remove build-bot\n",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show all agents")
+    add = actions.add_parser(
+        "add",
+        help="add an agent, bind the tools that it declares, and make its key",
+        description="Add an agent. The tools that it declares are granted; to add it again replaces"
+        "\nwhat it declared before, and leaves grants that were given otherwise.",
+    )
+    add.add_argument("agent", metavar="AGENT", help="its id")
+    add.add_argument("--type", metavar="TYPE", default="", help="what kind of agent it is")
+    add.add_argument(
+        "--tool",
+        metavar="SERVER:TOOL",
+        action="append",
+        default=[],
+        help="a tool that it declares; * and ? stand for any characters; can be repeated",
+    )
+    add.add_argument("--make-key", action="store_true", help="make a key for it and print it, once")
+    remove = actions.add_parser("remove", help="remove an agent with its keys, grants and tokens")
+    remove.add_argument("agent", metavar="AGENT", help="its id")
+    for action in (listing, add, remove):
+        add_remote_options(action)
+    args = parser.parse_args(argv)
+    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
+
+
+def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
+    found = list(remote.array(AGENTS))
+    rows = [
+        (
+            one["agent_id"],
+            one["agent_type"],
+            one["grants"],
+            "\n".join(one["declared_tools"]),
+            format_moment(one["created_at"]),
+            one["created_by"],
+        )
+        for one in found
+    ]
+    empty = "There are no agents yet; see: mcp-junction agents add --help"
+    headings = ("agent", "type", "grants", "declares", "since", "by")
+    return print_table(args, found, headings, rows, empty)
+
+
+def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
+    made = remote.post(
+        AGENTS,
+        {
+            "agent_id": args.agent,
+            "agent_type": args.type,
+            "declared_tools": args.tool,
+            "create_key": args.make_key,
+        },
+    )
+    if args.json:
+        print_json(made)
+    else:
+        _print_made(made)
+    return 0
+
+
+def _print_made(made: dict[str, Any]) -> None:
+    """Print the key alone to stdout, and the rest to stderr."""
+    agent = printable(made["agent_id"])
+    for one in made["bound"]:
+        print(f"Grant {one['id'][:8]}: {agent} may use {name_target(one)}", file=sys.stderr)
+    if not made["grants"]:
+        words = f"{agent} sees nothing yet; see: mcp-junction grants add --help"
+        print(words, file=sys.stderr)
+    if made.get("key"):
+        print(made["key"], flush=True)
+        print(f"The key of {agent}. It is not shown again.", file=sys.stderr)
+
+
+def _remove(args: argparse.Namespace, remote: ServiceClient) -> int:
+    remote.delete(f"{AGENTS}/{quote(args.agent, safe='')}")
+    words = f"{printable(args.agent)} is removed, with its keys, grants and tokens."
+    print_message(args, {"removed": args.agent}, words)
+    return 0
+
+
+_ACTIONS: Final = {"list": _list, "add": _add, "remove": _remove}

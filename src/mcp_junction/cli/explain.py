@@ -1,0 +1,63 @@
+"""``mcp-junction explain AGENT TOOL [JSON]``: says whether an agent may make a call, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from mcp_junction.cli.call import read_arguments
+from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.printing import print_json, printable
+from mcp_junction.cli.remote import ServiceClient, add_remote_options
+from mcp_junction.cli.targets import read_targets
+
+EXPLAIN: Final = "/api/v1/mcp/explain"
+
+
+def run(argv: list[str]) -> int:
+    parser = make_parser(
+        "mcp-junction explain",
+        "Say whether an agent may call a tool now, by which rule, and what would change that."
+        "\nNothing is called. Exit code 1 if it may not.",
+        "examples:\n  mcp-junction explain build-bot git.git_commit\n"
+        '  mcp-junction explain build-bot files.delete_file \'{"path": "/tmp/x"}\'\n',
+    )
+    parser.add_argument("agent", metavar="AGENT", help="the agent's id")
+    parser.add_argument("tool", metavar="TOOL", help="server.tool")
+    parser.add_argument("arguments", metavar="JSON", nargs="?", help="the arguments of the call")
+    add_remote_options(parser)
+    args = parser.parse_args(argv)
+    remote = ServiceClient.from_options(args)
+    (target,) = read_targets(remote, [args.tool])
+    body: dict[str, Any] = {
+        "agent_id": args.agent,
+        "server_id": target.server_id,
+        "tool_name": target.tool_name,
+    }
+    if args.arguments is not None:
+        body["params"] = json.loads(read_arguments(args.arguments))
+    found = remote.post(EXPLAIN, body)
+    if args.json:
+        print_json(found)
+    else:
+        _print(found)
+    return 0 if found["decision"] == "ALLOW" else 1
+
+
+def _print(found: dict[str, Any]) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(file=sys.stdout, emoji=False, highlight=False, soft_wrap=True)
+    colour = "green" if found["decision"] == "ALLOW" else "red"
+    rule = escape(printable(found["rule"]))
+    console.print(f"[bold {colour}]{found['decision']}[/] by {rule}: ", end="")
+    console.print(escape(printable(found["reason"])))
+    if found["token_required"]:
+        console.print("It is a high-risk tool: a call needs a token of the grant.")
+    if found["would_pass_if"]:
+        console.print("It would pass if:")
+        for one in found["would_pass_if"]:
+            console.print(f"  - {escape(printable(one))}")

@@ -1,0 +1,239 @@
+"""``mcp-junction grants``: shows, gives, renews and revokes what agents may use."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+from mcp_junction.cli.durations import (
+    format_moment,
+    format_seconds,
+    parse_duration,
+    parse_limit,
+    parse_moment,
+)
+from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.printing import print_json, print_table, printable
+from mcp_junction.cli.remote import ServiceClient, add_remote_options
+from mcp_junction.cli.targets import name_target, read_targets
+from mcp_junction.errors import UsageError
+
+POLICIES: Final = "/api/v1/mcp/policies"
+KINDS: Final = ("tools", "prompts", "resources")
+TOKEN_MODES: Final = ("window", "present", "single_use", "none")
+_SHORT: Final = 8
+"""How much of an id is shown: enough to name a grant by."""
+_COLOURS: Final = {"migrated": "yellow", "owner": "cyan"}
+_HOW: Final = 'send it as "token" in the body of a REST call, or as _meta["junction/token"] in MCP'
+
+
+def run(argv: list[str]) -> int:
+    parser = make_parser(
+        "mcp-junction grants",
+        "Show, give, renew and revoke what agents of a running `mcp-junction serve` may use."
+        "\nAn agent sees and may call nothing but what it was granted.",
+        "examples:\n  mcp-junction grants list build-bot\n"
+        "  mcp-junction grants add build-bot git.git_status 'files.read_*'\n"
+        "  mcp-junction grants add build-bot 'git.*' --limit 100/1h --expires 7d\n"
+        "  mcp-junction grants revoke 4f1c9e\n",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show the grants of one agent, or of all")
+    listing.add_argument("agent", metavar="AGENT", nargs="?", help="only grants of this agent")
+    add = actions.add_parser(
+        "add",
+        help="grant an agent tools, prompts and resources",
+        description="Grant an agent what the patterns name: server.tool, where * and ? stand for"
+        "\nany characters; server.* for all of a server, its prompts and resources too; * for"
+        "\neverything. The same pattern again is the same grant, with a new token.",
+        epilog="High-risk tools (delete, write, create, update, modify … in their names, marked as"
+        "\ndestructive, or set by you) also need a token of the grant:\n\n"
+        "  window      one that has not expired exists; the call need not carry it (default)\n"
+        "  present     the call carries it\n"
+        "  single_use  the call carries one that was not used before\n"
+        "  none        no token (only an administrator may grant this)\n\n"
+        "examples:\n  mcp-junction grants add build-bot git.git_status 'files.read_*'\n"
+        "  mcp-junction grants add build-bot 'git.*' --limit 100/3600 --expires 7d\n"
+        "  mcp-junction grants add build-bot files.delete_file --token-mode single_use --ttl 5m\n",
+    )
+    _add_options(add)
+    renew = actions.add_parser("renew", help="make a new token for a grant and print it, once")
+    revoke = actions.add_parser("revoke", help="revoke grants, at once, also for calls under way")
+    revoke.add_argument(
+        "--token-only", action="store_true", help="revoke only their tokens; the grants stay"
+    )
+    for action in (renew, revoke):
+        action.add_argument(
+            "ids", metavar="GRANT", nargs="+", help="its id, or the beginning of it"
+        )
+    for action in (listing, add, renew, revoke):
+        add_remote_options(action)
+    args = parser.parse_args(argv)
+    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
+
+
+def _add_options(add: argparse.ArgumentParser) -> None:
+    add.add_argument("agent", metavar="AGENT", help="the agent's id; a new one is made")
+    add.add_argument("patterns", metavar="PATTERN", nargs="+", help="server.tool, server.* or *")
+    add.add_argument(
+        "--kinds",
+        metavar="LIST",
+        help="tools, prompts, resources, separated by commas (default: tools; all for server.*)",
+    )
+    add.add_argument("--token-mode", choices=TOKEN_MODES, help="default: window")
+    add.add_argument("--ttl", metavar="TIME", help="how long a token is good for, like 15m")
+    add.add_argument("--limit", metavar="CALLS/TIME", help="at most so many calls, like 100/1h")
+    add.add_argument("--expires", metavar="WHEN", help="when the grant ends: 7d, or a date")
+    add.add_argument("--note", metavar="TEXT", help="what the grant is for")
+
+
+def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
+    found = list(remote.array(f"{POLICIES}/{_quote(args.agent)}" if args.agent else POLICIES))
+    headings = ("grant", "agent", "may use", "on these terms", "by")
+    whose = f" of {args.agent}" if args.agent else ""
+    empty = f"There are no grants{whose}; see: mcp-junction grants add --help"
+    return print_table(args, found, headings, map(_row, found), empty)
+
+
+def _row(one: dict[str, Any]) -> tuple[Any, ...]:
+    from rich.text import Text
+
+    source, kinds = one["source"], one["kinds"]
+    what = name_target(one) if kinds == ["tools"] else f"{name_target(one)}\n{', '.join(kinds)}"
+    terms = Text("\n".join(printable(line) for line in _describe_terms(one)))
+    return (
+        one["id"][:_SHORT],
+        one["agent_id"],
+        what,
+        terms if one["is_live"] else Text.assemble(("EXPIRED\n", "red"), terms),
+        one["granted_by"] if source == "granted" else Text(source, _COLOURS.get(source, "")),
+    )
+
+
+def _describe_terms(one: dict[str, Any]) -> Iterator[str]:
+    """Describe what a grant asks for and how long it lasts, in lines."""
+    if one["limits"]:
+        yield f"at most {one['limits']['calls']}/{format_seconds(one['limits']['per'])}"
+    if one["expires_at"]:
+        yield f"until {format_moment(one['expires_at'])}"
+    mode, until = one["token_mode"], format_moment(one["token_expires_at"])
+    if mode == "none":
+        yield "high risk: no token needed"
+    elif mode == "window":
+        yield f"high risk: until {until}" if until else "high risk: renew the token first"
+    else:
+        yield f"high risk: {mode} token" + (f", until {until}" if until else "; renew it first")
+    if one["note"]:
+        yield one["note"]
+
+
+def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
+    terms = _read_terms(args)
+    made: list[dict[str, Any]] = []
+    try:
+        for target in read_targets(remote, args.patterns):
+            what = {"server_id": target.server_id, "tool_name": target.tool_name}
+            body = {"agent_id": args.agent, **what, "kinds": list(target.kinds), **terms}
+            made.append(remote.post(f"{POLICIES}/grant", body))
+    finally:  # when a later one is refused, these were given all the same
+        _print_given(args, made)
+    return 0
+
+
+def _print_given(args: argparse.Namespace, made: list[dict[str, Any]]) -> None:
+    if args.json and made:
+        print_json(made)
+        return
+    for one in made:
+        what = printable(f"{one['agent_id']} may use {name_target(one)}")
+        print(f"Grant {one['id'][:_SHORT]}: {what} ({', '.join(one['kinds'])})")
+        _print_token(one)
+
+
+def _read_terms(args: argparse.Namespace) -> dict[str, Any]:
+    """Read the options of a grant into the members of the request."""
+    terms: dict[str, Any] = {}
+    if args.kinds:
+        terms["kinds"] = _read_kinds(args.kinds)
+    if args.token_mode:
+        terms["token_mode"] = args.token_mode
+    if args.ttl:
+        terms["token_ttl"] = parse_duration(args.ttl, "--ttl")
+    if args.limit:
+        terms["limits"] = parse_limit(args.limit, "--limit")
+    if args.expires:
+        terms["expires_at"] = parse_moment(args.expires, "--expires")
+    if args.note:
+        terms["note"] = args.note
+    return terms
+
+
+def _read_kinds(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not words or not set(words) <= set(KINDS):
+        raise UsageError(f"--kinds must be of {', '.join(KINDS)}, separated by commas")
+    return [kind for kind in KINDS if kind in words]
+
+
+def _renew(args: argparse.Namespace, remote: ServiceClient) -> int:
+    made = [remote.post(f"{_path(one)}/token") for one in _find_ids(args, remote)]
+    if args.json:
+        print_json(made)
+        return 0
+    for one in made:
+        print(f"Grant {one['id'][:_SHORT]} has a new token.")
+        _print_token(one)
+    return 0
+
+
+def _revoke(args: argparse.Namespace, remote: ServiceClient) -> int:
+    ids = _find_ids(args, remote)
+    for one in ids:
+        remote.delete(f"{_path(one)}/token" if args.token_only else _path(one))
+    if args.json:
+        print_json({"revoked": ids})
+        return 0
+    what = "The tokens of grant" if args.token_only else "Grant"
+    verb = "are" if args.token_only else "is"
+    for one in ids:
+        print(f"{what} {one[:_SHORT]} {verb} revoked.")
+    return 0
+
+
+def _find_ids(args: argparse.Namespace, remote: ServiceClient) -> list[str]:
+    """Find the grants that the beginnings of their ids name."""
+    every = [one["id"] for one in remote.array(POLICIES)]
+    found = []
+    for text in args.ids:
+        fits = [one for one in every if one.startswith(text)]
+        if len(fits) != 1:
+            why = "fits several grants" if fits else "is the id of no grant"
+            raise UsageError(f"{text!r} {why}; see: mcp-junction grants list")
+        found += fits
+    return found
+
+
+def _print_token(one: dict[str, Any]) -> None:
+    """Print the token of a grant, and how it is used."""
+    if not one["token"]:
+        return
+    print(f"  token, shown this once: {one['token']}")
+    until = f"until {format_moment(one['token_expires_at'])} UTC"
+    if one["token_mode"] == "window":
+        words = f"High-risk tools pass {until}; calls need not carry it."
+    else:
+        words = f"A high-risk call carries it, {until}: {_HOW}."
+    print(f"  {words} Then: mcp-junction grants renew {one['id'][:_SHORT]}", flush=True)
+
+
+def _quote(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _path(grant_id: str) -> str:
+    return f"{POLICIES}/{_quote(grant_id)}"
+
+
+_ACTIONS: Final = {"list": _list, "add": _add, "renew": _renew, "revoke": _revoke}

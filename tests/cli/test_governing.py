@@ -1,0 +1,154 @@
+"""`grants`, `agents` and `explain`: who may call what, at a running service."""
+
+import json
+
+import pytest
+from tests.cli.serving import serve_demo
+
+pytestmark = pytest.mark.preloaded
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    with serve_demo(tmp_path_factory.mktemp("governed")) as served:
+        yield served
+
+
+@pytest.fixture
+def ask(demo, program):
+    """Run a command on the service, as its administrator unless a key is given."""
+
+    def run(*words, fails=False, **how):
+        ended = program(*words, "--url", demo.url, "--data-dir", demo.folder, **how)
+        assert (ended.returncode != 0) is fails, (ended.stdout, ended.stderr)
+        return ended
+
+    return run
+
+
+@pytest.fixture
+def ask_json(ask):
+    def run(*words, **how):
+        return json.loads(ask(*words, "--json", **how).stdout)
+
+    return run
+
+
+@pytest.fixture
+def agent(ask, demo, request):
+    """A new agent with a key: its id and the key."""
+    name = f"agent-{abs(hash(request.node.name)) % 10**8}"
+    made = json.loads(ask("agents", "add", name, "--make-key", "--json").stdout)
+    return name, made["key"]
+
+
+@pytest.mark.req("REQ-MCP-AUTH-001")
+def test_an_agent_sees_nothing_then_what_it_is_granted_and_then_nothing_again(ask, ask_json, agent):
+    name, key = agent
+    assert "There are no tools yet" in ask("tools", "list", "--key", key).stdout
+    (made,) = ask_json("grants", "add", name, "clock.now", "--note", "to know the time")
+    assert (made["agent_id"], made["server_id"], made["tool_name"]) == (name, "clock", "now")
+    tools = ask_json("tools", "list", "--key", key)
+    assert [tool["name"] for tool in tools] == ["clock.now"]
+    assert ask("tools", "call", "clock.now", "--key", key)
+    refused = ask("tools", "call", "clock.convert", "--key", key, fails=True)
+    assert "there is no tool" in refused.stderr
+    shown = ask("grants", "list", name, env={"COLUMNS": "200"}).stdout
+    assert "clock.now" in shown
+    assert made["id"][:8] in shown
+    assert "is revoked" in ask("grants", "revoke", made["id"]).stdout
+    assert ask_json("grants", "list", name) == []
+    assert ask_json("tools", "list", "--key", key) == []
+
+
+def test_a_grant_has_the_terms_that_it_was_given(ask_json, agent):
+    name, _ = agent
+    terms = ["--kinds", "prompts,tools", "--token-mode", "present", "--ttl", "5m"]
+    terms += ["--limit", "100/1h", "--expires", "7d", "--note", "a note"]
+    (made,) = ask_json("grants", "add", name, "notes.*", *terms)
+    (kept,) = ask_json("grants", "list", name)
+    assert kept["kinds"] == ["tools", "prompts"]
+    assert (kept["token_mode"], kept["token_ttl"]) == ("present", 300)
+    assert (kept["limits"], kept["note"]) == ({"calls": 100, "per": 3600}, "a note")
+    assert kept["expires_at"]
+    assert made["token"].startswith("jtk_")
+    assert "token" not in kept
+
+
+def test_a_token_is_shown_once_with_a_hint_and_renewed(ask, agent):
+    name, _ = agent
+    said = ask("grants", "add", name, "notes.delete", "--token-mode", "single_use").stdout
+    assert said.count("jtk_") == 1
+    assert 'send it as "token"' in said
+    grant = said.split()[1].rstrip(":")
+    again = ask("grants", "renew", grant).stdout
+    assert again.count("jtk_") == 1
+    assert again.split("jtk_")[1].split()[0] != said.split("jtk_")[1].split()[0]
+    assert "jtk_" not in ask("grants", "list", name).stdout
+    assert "are revoked" in ask("grants", "revoke", grant, "--token-only").stdout
+    assert grant in ask("grants", "list", name, env={"COLUMNS": "200"}).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("add", "bot", "nothing.of.this"), "names no known server"),
+        (("add", "bot", "clock"), "write server.tool, server.* or *"),
+        (("add", "bot", "clock.now", "--kinds", "toys"), "--kinds must be of tools"),
+        (("add", "bot", "clock.now", "--ttl", "soon"), "--ttl must be a time like"),
+        (("add", "bot", "clock.now", "--limit", "many"), "--limit must be CALLS/TIME"),
+        (("add", "bot", "clock.now", "--expires", "never"), "--expires must be like 7d"),
+        (("add", "bot", "clock.now", "--expires", "2001-01-01"), "expires_at"),
+        (("revoke", "no-such-grant"), "is the id of no grant"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_words(ask, words, told):
+    refused = ask("grants", *words, fails=True)
+    assert told in refused.stderr
+    assert refused.stdout == ""
+
+
+@pytest.mark.req("REQ-MCP-AUTH-002")
+def test_an_agent_is_added_with_its_tools_and_removed(ask, ask_json):
+    words = ["--type", "ci", "--tool", "clock:now", "--tool", "notes:li*"]
+    made = ask_json("agents", "add", "declaring", *words)
+    assert made["agent_type"] == "ci"
+    granted = ask_json("grants", "list", "declaring")
+    assert {(one["server_id"], one["tool_name"]) for one in granted} == {
+        ("clock", "now"),
+        ("notes", "li*"),
+    }
+    assert "declaring" in ask("agents", "list").stdout
+    assert "is removed" in ask("agents", "remove", "declaring").stdout
+    assert "declaring" not in [one["agent_id"] for one in ask_json("agents", "list")]
+    again = ask("agents", "remove", "declaring", fails=True)
+    assert "declaring" in again.stderr
+
+
+def test_the_grants_of_all_agents_are_listed(ask_json, agent):
+    name, _ = agent
+    ask_json("grants", "add", name, "clock.now")
+    ask_json("grants", "add", "another", "notes.*")
+    found = {one["agent_id"]: one for one in ask_json("grants", "list")}
+    assert found[name]["tool_name"] == "now"
+    assert found["another"]["kinds"] == ["tools", "prompts", "resources"]
+
+
+def test_explain_says_what_is_decided_why_and_what_would_help(ask, ask_json, agent):
+    name, _ = agent
+    refused = ask("explain", name, "notes.delete", fails=True)
+    assert refused.stdout.startswith("DENY by default: ")
+    assert "It would pass if:" in refused.stdout
+    ask("grants", "add", name, "notes.delete", "--token-mode", "present")
+    refused = ask("explain", name, "notes.delete", '{"name": "x"}', fails=True)
+    assert refused.stdout.startswith("DENY by token: ")
+    ask("grants", "add", name, "clock.now")
+    assert ask("explain", name, "clock.now").stdout.startswith("ALLOW by grant:")
+    assert ask_json("explain", name, "clock.now")["decision"] == "ALLOW"
+
+
+@pytest.mark.parametrize("command", ["grants", "agents", "explain"])
+def test_help_has_examples(program, command):
+    shown = program(command, "--help")
+    assert shown.returncode == 0
+    assert f"  mcp-junction {command} " in shown.stdout
