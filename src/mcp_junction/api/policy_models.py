@@ -53,7 +53,7 @@ Moment = Annotated[
 MAX_DECLARED: Final = 1_000
 
 
-class Limits(msgspec.Struct, forbid_unknown_fields=True):
+class GrantLimits(msgspec.Struct, forbid_unknown_fields=True):
     """At most so many calls within so many seconds."""
 
     calls: Annotated[int, Meta(ge=1, le=MAX_CALLS, examples=[100])]
@@ -78,7 +78,7 @@ class GrantRequest(msgspec.Struct, forbid_unknown_fields=True):
             examples=[["tools"]],
         ),
     ] = (TOOLS,)
-    limits: Limits | None = None
+    limits: GrantLimits | None = None
     token_mode: Annotated[
         TokenMode,
         Meta(description="When a high-risk call passes. `none` is an administrator's to give."),
@@ -114,7 +114,7 @@ class PolicyGrant(msgspec.Struct):
     tool_name: Pattern
     kinds: list[Kind]
     actions: list[str]
-    limits: Limits | None
+    limits: GrantLimits | None
     token_mode: TokenMode
     token_ttl: Annotated[float, Meta(description="Seconds.", examples=[900])]
     expires_at: Annotated[str | None, Meta(description="When it ends; null is never.")]
@@ -259,7 +259,7 @@ def _grant_fields(
     grant: Grant, names: Mapping[str, str], now: float, tokens: tuple[Token, ...]
 ) -> dict[str, Any]:
     live = [token.expires_at for token in tokens if token.is_live(now) and token.used_at is None]
-    limits = None if grant.limits is None else Limits(grant.limits.calls, grant.limits.per)
+    limits = None if grant.limits is None else GrantLimits(grant.limits.calls, grant.limits.per)
     server = ANY if grant.server_id == ANY else names.get(grant.server_id, grant.server_id)
     return {
         "id": grant.id,
