@@ -64,3 +64,18 @@ def _anchor(heading: str) -> str:
     """The anchor that a heading gets."""
     kept = re.sub(r"[^\w\- ]", "", heading.lower())
     return kept.strip().replace(" ", "-")
+
+
+def test_each_route_of_governed_calls_is_in_the_table():
+    from mcp_junction.api.app import make_app
+
+    text = (DOCS / "rest.md").read_text("utf-8").partition("## Governed calls")[2]
+    told = {re.sub(r"\{\w+\}", "{}", path) for path in re.findall(r"(/[\w/{}-]+)", text)}
+    paths = {
+        re.sub(r"\{\w+\}", "{}", route.path_format.removeprefix("/api/v1/mcp"))
+        for route in make_app(object()).routes
+        if route.path_format.startswith("/api/v1/mcp/")
+    }
+    assert len(paths) >= 12
+    missing = {path for path in paths if path not in told and f"{path}/reset" not in told}
+    assert missing == set()
