@@ -57,6 +57,9 @@ class KeptResult(msgspec.Struct, frozen=True, array_like=True):
     """Whether it has the stateless era's envelope after all, because that says more."""
 
 
+_decode_kept = msgspec.json.Decoder(KeptResult).decode
+
+
 class ClaimVerdict(msgspec.Struct, frozen=True):
     """What a call with a key is to do."""
 
@@ -225,7 +228,7 @@ class IdempotencyClaims:
         """Read a kept result; None when it cannot be read any more."""
         try:
             plain = self._table.open(found)
-            return None if plain is None else msgspec.json.decode(plain, type=KeptResult)
+            return None if plain is None else _decode_kept(plain)
         except (VaultError, msgspec.MsgspecError) as error:
             log.error("the result of a call with an idempotency key cannot be read: %s", error)
             return None

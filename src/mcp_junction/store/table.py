@@ -81,6 +81,8 @@ class Table(Generic[R]):
         self.columns: Sequence[str] = record.__struct_fields__
         self.selected = ", ".join(f"{name}.{quote(column)}" for column in self.columns)
         self._record = record
+        # The first use of a type leaves garbage for the collector: now, and not behind a call.
+        msgspec.json.Decoder(record)
         self._json = frozenset(json)
         self._salvage = salvage
         self._encoded = [i for i, column in enumerate(self.columns) if column in self._json]

@@ -68,6 +68,12 @@ class _OwnError(msgspec.Struct):
     data: dict[str, Raw] = {}
 
 
+# Made once: the first use of a type leaves garbage for the collector.
+_decode_message = msgspec.json.Decoder(_ErrorMessage).decode
+_decode_code = msgspec.json.Decoder(_ErrorCode).decode
+_decode_own = msgspec.json.Decoder(_OwnError).decode
+
+
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt or call."""
 
@@ -97,7 +103,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     def with_delivery(self, delivery: Delivery) -> Outcome:
         """Return this failure of ours with another delivery, in its data, too."""
-        error = msgspec.json.decode(self.payload, type=_OwnError)
+        error = _decode_own(self.payload)
         data = error.data | {"delivery": Raw(encode.dumps(delivery.value))}
         payload = encode.error_object(error.code, error.message, data)
         return msgspec.structs.replace(self, payload=payload, delivery=delivery)
@@ -106,7 +112,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     def message(self) -> str:
         """The message of an error."""
         try:
-            return msgspec.json.decode(self.payload, type=_ErrorMessage).message
+            return _decode_message(self.payload).message
         except msgspec.DecodeError:
             return bytes(self.payload).decode("utf-8", "replace")
 
@@ -114,7 +120,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     def code(self) -> int:
         """The code of an error; 0 when it has none."""
         try:
-            return msgspec.json.decode(self.payload, type=_ErrorCode).code
+            return _decode_code(self.payload).code
         except msgspec.DecodeError:
             return 0
 
