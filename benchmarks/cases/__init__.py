@@ -2,4 +2,4 @@
 
 from cases import calls, payloads, startup, lists, footprint, http, sessions  # noqa: F401, I001
 from cases import eras, platform, search, neighbours, memory, tail  # noqa: F401
-from cases import governed, scopes, warmup  # noqa: F401
+from cases import governed, scopes, warmup, audit  # noqa: F401

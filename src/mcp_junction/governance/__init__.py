@@ -3,6 +3,6 @@
 Nouns: *Governance* (all parts, put together once), *ToolSettings* and *ToolFacts* (what is known
 of a tool), *PolicySync* (keeps LivePolicy as the store has it), *PolicyAdministration* (changes
 grants, agents and tokens), *CallLimits*, *SchemaValidator*, *IdempotencyClaims*, *Circuits*,
-*Escalations*, *CallMetrics*. The rules themselves are pure and live in ``policy/`` and
-``resilience/``; the stages that apply them to a call live in ``calls/stages/``.
+*Escalations*. The rules themselves are pure and live in ``policy/`` and ``resilience/``; the stages
+that apply them to a call live in ``calls/stages/``. Calls are counted in ``calls/metrics.py``.
 """
