@@ -9,6 +9,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS, ListItem
 from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
+from mcp_junction.policy.access import admit_all
 
 LISTS = st.lists(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("12")), unique_by=lambda item: item[0]
@@ -40,8 +41,22 @@ def test_a_change_is_visible_where_the_admitted_items_are_others_or_in_another_o
 ):
     change = ListChange(TOOLS, "s", items(before), items(after))
     old, new = ([item for item in listed if item[0] in names] for listed in (before, after))
-    expected = old != new or (bool(new) and before == after)
-    assert change.is_visible(Scope(EVERYTHING, Only(names))) is expected
+    assert change.is_visible(Scope(EVERYTHING, Only(names))) is (old != new)
+
+
+class Whole(Only):
+    """Grants of all that a server has."""
+
+    def of(self, _: str, server: str):
+        return admit_all
+
+
+def test_an_announcement_without_a_difference_is_told_to_who_sees_the_whole_server_alone():
+    """It may be about something that is hidden, and changed where nobody sees it."""
+    same = items([("a", "1")])
+    change = ListChange(TOOLS, "s", same, same)
+    assert change.is_visible(Scope(EVERYTHING, Whole({"a"})))
+    assert not change.is_visible(Scope(EVERYTHING, Only({"a"})))
 
 
 @pytest.mark.parametrize("names", [{"t1"}, {"t1", "t999"}, {"new"}])

@@ -297,3 +297,22 @@ async def test_scopes_of_grants_that_changed_are_let_go():
     scopes.of(ANN, EVERYTHING)
     gc.collect()
     assert old() is None
+
+
+async def test_a_server_of_which_a_pattern_matches_nothing_leaves_another_alone():
+    """An address that nobody lists is read at the only server there is."""
+
+    class Notes(Hides):
+        def of(self, kind: str, _: str):
+            return (lambda name: name.startswith("note:")) if kind == "resources" else None
+
+        def names(self, _: str) -> bool:
+            return False
+
+    scope = Scope(EVERYTHING, Notes(), "ann")
+    shown = offering("zoo", templates=["note://{animal}"])
+    hidden = offering("cave", resources=["cave://bear"], tools=["dig"])
+    for made in (catalog(shown), catalog(hidden, shown)):
+        route = made.resources(scope).find("note:elsewhere")
+        assert route is not None
+        assert route.pair == Pair("zoo", "note:elsewhere")

@@ -28,9 +28,10 @@ from mcp_junction.catalog.name_history import URIS, NameHistories
 from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
-from mcp_junction.catalog.scope import OPEN, Scope, admit_all
+from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.catalog.view import View, Visible
 from mcp_junction.config.settings import ALL, SEARCH
+from mcp_junction.policy.access import admit_all
 from mcp_junction.protocol import names
 from mcp_junction.protocol.merged_list import PageCache
 from mcp_junction.protocol.names import Pair, Spelling
@@ -278,10 +279,10 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         place = _place(URIS, RESOURCES, scope)
         found = self._views.get(place)
         if found is None or found.scope is not scope:
-            places = [key for key in self.order if scope.of(RESOURCES, key)]
+            places = {key for key in self.order if self._can_read(scope, key)}
             found = ResourceView(
                 scope,
-                [offering for key, offering in self._all().items() if scope.of(RESOURCES, key)],
+                [offering for key, offering in self._all().items() if key in places],
                 self.offerings,
                 self.histories,
                 timeout=self.timeout,
@@ -319,7 +320,12 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
         A server that grants cover by a pattern alone, and of which nothing matches, does not.
         """
-        return self.shows_server(scope, key) or scope.knows(key)
+        return scope.knows(key) or self.shows_server(scope, key)
+
+    def _can_read(self, scope: Scope, key: str) -> bool:
+        """Whether resources of a server may be read, and the server exists in the Scope."""
+        is_open = scope.grants is None
+        return scope.of(RESOURCES, key) is not None and (is_open or self.has_server(scope, key))
 
     def _finds_visible(self, scope: Scope, key: str) -> bool:
         offering = self.offering(key)

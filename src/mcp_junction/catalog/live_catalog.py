@@ -21,6 +21,7 @@ from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLis
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.errors import CircularError, ServerError
+from mcp_junction.policy.access import admit_all
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
@@ -40,9 +41,15 @@ class ListChange(msgspec.Struct, frozen=True, eq=False, dict=True):
     after: tuple[ListItem, ...]
 
     def is_visible(self, scope: Scope) -> bool:
-        """Whether it changed what a Scope admits; asks only about the names that differ."""
+        """Whether it changed what a Scope admits; asks only about the names that differ.
+
+        Where nothing differs, it is about something that is not shown: who does not see the whole
+        server is not told, since that may be hidden from it.
+        """
         admits = scope.of(self.kind, self.server)
         if admits is None:
+            return False
+        if self.before == self.after and admits is not admit_all:
             return False
         names, old_order, new_order = self._difference
         if any(map(admits, names)):

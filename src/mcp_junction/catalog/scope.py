@@ -15,7 +15,7 @@ import msgspec
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.items import ALL, ListKind
-from mcp_junction.policy.access import AccessPolicy, Admits, Grants
+from mcp_junction.policy.access import AccessPolicy, Admits, Grants, admit_all
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 
@@ -79,11 +79,6 @@ class Scope(msgspec.Struct, frozen=True, eq=False):
         if not self._failures:
             self._failures.add(self.agent)
             log.exception("the grants of %s failed; it may not use what they are about", self.agent)
-
-
-def admit_all(_: str) -> bool:
-    """Say that any name is admitted."""
-    return True
 
 
 @lru_cache(4096)

@@ -15,6 +15,11 @@ Admits = Callable[[str], bool]
 """Says whether the name or URI of one server's item is admitted."""
 
 
+def admit_all(_: str) -> bool:
+    """Say that any name is admitted. The one function that does: what is whole is known by it."""
+    return True
+
+
 class Grants(Protocol):
     """What one principal may use. A change makes another object, so that this one never changes.
 

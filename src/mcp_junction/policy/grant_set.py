@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from mcp_junction.policy.access import Admits
+from mcp_junction.policy.access import Admits, admit_all
 from mcp_junction.policy.grants import ANY, KINDS, RESOURCES, Grant, is_devious_uri
 from mcp_junction.policy.patterns import NamePattern, compile_pattern, is_exact
 from mcp_junction.policy.tokens import TokenMode
@@ -93,7 +93,7 @@ class GrantSet:
         if not live:
             return None
         if any(grant.tool_name == ANY for grant in live):
-            return _admit_all
+            return admit_all
         if all(is_exact(grant.tool_name) for grant in live):
             names = {grant.tool_name for grant in live}
             if kind == RESOURCES:
@@ -208,10 +208,6 @@ def _pieces(pattern: NamePattern) -> set[str]:
     if not size:
         return set()
     return {text[at : at + size] for text in literals for at in range(len(text) - size + 1)}
-
-
-def _admit_all(_name: str) -> bool:
-    return True
 
 
 def _leniency(grant: Grant) -> tuple[bool, int, float, str]:
