@@ -369,5 +369,7 @@ async def test_expired_grants_allow_nothing_and_are_shown_as_such(closed):
     assert (await closed.call("peer.echo", role="agent")).status_code == 404
     (shown,) = (await closed.client().get(f"{MCP}/policies/the-agent")).json()
     assert shown["is_live"] is False
+    own = await closed.client("agent").get(f"{MCP}/policies/the-agent")
+    assert own.json() == [], "to the agent, what it names is not there any more"
     told = await explain(closed)
     assert f"grant {shown['id']}, which expired, is given again" in told["would_pass_if"]

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.api.models import reachable_status
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
 from mcp_junction.catalog.items import TOOLS
@@ -193,7 +194,7 @@ def read_error_data(outcome: Outcome) -> dict[str, Any]:
 
 
 def _describe_server(record: ServerRecord) -> dict[str, Any]:
-    return {"id": record.id, "name": record.name, "status": record.status}
+    return {"id": record.id, "name": record.name, "status": reachable_status(record)}
 
 
 def wait_header(told: dict[str, Any]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.tool_rules import HiddenReason, ToolState
 from mcp_junction.skills.embedder import to_floats
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
+from mcp_junction.upstream.state import ServerState
 
 _CONVERTED: Final = {
     "capabilities",
@@ -284,6 +285,15 @@ def _copy_fields(record: ServerRecord, shown: type[msgspec.Struct]) -> dict[str,
 
 def source_server(record: ServerRecord) -> SourceServer:
     return SourceServer(record.id, record.name, record.status)
+
+
+def reachable_status(record: ServerRecord) -> str:
+    """Return a server's status for callers: one whose calls fail is connected all the same.
+
+    Those may be calls of tools that are hidden from the caller.
+    """
+    is_degraded = record.status == ServerState.DEGRADED
+    return ServerState.CONNECTED.value if is_degraded else record.status
 
 
 def tool_model(

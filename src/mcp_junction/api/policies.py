@@ -36,7 +36,7 @@ from mcp_junction.api.routes import (
 )
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.grants import OWNER_GRANT, Grant
-from mcp_junction.policy.principal import Principal, can_read_policy_of
+from mcp_junction.policy.principal import Principal, can_read_policy_of, has_right
 
 GrantId = Annotated[str, PathParameter(max_length=300, description="The id of a grant.")]
 AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]
@@ -108,7 +108,7 @@ async def list_grants(
     opt=needs(Right.READ_OWN_POLICY),
     responses=mcp_error_responses(),
     summary="List the grants of an agent",
-    description="Expired ones too. An agent may read its own.",
+    description="Expired ones too. An agent may read its own that are in force.",
 )
 async def list_agent_grants(
     request: AnyRequest,
@@ -117,8 +117,12 @@ async def list_agent_grants(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Response[list[PolicyGrant]]:
-    check_readable(caller(request), ref)
+    principal = caller(request)
+    check_readable(principal, ref)
     grants = list(context.live_policy.of(ref).grants)
+    if not has_right(principal, Right.READ_POLICY):  # the others may name what it sees no more
+        now = time.time()
+        grants = [grant for grant in grants if grant.is_live(now)]
     if ref == OWNER_GRANT.agent_id and context.has_owner():
         grants.append(OWNER_GRANT)
     return _show(request, context, grants, limit, cursor)

@@ -14,6 +14,7 @@ from mcp_junction.api.models import (
     SearchResult,
     SourceServer,
     Tool,
+    reachable_status,
     source_server,
     tool_model,
 )
@@ -53,6 +54,12 @@ class VisibleTools:
         ):
             raise NotFound(f"there is no server {ref!r}")
         return record
+
+    def source(self, record: ServerRecord) -> SourceServer:
+        """Describe the server of a tool."""
+        if self.scope.grants is None:
+            return source_server(record)
+        return SourceServer(record.id, record.name, reachable_status(record))
 
     def admits(self, tool: ToolRecord, server: str) -> bool:
         return self.scope.grants is None or self.scope.admits(TOOLS, Pair(server, tool.name))
@@ -129,7 +136,7 @@ class RestSearch:
     ) -> list[FoundTool]:
         external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
         records = await self._registry.tools.named(external)
-        servers = {record.id: source_server(record) for record in self._registry.all()}
+        servers = {record.id: visible.source(record) for record in self._registry.all()}
         found = []
         for hit in hits:
             score = round(hit.score, _DIGITS)

@@ -75,7 +75,7 @@ async def list_tools(
         registry.all() if server is None else [visible.check_server(registry.find(server), server)]
     )
     sources = {
-        record.id: source_server(record)
+        record.id: visible.source(record)
         for record in sorted(found, key=lambda one: (one.name, one.id))
         if include_unavailable or record.status in _CALLABLE
     }
