@@ -51,6 +51,8 @@ class Box(Origin):
             visit.answer(500)
         elif "id" not in visit.message:
             visit.accepted()
+        elif visit.rpc == "tools/call" and visit.message["params"]["name"] in self.failing:
+            visit.answer(500)
         else:
             answer = self._answer(visit.rpc, visit.message.get("params") or {})
             answer = {"jsonrpc": "2.0", "id": visit.message["id"], **answer}
@@ -72,8 +74,6 @@ class Box(Origin):
         if method in ("ping", "resources/subscribe", "resources/unsubscribe"):
             return {"result": {}}
         if method == "tools/call":
-            if params["name"] in self.failing:
-                return {"error": {"code": -32603, "message": "it is broken"}}
             text = json.dumps(params.get("arguments") or {})
             return {"result": {"content": [{"type": "text", "text": text}]}}
         if method == "prompts/get":

@@ -107,6 +107,9 @@ class Questions:
             "/api/v1/mcp/metrics",
             "/api/v1/events?follow=false",
             "/api/v1/mcp/policies",
+            "/api/v1/mcp/policies/the-agent",
+            "/api/v1/mcp/escalations",
+            "/api/v1/mcp/circuit-breakers",
             "/api/v1/mcp/agents/the-agent",
             "/api/v1/aggregator/servers",
             "/metrics",
@@ -133,6 +136,21 @@ class Questions:
         name, is_hidden = self.name(TOOLS)
         arguments = self.random.choice(({}, {"x": 1}, {"penguin": "y"}))
         return self._rpc("tools/call", {"name": name, "arguments": arguments}, is_hidden)
+
+    def failing(self, item: Item) -> list[Question]:
+        """Calls of a tool that is shown, at three doors, and what is told of them later."""
+        target = {"server_id": item.server, "tool_name": item.name}
+        named = {"name": item.name, "server_id": item.server, "arguments": {}}
+        name = PLATFORM.spell(Pair(item.server, item.name))
+        wanted = {"name": name, "arguments": {}}
+        return [
+            Question("/api/v1/tools/call", body=named),
+            Question("/api/v1/mcp/invoke", body={"agent_id": "the-agent", **target, "params": {}}),
+            *(Question("/mcp", body=wanted, rpc="tools/call", era=era) for era in ERAS),
+            self.get("/api/v1/mcp/escalations"),
+            self.get("/api/v1/mcp/audit"),
+            self.get("/api/v1/mcp/tools"),
+        ]
 
     def own_tool(self) -> Question:
         name, is_hidden = self.name(TOOLS)
@@ -219,6 +237,7 @@ class Questions:
                 f"/api/v1/mcp/tools?server_id={ref}",
                 f"/api/v1/mcp/tools/{ref}/{name}",
                 f"/api/v1/mcp/audit?server_id={ref}",
+                f"/api/v1/mcp/escalations?server_id={ref}",
                 f"/api/v1/mcp/audit?tool_name={name}",
                 f"/api/v1/mcp/metrics?server_id={ref}",
                 f"/api/v1/mcp/metrics?tool_name={name}",

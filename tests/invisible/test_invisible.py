@@ -5,33 +5,119 @@ that these grants hide. Whatever the agent asks, both answer the same, byte for 
 """
 
 import os
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.invisible.questions import Questions
-from tests.invisible.twins import Twins
+from tests.invisible.trouble import Trouble
+from tests.invisible.twins import EVENTS, Question, Twins
 from tests.invisible.worlds import TOOLS, WorldMaker
+from tests.registry.toolbox import until
 
 BASE = int(os.environ.get("INVISIBLE_SEED", "1"))
 WORLDS = int(os.environ.get("INVISIBLE_WORLDS", "2"))
 ASKED = int(os.environ.get("INVISIBLE_QUESTIONS", "150"))
 
 
-async def compare(folder, vault, seed: int, questions: int) -> tuple[list[str], int]:
-    """Make a world, have it asked, and return what differed and how many tools were hidden."""
+class Comparison:
+    """One world: what differed, and what was found in what was sent."""
+
+    def __init__(self, twins: Twins, seed: int, api: Any) -> None:
+        self.twins = twins
+        self.world = twins.world
+        self.random = Random(seed)
+        self.questions = Questions(self.random, twins.world, api)
+        self.differences: list[str] = []
+
+    async def ask(self, count: int) -> None:
+        """Ask for every list, and so many questions more."""
+        asked = self.questions
+        await self._ask_all([*asked.every_list(), *(asked.one() for _ in range(count))])
+
+    async def _ask_all(self, questions: list[Question]) -> None:
+        for question in questions:
+            found = await self.twins.compare(question)
+            if found is not None:
+                self.differences.append(found)
+
+    async def listen(self) -> None:
+        """Have the agent listen at some addresses, in both eras."""
+        for gateway in self.twins.gateways:
+            for path in ("/mcp", "/mcp/mix", "/mcp/open"):
+                await gateway.listen(path)
+
+    async def compare_heard(self) -> None:
+        """Change something that the agent sees, at both: until then it must have heard nothing."""
+        tool = next(item for item in self.world.visible if item.kind == TOOLS)
+        for gateway in self.twins.gateways:
+            offers = gateway.boxes[tool.server].offers[TOOLS]
+            changed = [
+                {**one, "description": "something else"} if one["name"] == tool.name else one
+                for one in offers
+            ]
+            await gateway.change(tool.server, TOOLS, changed)
+            await until(gateway.has_heard)
+        one, two = (gateway.heard for gateway in self.twins.gateways)
+        for name in one.keys() - {EVENTS}:
+            if one[name] != two[name]:
+                self.differences.append(f"{name} heard {one[name]}, without {two[name]}")
+
+        for gateway in self.twins.gateways:
+            await gateway.served.registry.skills.classifier.wait_until_done()
+
+    async def fail(self) -> None:
+        """Have a tool fail that the agent sees, and that has a hidden one to take its place."""
+        shown = [i for i in self.world.visible if i.kind == TOOLS and "/" not in i.name]
+        if not shown:
+            return
+        tool, hiding = shown[-1], self.twins.hiding
+        hidden = next(item for item in self.world.hidden if item.kind == TOOLS)
+        target = {"server_id": hidden.server, "tool_name": hidden.name}
+        path = f"/api/v1/mcp/tools/{tool.server}/{tool.name}"
+        answer = await hiding.served.client().patch(path, json={"fallbacks": [target]})
+        assert answer.status_code == 200, answer.text
+        for gateway in self.twins.gateways:
+            gateway.boxes[tool.server].failing.add(tool.name)
+        await self._ask_all(self.questions.failing(tool))
+
+    async def compare_events(self) -> None:
+        """Compare what the agent was told of its own calls, from the beginning to a last one."""
+        last = f"last{self.random.randrange(10**9)}"
+        body = {"name": "nothing", "arguments": {}}
+        headers = {"x-correlation-id": last}
+        await self._ask_all([Question("/api/v1/tools/call", body=body, headers=headers)])
+        one, two = [await gateway.hear_events(last) for gateway in self.twins.gateways]
+        if one != two:
+            self.differences.append(f"events: {one}\n  without: {two}")
+
+    def find_canaries(self) -> None:
+        told = self.twins.hiding.heard
+        heard = [(line, name == EVENTS) for name, lines in told.items() for line in lines]
+        for sent, is_echo in [*self.twins.hiding.sent, *heard]:
+            found = [c for c in self.world.canaries if c in sent]
+            if found and not is_echo:
+                self.differences.append(f"{found} in {sent}")
+
+
+async def compare(folder: Path, vault: Any, seed: int, questions: int) -> tuple[list[str], int]:
+    """Make a world and compare; return what differed, and how many tools were hidden."""
     world = WorldMaker(seed).make()
-    hidden = sum(item.kind == TOOLS for item in world.hidden)
-    differences: list[str] = []
     async with Twins(folder, vault, world) as twins:
         api = (await twins.hiding.served.client().get("/api/v1/openapi.json")).json()
-        asked = Questions(Random(seed), world, api)
-        for question in [*asked.every_list(), *(asked.one() for _ in range(questions))]:
-            found = await twins.compare(question)
-            if found is not None:
-                differences.append(found)
-        for sent, is_echo in twins.hiding.sent:
-            differences += [f"{c} in {sent}" for c in world.canaries if not is_echo and c in sent]
-    return differences, hidden
+        comparison = Comparison(twins, seed, api)
+        for gateway in twins.gateways:
+            await gateway.follow_events()
+        await comparison.ask(questions // 2)
+        await comparison.listen()
+        await Trouble(Random(seed), twins.hiding).all()
+        await comparison.compare_heard()
+        await comparison.fail()
+        await comparison.ask(questions // 2)
+        await comparison.compare_events()
+        comparison.find_canaries()
+    return comparison.differences, sum(item.kind == TOOLS for item in world.hidden)
 
 
 @pytest.mark.parametrize("seed", range(BASE, BASE + WORLDS))

@@ -29,6 +29,7 @@ from mcp_junction.store.agents import AgentRecord
 
 AGENT = "the-agent"
 MOST_PAGES = 50
+EVENTS = "events"
 CHANGED = "notifications/{}/list_changed"
 
 
@@ -134,6 +135,15 @@ class Gateway:
         asked = frame("subscriptions/listen", params)
         await self._open(f"stateless {path}", method="POST", url=path, json=asked, headers=headers)
 
+    async def follow_events(self) -> None:
+        """Follow the events of the agent's own calls."""
+        await self._open(EVENTS, method="GET", url="/api/v1/events", headers={})
+
+    async def hear_events(self, last: str) -> list[str]:
+        """What was heard of events, once that of the call with this correlation id is there."""
+        await until(lambda: any(last in line for line in self.heard[EVENTS]))
+        return [plain(line) for line in self.heard[EVENTS]]
+
     async def _open(self, name: str, **request: Any) -> None:
         opened = asyncio.Event()
         self.heard[name] = []
@@ -147,6 +157,12 @@ class Gateway:
             async for line in answer.aiter_lines():
                 if line.startswith("data:") and line[5:].strip():
                     self.heard[name].append(line)
+
+    def has_heard(self) -> bool:
+        """Whether all streams of both eras at ``/mcp`` have heard of changed tools."""
+        told = CHANGED.format("tools")
+        streams = [self.heard[name] for name in self.heard if name.endswith(" /mcp")]
+        return all(any(told in line for line in lines) for lines in streams)
 
     async def close(self) -> None:
         for task in self._listeners:
@@ -309,7 +325,7 @@ _VARYING = (
     (r'"junction/id":"[0-9a-f]{16}"', '"junction/id":"ID"'),
     (r'"(\w+_(?:ms|at)|at)": ?(?:"[^"]*"|[^,}]+)', r'"\1":0'),
     (r'"since":[0-9.]+', '"since":0'),
-    (r'"(id|closes)":"[0-9a-f]{24}"', r'"\1":"ROW"'),
+    (r'"(id|closes)":"(?:[0-9a-f]{24}|[0-9a-f]{16})"', r'"\1":"ROW"'),
     (r"^id: .*$", "id: ID"),
 )
 

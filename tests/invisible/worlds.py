@@ -137,6 +137,7 @@ class WorldMaker:
     def _settings(self) -> dict[str, Any]:
         random = self.random
         chosen: dict[str, Any] = {"page_size": random.choice((2, 3, 200))}
+        chosen["retry_max_attempts"] = 1  # what fails, fails at once
         chosen["exposure"] = random.choice(("all", "search"))
         chosen["prefix"] = random.choice(("auto", "always", "never"))
         if random.random() < 0.6:
