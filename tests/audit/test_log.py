@@ -282,7 +282,7 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
     await log.flush()
     turn, loops_own = 0, threading.get_ident()
     where: Counter[tuple[int, int]] = Counter()
-    encode = chains._encode_row
+    encode = chains.encode_row
 
     def noted(*entry):
         where[threading.get_ident(), turn] += 1
@@ -294,7 +294,7 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
             turn += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(chains, "_encode_row", noted)
+    monkeypatch.setattr(chains, "encode_row", noted)
     counting = asyncio.create_task(count_turns())
     for number in range(1_000):
         log.record(log.entry("call", "bot", "tools/call", target=f"t{number}"))

@@ -14,12 +14,11 @@ import time
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from hmac import compare_digest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.detect import Memo, names_secret
 from mcp_junction.redaction.known import KNOWN
@@ -33,13 +32,13 @@ from mcp_junction.redaction.payloads import (
 from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.audit_terms import SealedPage, SegmentBuilder, TermKey, needs_filter
 from mcp_junction.store.records import AuditPage
-from mcp_junction.telemetry.events import OutcomeName
 
 TAG: Final = 16
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
-_TOOL_ERROR: Final = OutcomeName.TOOL_ERROR.value
 _encode = msgspec.json.Encoder().encode
+encode_row: Final = _encode
+"""Encodes the fields of an AuditRow, in their order."""
 _ROWS_A_TURN: Final = 32
 _TURNS: Final = 16
 """A page is encoded in at most so many turns of the loop, with more rows a turn if need be."""
@@ -52,6 +51,33 @@ class IntentWaiter(NamedTuple):
     place: int
     future: asyncio.Future[str]
     check: IntentCheck | None = None
+
+
+EncodedRow = tuple[bytes, TermKey, str | None]
+"""The line of a row; what the row is found by, its values as they were written; and its correlation
+id, if the time in that does not lead to the row."""
+
+
+class Recordable(Protocol):
+    """Something to be recorded, which becomes a row when its page is made."""
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def closes(self) -> str | None:
+        """The reference of the intent that it is the outcome of."""
+        ...
+
+    def encode(self, writer: str, seq: int) -> EncodedRow:
+        """Encode it as an AuditRow. May raise anything."""
+        ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def actor(self) -> str: ...
 
 
 class Entry(msgspec.Struct, kw_only=True, gc=False):
@@ -72,8 +98,6 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     cached: bool = False
     params: bytes | None = None
     outcome: str | None = None
-    is_tool_result: bool = False
-    """Whether ``result`` is the whole result of a tool, to be read for its own error."""
     delivery: str | None = None
     attempts: int = 0
     latency_ms: float | None = None
@@ -86,6 +110,52 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     rule: str | None = None
     ticket_id: str | None = None
     task_id: str | None = None
+
+    def encode(self, writer: str, seq: int) -> EncodedRow:
+        """Encode it as an AuditRow, without making one: that would double the cost."""
+        names, target, correlation, detail = NAMES, self.target, self.correlation_id, self.detail
+        line = encode_row(
+            (
+                writer,
+                seq,
+                self.at,
+                self.kind,
+                names[self.actor],
+                self.role,
+                names[self.action],
+                None if correlation is None else clean_text(correlation),
+                self.server_id,
+                None if target is None else names[target],
+                self.decision,
+                self.cached,
+                digest_params(self.params),
+                self.outcome,
+                self.delivery,
+                self.attempts,
+                self.latency_ms,
+                summarize(self.result, self.server_id),
+                None if detail is None else _encode_detail(detail),
+                self.closes,
+                None if self.agent_id is None else names[self.agent_id],
+                None if self.tool_name is None else names[self.tool_name],
+                self.rule,
+                None if self.ticket_id is None else clean_text(self.ticket_id),
+                None if self.task_id is None else clean_text(self.task_id),
+            )
+        )
+
+        agent, tool = self.agent_id, self.tool_name
+        key = (
+            names[self.actor],
+            None if agent is None else names[agent],
+            self.server_id,
+            None if tool is None else names[tool],
+            None if tool is None or target is None else names[target],
+            self.decision,
+        )
+        if correlation is None or not needs_filter(correlation, self.at):
+            return line, key, None
+        return line, key, clean_text(correlation)
 
 
 class Chain:
@@ -100,7 +170,7 @@ class Chain:
         self.mac = self.seals.genesis(writer)
         self.index = SegmentBuilder(writer)
 
-    def extend(self, entries: Sequence[Entry]) -> SealedPage:
+    def extend(self, entries: Sequence[Recordable]) -> SealedPage:
         """Make the next page of these entries at once."""
         return AuditBatch(self, entries).seal()
 
@@ -118,7 +188,7 @@ class AuditBatch:
     )  # fmt: skip
 
     def __init__(
-        self, chain: Chain, entries: Sequence[Entry], waiters: Sequence[IntentWaiter] = ()
+        self, chain: Chain, entries: Sequence[Recordable], waiters: Sequence[IntentWaiter] = ()
     ) -> None:
         self._chain = chain
         self._entries = entries
@@ -191,36 +261,23 @@ class AuditBatch:
         """Encode the next ``count`` entries; return whether there are more."""
         writer, lines, tag = self._chain.writer, self._lines, self._tag
         done = len(lines)
-        for seq, entry in enumerate(self._entries[done : done + count], self._first + done):
+        for seq, given in enumerate(self._entries[done : done + count], self._first + done):
+            at = given.at
             try:
-                line = _encode_row(entry, writer, seq)
+                line, key, correlation = given.encode(writer, seq)
             except Exception:  # whatever a caller put into it: the row must be written
                 log.exception("an audit entry cannot be read")
-                entry = _unreadable(entry)
-                line = _encode_row(entry, writer, seq)
+                entry = _unreadable(given)
+                at = entry.at
+                line, key, correlation = entry.encode(writer, seq)
             lines.append(line)
-            self._times.append(entry.at)
-            self._note_terms(entry)
+            self._times.append(at)
+            self._keys.add(key)
+            if correlation is not None:
+                self._correlations.append(correlation)
             tag.update(line)
             self._tags.append(tag.digest())
         return len(lines) < len(self._entries)
-
-    def _note_terms(self, entry: Entry) -> None:
-        """Note what a row will be found by: its values as they were written."""
-        names, agent, tool, target = _NAMES, entry.agent_id, entry.tool_name, entry.target
-        self._keys.add(
-            (
-                names[entry.actor],
-                None if agent is None else names[agent],
-                entry.server_id,
-                None if tool is None else names[tool],
-                None if tool is None or target is None else names[target],
-                entry.decision,
-            )
-        )
-        correlation = entry.correlation_id
-        if correlation is not None and needs_filter(correlation, entry.at):
-            self._correlations.append(_clean_text(correlation))
 
 
 def refuse_each(waiters: Sequence[IntentWaiter], error: StoreUnavailable) -> None:
@@ -296,7 +353,7 @@ class Seals:
 
 
 def _find_intents(
-    entries: Sequence[Entry], writer: str, first: int
+    entries: Sequence[Recordable], writer: str, first: int
 ) -> tuple[list[int], list[tuple[str, int]]]:
     """Find the intents that these entries open, and the earlier ones that they close."""
     opens: dict[tuple[str, int], None] = {}
@@ -314,53 +371,13 @@ def _find_intents(
     return [seq for _, seq in opens], closes
 
 
-def _unreadable(entry: Entry) -> Entry:
+def _unreadable(entry: Recordable) -> Entry:
     """Make the entry that is stored in the place of one that cannot be encoded."""
     detail = {"unreadable": True, "actor": ascii(entry.actor)[:100]}
     return Entry(kind=str(entry.kind), actor="?", action="?", at=time.time(), detail=detail)
 
 
-def _encode_row(entry: Entry, writer: str, seq: int) -> bytes:
-    """Encode an entry as an AuditRow, without making one: that would double the cost."""
-    names, target, correlation, detail = _NAMES, entry.target, entry.correlation_id, entry.detail
-    return _encode(
-        (
-            writer,
-            seq,
-            entry.at,
-            entry.kind,
-            names[entry.actor],
-            entry.role,
-            names[entry.action],
-            None if correlation is None else _clean_text(correlation),
-            entry.server_id,
-            None if target is None else names[target],
-            entry.decision,
-            entry.cached,
-            digest_params(entry.params),
-            entry.outcome if not entry.is_tool_result else _read_outcome(entry),
-            entry.delivery,
-            entry.attempts,
-            entry.latency_ms,
-            summarize(entry.result, entry.server_id),
-            None if detail is None else _encode_detail(detail),
-            entry.closes,
-            None if entry.agent_id is None else names[entry.agent_id],
-            None if entry.tool_name is None else names[entry.tool_name],
-            entry.rule,
-            None if entry.ticket_id is None else _clean_text(entry.ticket_id),
-            None if entry.task_id is None else _clean_text(entry.task_id),
-        )
-    )
-
-
-def _read_outcome(entry: Entry) -> str | None:
-    """Return the outcome of a tool call: ``tool_error`` when its result says so."""
-    result = entry.result
-    return _TOOL_ERROR if result is not None and is_tool_error(result) else entry.outcome
-
-
-def _clean_text(text: str) -> str:
+def clean_text(text: str) -> str:
     """Redact and shorten a text that a client chose, and make it storable."""
     text = KNOWN.redact(text)
     if "://" in text and ("@" in text or names_secret(text)):
@@ -378,4 +395,5 @@ def _encode_detail(detail: dict[str, Any]) -> str:
     return _encode({"cut": redact_named_values(text[:2_000])}).decode()
 
 
-_NAMES: Final = Memo(_clean_text)
+NAMES: Final = Memo(clean_text)
+"""Cleans names that occur again and again."""

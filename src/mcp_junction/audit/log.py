@@ -19,7 +19,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
 
-from mcp_junction.audit.chain import AuditBatch, Chain, Entry, IntentWaiter, refuse_each
+from mcp_junction.audit.chain import AuditBatch, Chain, Entry, IntentWaiter, Recordable, refuse_each
 from mcp_junction.audit.checkpoints import CheckpointDirectory, CheckpointSchedule
 from mcp_junction.audit.denials import Denials
 from mcp_junction.errors import StoreError, StoreUnavailable
@@ -64,7 +64,7 @@ class AuditLog:
         self.writer = token_hex(8)
         self._chain = Chain(key, self.writer)
         self._checkpointer = CheckpointSchedule(checkpoints.path(self.writer), key, self.writer)
-        self._entries: list[Entry] = []
+        self._entries: list[Recordable] = []
         self._waiters: list[IntentWaiter] = []
         self._batch: AuditBatch | None = None
         self._failing = False
@@ -84,13 +84,17 @@ class AuditLog:
 
     def record(self, entry: Entry) -> None:
         """Buffer an entry; it is stored soon. Never waits, never fails: what is lost is counted."""
+        result = entry.result
+        if result is not None and len(result) > LOOKED_AT:
+            entry.result = result[:LOOKED_AT]  # the rest need not be kept alive
+        self.record_short(entry)
+
+    def record_short(self, entry: Recordable) -> None:
+        """Do the same with something that keeps little alive until it is stored."""
         entries = self._entries
         if len(entries) >= self._most or self._loop is None:
             self._lose(1)
             return
-        result = entry.result
-        if result is not None and len(result) > LOOKED_AT:
-            entry.result = result[:LOOKED_AT]  # the rest need not be kept alive
         entries.append(entry)
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH, self._on_timer)

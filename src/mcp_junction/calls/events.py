@@ -67,6 +67,8 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
     routing_seconds: float = -1.0
     """How long it took until the first attempt, waiting for a link included; less than 0 if
     nothing was sent."""
+    read_tool_error: bool | None = None
+    """Whether the tool's result says that the tool failed, where that was read already."""
     hidden: Route | None = None
     """What the name leads to that the caller may not see: to the caller it is unknown."""
 
@@ -105,8 +107,16 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
     def outcome_name(self) -> OutcomeName:
         """How it ended; reads a tool's result to see whether the tool failed."""
         name = self.outcome_name_unread
-        is_result = name is _OK and self.method == CALL_TOOL
-        return OutcomeName.TOOL_ERROR if is_result and is_tool_error(self.outcome.payload) else name
+        return OutcomeName.TOOL_ERROR if name is _OK and self.is_tool_error else name
+
+    @property
+    def is_tool_error(self) -> bool:
+        """Whether it is a result of a tool that says that the tool failed."""
+        if self.read_tool_error is not None:
+            return self.read_tool_error
+        outcome = self.outcome
+        is_result = outcome.kind is RESULT and self.method == CALL_TOOL
+        return is_result and is_tool_error(outcome.payload)
 
     @property
     def outcome_name_unread(self) -> OutcomeName:

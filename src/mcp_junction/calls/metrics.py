@@ -11,7 +11,6 @@ from typing import Final
 
 from mcp_junction.calls.events import CALL_TOOL, CallEnded
 from mcp_junction.catalog.items import Route
-from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import (
     APPROVAL_NEEDED,
     CALL_TIMEOUT,
@@ -95,7 +94,7 @@ class CallMetrics:
             if outcome.kind is SUSPENDED:
                 return
             tally.count_error(classify_error(ended))
-        elif is_tool_error(outcome.payload):
+        elif ended.is_tool_error:
             tally.count_error(TOOL_FAILED)
         tally.times.append(ended.seconds * 1000)
         routings.append(ended.routing_seconds)

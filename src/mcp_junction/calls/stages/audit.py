@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denial
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.calls.audit_rows import CallRow
 from mcp_junction.calls.call import Call, Handler
-from mcp_junction.calls.events import CALL_TOOL, CallEnded
+from mcp_junction.calls.events import CallEnded
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.policy.acting import ROLE
 from mcp_junction.policy.decision import ALLOW, DENY, NO_GRANT
@@ -44,19 +45,25 @@ class CallAudit:
 
     def record(self, ended: CallEnded) -> None:
         """Write the end of a call to the audit. Called for every call: it must cost little."""
-        route, denial = ended.route, ended.denial
-        if denial is not None and not ended.outcome.attempts and ended.intent is None:
+        route, denial, outcome = ended.route, ended.denial, ended.outcome
+        if (
+            outcome.kind is RESULT
+            and route is not None
+            and denial is None
+            and len(outcome.payload) <= LOOKED_AT
+            and ended.carried.agent_id is None
+            and outcome.target == route.canonical
+            and ended.correlation_id
+        ):  # as nearly always
+            self._log.record_short(CallRow(ended, time()))
+            return
+        if denial is not None and not outcome.attempts and ended.intent is None:
             self._log.denials.add(_describe_denial(ended, denial))
             return
         if route is None and ended.is_unknown and ended.principal.role is _AGENT:
             self._log.denials.add(_describe_unknown(ended))
             return
-        principal, intent, outcome, carried = (
-            ended.principal,
-            ended.intent,
-            ended.outcome,
-            ended.carried,
-        )
+        principal, intent, carried = ended.principal, ended.intent, ended.carried
         decision, payload = ended.decision, outcome.payload
         if outcome.kind is SUSPENDED:
             payload = _questions(payload)
@@ -74,12 +81,11 @@ class CallAudit:
                 decision=_decision(ended),
                 cached=decision is not None and decision.cached,
                 params=None if ended.arguments is None else octets(ended.arguments),
-                # A short result is read off the loop; a long one must not be kept until then.
-                outcome=_outcome(ended, is_short),
-                is_tool_result=is_short and outcome.kind is RESULT and ended.method == CALL_TOOL,
+                outcome=OutcomeName.DENIED if denial is not None else ended.outcome_name,
                 delivery=outcome.delivery,
                 attempts=outcome.attempts,
                 latency_ms=ended.seconds * 1000,
+                # A long result must not be kept until the row is encoded.
                 result=octets(payload) if is_short else _beginning(payload),
                 detail=None if denial is None else {"reason": denial, "count": 1},
                 closes=intent,
@@ -136,12 +142,6 @@ def _decision(ended: CallEnded) -> str:
     if ended.denial is not None:  # after its intent, or after it had been sent
         return DENY
     return ALLOW if ended.route is not None or ended.is_own else UNKNOWN
-
-
-def _outcome(ended: CallEnded, is_short: bool) -> OutcomeName:
-    if ended.denial is not None:
-        return OutcomeName.DENIED
-    return ended.outcome_name_unread if is_short else ended.outcome_name
 
 
 def _describe_denial(ended: CallEnded, reason: str) -> Denial:

@@ -12,14 +12,15 @@ from msgspec.structs import replace
 
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.events import CallEnded, CallSink, log_call
+from mcp_junction.calls.events import CALL_TOOL, CallEnded, CallSink, log_call
 from mcp_junction.calls.events import log as call_log
 from mcp_junction.calls.hidden import find_hidden
 from mcp_junction.calls.methods import OWN
+from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.outcome import RESULT, Outcome
 
 log = logging.getLogger("mcp_junction.calls")
 
@@ -28,12 +29,12 @@ class RecordCall:
     """The outermost stage."""
 
     def __init__(self, clock: Clock, deadlines: Deadlines, sinks: Sequence[CallSink] = ()) -> None:
-        self._clock = clock
+        self._now = clock.now
         self._deadlines = deadlines
         self._sinks = (*sinks, log_call) if call_log.isEnabledFor(logging.DEBUG) else tuple(sinks)
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
-        began = self._clock.now()
+        began = self._now()
         usage = call.usage or call.caller.usage
         usage.calls += 1
         if call.timeout:
@@ -57,22 +58,25 @@ class RecordCall:
         return outcome
 
     def _emit(self, call: Call, outcome: Outcome, began: float) -> None:
+        address, method = call.address, call.method
         ended = CallEnded(
             call.caller.principal,
-            call.method,
-            call.address.name,
+            method,
+            address.name,
             call.route,
-            call.address.kind is OWN,
+            address.kind is OWN,
             call.params.get("arguments"),
             outcome,
-            self._clock.now() - began,
+            self._now() - began,
             call.waited,
             call.denial,
             call.intent,
             call.decision,
             call.carried,
-            call.correlation_id,
+            call.own_correlation_id or call.correlation_id,
             call.sent_at - began if call.sent_at else -1.0,
+            # Here, because several sinks want to know it.
+            outcome.kind is RESULT and method == CALL_TOOL and is_tool_error(outcome.payload),
         )
         if call.route is None and ended.is_unknown:
             ended = _note_hidden(call, ended)

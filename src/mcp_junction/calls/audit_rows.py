@@ -1,0 +1,126 @@
+"""CallRow: a call that ended well, as the audit keeps it until its row is encoded.
+
+Nearly all calls are so: made by a principal in its own name, and answered with a short result. Such
+a call needs no Entry. What its row has in common with others of the same caller, target and
+decision is encoded once. Everything else is recorded by an Entry (``stages/audit.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from mcp_junction.audit.chain import NAMES, EncodedRow, clean_text, encode_row
+from mcp_junction.calls.events import CallEnded
+from mcp_junction.catalog.items import Route
+from mcp_junction.policy.decision import ALLOW, PolicyDecision
+from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.frames import octets
+from mcp_junction.redaction.payloads import digest_params, summarize
+from mcp_junction.store.audit_terms import TermKey, needs_filter
+from mcp_junction.telemetry.events import OutcomeName
+
+_OK: Final = OutcomeName.OK.value
+_TOOL_ERROR: Final = OutcomeName.TOOL_ERROR.value
+_MAX_SUBJECTS: Final = 1_000
+
+
+class _Subject(msgspec.Struct, frozen=True):
+    """Who called what, by which rule: fields of a row that stand together, encoded."""
+
+    who: Raw
+    """Actor, role and action."""
+    what: Raw
+    """Server, target, decision and whether that was cached."""
+    rule: Raw
+    """Acting agent, tool and rule."""
+    key: TermKey
+    made_of: tuple[Principal, str, Route, PolicyDecision | None]
+    """Keeps these alive: the subject is found by their ids."""
+
+
+_subjects: Final[dict[tuple[int, str, int, int], _Subject]] = {}
+"""Those of the last calls. A change of a grant, a tool or a key makes other objects."""
+
+
+class CallRow(msgspec.Struct, frozen=True, gc=False):
+    """The end of one call. It is kept until its page is made, so its result has to be short."""
+
+    ended: CallEnded
+    at: float
+
+    @property
+    def kind(self) -> str:
+        return "call" if self.ended.intent is None else "outcome"
+
+    @property
+    def actor(self) -> str:
+        return self.ended.principal.id
+
+    @property
+    def closes(self) -> str | None:
+        return self.ended.intent
+
+    def encode(self, writer: str, seq: int) -> EncodedRow:
+        """Encode it as an AuditRow."""
+        ended, at = self.ended, self.at
+        subject = _subjects.get(
+            (id(ended.principal), ended.method, id(ended.route), id(ended.decision))
+        )
+        if subject is None:
+            subject = _add_subject(ended)
+        correlation, carried, arguments = ended.correlation_id, ended.carried, ended.arguments
+        is_filtered = needs_filter(correlation, at)
+        if carried.correlation_id is not None:  # else it is one of ours
+            correlation = clean_text(correlation)
+        intent, outcome = ended.intent, ended.outcome
+        line = encode_row(
+            (
+                writer,
+                seq,
+                at,
+                "call" if intent is None else "outcome",
+                subject.who,
+                correlation,
+                subject.what,
+                None if arguments is None else digest_params(octets(arguments)),
+                _TOOL_ERROR if ended.is_tool_error else _OK,
+                None,  # delivery: it was answered
+                outcome.attempts,
+                ended.seconds * 1000,
+                summarize(octets(outcome.payload), subject.key[2]),
+                None,  # detail
+                intent,
+                subject.rule,
+                None if carried.ticket_id is None else clean_text(carried.ticket_id),
+                None if carried.task_id is None else clean_text(carried.task_id),
+            )
+        )
+        return line, subject.key, correlation if is_filtered else None
+
+
+def _add_subject(ended: CallEnded) -> _Subject:
+    route, decision, principal = ended.route, ended.decision, ended.principal
+    assert route is not None
+    server_id, canonical, tool = route.upstream.definition.id, route.canonical, route.pair.name
+    actor, target, tool_name = NAMES[principal.id], NAMES[canonical], NAMES[tool]
+    is_cached = decision is not None and decision.cached
+    rule = None if decision is None else decision.rule
+    subject = _Subject(
+        _fields(actor, principal.role, NAMES[ended.method]),
+        _fields(server_id, target, ALLOW, is_cached),
+        _fields(None, tool_name, rule),
+        (actor, None, server_id, tool_name, target, ALLOW),
+        (principal, ended.method, route, decision),
+    )
+    if len(_subjects) >= _MAX_SUBJECTS:
+        _subjects.clear()
+    _subjects[id(principal), ended.method, id(route), id(decision)] = subject
+    return subject
+
+
+def _fields(*values: object) -> Raw:
+    """Encode fields that stand together in a row."""
+    return Raw(encode_row(values)[1:-1])

@@ -1,0 +1,97 @@
+"""CallRow: the short way of recording a call leaves the same row as the long one."""
+
+import msgspec
+import pytest
+from msgspec import Raw
+from tests.calls.world import World
+
+from mcp_junction.calls import audit_rows
+from mcp_junction.calls.audit_rows import CallRow
+from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.events import CallEnded
+from mcp_junction.calls.stages.audit import CallAudit
+from mcp_junction.policy.decision import PolicyDecision
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.protocol import names
+from mcp_junction.protocol.correlation import new_correlation_id
+from mcp_junction.store.records import AuditRow
+from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.upstream import outcome as outcomes
+
+ADMIN = Principal("root", Role.ADMIN)
+ALLOWED = PolicyDecision(True, "grant:7", "it is granted", "root", cached=True)
+CALLS = {
+    "plain": {},
+    "undecided": {"decision": None},
+    "without arguments": {"arguments": None},
+    "a secret": {"arguments": Raw(b'{"password":"hunter2"}')},
+    "a tool error": {"payload": b'{"content":[],"isError":true}'},
+    "a resource": {"method": "resources/read", "payload": b'{"contents":[],"isError":true}'},
+    "an outcome": {"intent": "0123:4"},
+    "its own id": {"carried": {"correlation_id": "mine"}, "correlation_id": "mine"},
+    "a ticket": {"carried": {"ticket_id": "T-1", "task_id": "t\0"}},
+    "an old id": {"correlation_id": "j00000000001-x-1"},
+}
+
+
+class Kept:
+    """Takes what an AuditLog would."""
+
+    def __init__(self) -> None:
+        self.entries = []
+        self.record = self.record_short = self.entries.append
+
+
+@pytest.fixture
+async def route():
+    return World(FakeUpstream("s", ["t"])).snapshot.catalog.view(names.STDIO).find("s:t")
+
+
+def ended(
+    route, *, payload=b'{"content":[{"type":"text","text":"\xc3\xa9"}]}', **more
+) -> CallEnded:
+    carried = Carried(**more.pop("carried", {}))
+    given = {
+        "method": "tools/call",
+        "arguments": Raw(b'{"b": 1, "a": [2.50]}'),
+        "decision": ALLOWED,
+        "correlation_id": new_correlation_id(),
+        **more,
+    }
+    return CallEnded(
+        principal=ADMIN,
+        name="s:t",
+        route=route,
+        is_own=False,
+        outcome=outcomes.result(payload).counted(2, route.canonical),
+        seconds=0.25,
+        carried=carried,
+        **given,
+    )
+
+
+@pytest.mark.parametrize("more", CALLS.values(), ids=CALLS)
+def test_a_call_leaves_the_same_row_in_either_way(route, more):
+    kept = Kept()
+    audit, call = CallAudit(kept), ended(route, **more)
+    audit.record(call)
+    # Naming oneself changes nothing, but that it is not the usual way to call.
+    named = msgspec.structs.replace(call.carried, agent_id=ADMIN.id)
+    audit.record(msgspec.structs.replace(call, carried=named))
+    short, long = kept.entries
+    assert isinstance(short, CallRow)
+    assert not isinstance(long, CallRow)
+    (line, *found), (other, *also) = short.encode("w", 9), long.encode("w", 9)
+    row, same = (msgspec.json.decode(each, type=AuditRow) for each in (line, other))
+    assert row == msgspec.structs.replace(same, at=row.at)
+    assert found == also
+    assert (short.kind, short.actor, short.closes) == (long.kind, long.actor, long.closes)
+
+
+def test_what_rows_share_is_kept_for_a_bounded_number_of_callers(route, monkeypatch):
+    monkeypatch.setattr(audit_rows, "_subjects", {})
+    for number in range(audit_rows._MAX_SUBJECTS + 1):
+        call = msgspec.structs.replace(ended(route), principal=Principal(f"a{number}", Role.AGENT))
+        line, key, _ = CallRow(call, 1.0).encode("w", number)
+        assert msgspec.json.decode(line, type=AuditRow).actor == key[0] == f"a{number}"
+    assert len(audit_rows._subjects) == 1
