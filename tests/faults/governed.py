@@ -1,12 +1,13 @@
 """A whole Junction in the test's own process whose calls are governed: retry, circuits and keys."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from tests.faults.inside import Client, Inside
+from tests.faults.inside import BOUND, Client, Inside
 from tests.plugin_faults import Rig, python
 
 from mcp_junction.app import Junction
@@ -78,31 +79,32 @@ async def governed(
             await within.calls.close()
 
 
+class AnsweringClient(Client):
+    """A session whose answers are awaited by their ids."""
+
+    def __init__(self, within: Governed) -> None:
+        self.waiting: dict[Any, asyncio.Future[dict[str, Any]]] = {}
+        super().__init__(within)
+
+    def take(self, line: bytes) -> None:
+        """Take a frame that the session is sent."""
+        frame = json.loads(line)
+        waiting = self.waiting.pop(frame.get("id"), None) if "method" not in frame else None
+        if waiting is not None:
+            waiting.set_result(frame)
+
+
 class Caller:
     """Calls of a client, each with its answer."""
 
     def __init__(self, within: Governed) -> None:
-        self.within = within
-        self.client = Client(within)
-        self._count = 0
+        self.client = AnsweringClient(within)
+        self._ids = itertools.count(1)
 
     async def call(self, tool: str, key: str | None = None, **arguments: Any) -> dict[str, Any]:
         """Call a tool, and wait for the answer."""
-        self._count += 1
-        frame_id = f"c{self._count}"
+        frame_id = f"c{next(self._ids)}"
+        answer = self.client.waiting[frame_id] = asyncio.get_running_loop().create_future()
         meta = {} if key is None else {"_meta": {"junction/idempotency-key": key}}
-        params = {"name": tool, "arguments": arguments, **meta}
-        self.client.send("tools/call", frame_id, params)
-        return await self.wait(frame_id)
-
-    async def wait(self, frame_id: str) -> dict[str, Any]:
-        marker = json.dumps(frame_id).encode()
-        async with asyncio.timeout(30):
-            while True:
-                for line in self.client.lines:
-                    if marker in line and b'"method"' not in line[:40]:
-                        frame = json.loads(line)
-                        if frame.get("id") == frame_id:
-                            self.client.lines.remove(line)
-                            return frame
-                await asyncio.sleep(0.002)
+        self.client.send("tools/call", frame_id, {"name": tool, "arguments": arguments, **meta})
+        return await asyncio.wait_for(answer, BOUND)

@@ -23,10 +23,14 @@ class Client:
 
     def __init__(self, inside: "Inside") -> None:
         self.lines: list[bytes] = []
-        self.session = inside.junction.open_session(self.lines.append)
+        self.session = inside.junction.open_session(self.take)
         self._dispatcher, self._calls = inside.dispatcher, inside.calls
         opening = {"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}}
         self.send("initialize", "opening", opening)
+
+    def take(self, line: bytes) -> None:
+        """Take a frame that the session is sent."""
+        self.lines.append(line)
 
     def receive(self, data: bytes) -> None:
         """Give a frame to the gateway as a wire that does not split at line feeds would."""
