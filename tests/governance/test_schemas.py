@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from mcp_junction.governance import schemas
+from mcp_junction.governance.pattern_cost import count_nested_repeats
 from mcp_junction.governance.schema_cost import MAX_CHAIN, MAX_COST, measure_cost
 from mcp_junction.governance.schemas import SchemaCache, check_schema, compile_schema
 from mcp_junction.policy.arguments import read_arguments
@@ -108,7 +109,7 @@ def test_the_path_is_a_json_pointer():
 
 def test_there_are_few_problems_with_few_words():
     schema = {"items": {"type": "string"}, "enum": [["x" * 10_000]]}
-    found = problems_of(schema, json.dumps([1] * 1_000))
+    found = problems_of(schema, json.dumps([1] * 500))
     assert len(found) == schemas.MAX_ERRORS
     assert all(len(problem.message) <= 300 for problem in found)
 
@@ -155,6 +156,8 @@ def chain(length: int, **more) -> dict:
         chain(1_000, unevaluatedProperties=False),  # ended the process, without a limit
         chain(90, unevaluatedProperties=False),
         {"enum": [{"a": i} for i in range(2_000)]},
+        {"enum": [i + 0.5 for i in range(100)]},
+        {"enum": [*map(str, range(2_000)), None]},
         {"pattern": "(a{1000}){1000}"},
         b'{"properties":' * 100 + b"{}" + b"}" * 100,
         b'{"allOf":[' * 500 + b"{}" + b"]}" * 500,
@@ -184,7 +187,108 @@ def test_a_schema_that_refers_to_itself_is_used(schema):
 def test_arguments_nested_deeply_into_a_schema_that_doubles_are_checked_once_a_place():
     part = {"properties": {"a": {"$ref": "#"}}, "not": {"type": "integer"}}
     deep = '{"a":' * 50 + "1" + "}" * 50
-    assert [p.path for p in problems_of({"allOf": [part, part]}, deep)] == ["/a" * 50]
+    (problem,) = problems_of({"allOf": [part, part]}, deep)
+    assert problem.message == "does not fit the schema of the tool"  # to look where would double
+    assert [p.path for p in problems_of({"allOf": [part, part]}, '{"a": {"a": 1}}')][:1] == ["/a/a"]
+
+
+def nested(levels: int, start: str, end: str) -> str:
+    return start * levels + "1" + end * levels
+
+
+def twice(keyword: str, **more) -> dict:
+    """A schema that its items are checked against twice."""
+    again = {"type": "array", "items": {"$ref": "#/$defs/n"}}
+    return {"$defs": {"n": {keyword: [again, again], **more}}, "$ref": "#/$defs/n"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        twice("anyOf"),
+        dump(twice("anyOf")).replace(b"$ref", rb"\u0024ref"),
+        twice("oneOf"),
+        twice("anyOf", unevaluatedItems=False),
+        {
+            "$dynamicAnchor": "n",
+            "type": "array",
+            "items": {"oneOf": [{"$dynamicRef": "#n"}, {"$dynamicRef": "#n"}]},
+        },
+    ],
+    ids=lambda schema: str(schema)[:50],
+)
+def test_what_is_wrong_is_not_looked_for_where_it_would_double_with_each_level(schema):
+    """It took for ever, and the service with it: the validator remembers no errors."""
+    (problem,) = problems_of(schema, nested(60, "[", "]"))
+    assert problem.message == "does not fit the schema of the tool"
+    assert len(problems_of(schema, nested(1, "[", "]"))) > 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"items": {"allOf": [{"type": "string"}] * 1_000}}, json.dumps([1] * 2_000)),
+        ({"required": [f"r{i}" for i in range(20_000)]}, "{}"),
+        (
+            {"dependentRequired": {f"k{i}": [f"q{j}" for j in range(100)] for i in range(90)}},
+            json.dumps({f"k{i}": 1 for i in range(90)}),
+        ),
+    ],
+    ids=["allOf", "required", "dependentRequired"],
+)
+def test_thousands_of_problems_are_not_collected(schema, arguments):
+    assert len(problems_of(schema, arguments) if not check_schema(dump(schema)) else [""]) == 1
+
+
+SLOW = "(?=a)(a|aa)+(?=b)$"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"propertyNames": {"pattern": SLOW}},
+        {"patternProperties": {SLOW: {}}},
+        {"items": {"multipleOf": 0.01}},
+        {"items": {"multipleOf": 1e-300}},
+        {"pattern": "(a{0,30}){0,30}[^a]"},
+    ],
+    ids=str,
+)
+def test_what_takes_long_for_each_value_is_used_on_few(schema):
+    assert check_schema(dump(schema)) == []
+    (problem,) = problems_of(schema, json.dumps({"a" * 30 + str(i): 1 for i in range(2_000)}))
+    assert "send less at a time" in problem.message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"pattern": "(a{0,300}){0,50}[^a]"},
+        {"pattern": "((a{9}){9}){999}"},
+        {"patternProperties": {f"{SLOW}{i}": {} for i in range(100)}},
+    ],
+    ids=lambda schema: str(schema)[:40],
+)
+def test_patterns_that_could_stall_us_make_a_schema_unusable(schema):
+    (problem,) = check_schema(dump(schema))
+    assert "could stall us" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        ("^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$", 12),
+        ("^[A-Za-z]{2,255}$", 0),
+        ("(a{0,300}){0,20}", 6_000),
+        ("(?:(a{2}b{3}){4}c){5,}", 60),
+        ("a{2}{3}", 6),
+        (r"\(a{300}\){20}[({]{9}", 0),
+        (")){2}(", 0),
+        ("(a{99999999999}){99999999999}", 10**9),
+    ],
+)
+def test_counts_that_apply_to_each_other_are_multiplied(pattern, count):
+    assert count_nested_repeats(pattern) == count
 
 
 def test_a_pattern_that_backtracks_is_tried_in_linear_time():

@@ -4,9 +4,11 @@ A validator cannot be interrupted, and a chain of references that is long enough
 so a schema is weighed before it is used. Its cost is the number of subschemas that may be applied
 to one place of a value: those in ``allOf`` and the like add up, and so do the targets of
 references; of the properties of an object only the costliest counts, because each is another place.
-A reference that leads back to where it is used is counted once: the validator remembers what it has
-found there. ``unevaluatedProperties`` and ``unevaluatedItems`` have all subschemas beside them
-compiled once more.
+A reference that leads back to where it is used is counted once: the validator remembers whether a
+value fits there. It does not remember what was wrong, so that describing errors by such a schema
+takes more: ``is_recursive`` says so. ``unevaluatedProperties`` and ``unevaluatedItems`` have all
+subschemas beside them compiled once more. A few keywords take much longer than others: patterns
+that backtrack or repeat what is repeated, and multiples of fractions.
 """
 
 from __future__ import annotations
@@ -15,12 +17,27 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from msgspec import Raw
+
+from mcp_junction.governance.pattern_cost import count_nested_repeats
+
 MAX_COST: Final = 10_000
 MAX_UNEVALUATED: Final = 10_000
 MAX_CHAIN: Final = 100
 """The longest chain of subschemas and references."""
-_COMPLEX_OPTION: Final = 8
-"""What each option of an ``enum`` costs that is an array or an object: they are tried in turn."""
+_OPTION: Final = 8
+"""What each option of an ``enum`` costs that are tried in turn: all, unless all are plain values of
+one type."""
+_FRACTION_OPTION: Final = 100
+"""What it costs beside that if it is a fraction."""
+_BACKTRACKING: Final = 2_000
+"""What a pattern costs that may be tried by backtracking."""
+_FRACTION: Final = 400
+"""What a multiple of a fraction costs, and of a fraction with many digits."""
+_LONG_FRACTION: Final = 4_000
+_SHORT: Final = 1e-9
+_COLLECTING: Final = ("anyOf", "oneOf")
+"""Keywords whose error holds all errors of the subschemas below."""
 _IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
 _IN_PLACE: Final = ("not", "if", "then", "else", "contains", "propertyNames")
 _IN_PLACE_MAPS: Final = ("dependentSchemas", "dependencies", "patternProperties")
@@ -46,6 +63,10 @@ class SchemaCost(NamedTuple):
     """Subschemas that lead from one to the next."""
     unevaluated: int
     """Subschemas that are compiled once more."""
+    is_recursive: bool = False
+    """Whether a reference leads back to where it is used."""
+    is_collecting: bool = False
+    """Whether one error may hold many others."""
 
     @property
     def is_too_much(self) -> bool:
@@ -54,16 +75,22 @@ class SchemaCost(NamedTuple):
         return is_long or self.cost > MAX_COST
 
 
-def measure_cost(schema: Any) -> SchemaCost:
-    """Measure a schema whose nesting is limited already; chains of references may be long."""
-    return _Measure(schema).run()
+def measure_cost(schema: Any, *, is_backtracking: bool = False) -> SchemaCost:
+    """Measure a schema whose nesting is limited already; chains of references may be long.
+
+    ``is_backtracking`` says that its patterns cannot all be tried in linear time.
+    """
+    return _Measure(schema, is_backtracking).run()
 
 
 class _Measure:
     """Adds up the cost of the subschemas of one schema, each of which is measured once."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, is_backtracking: bool) -> None:
         self._root = root
+        self._is_backtracking = is_backtracking
+        self._is_recursive = False
+        self._is_collecting = False
         self._known: dict[int, tuple[int, int]] = {}
         """The cost and the longest chain of each subschema, by its ``id()``."""
         self._unevaluated = 0
@@ -87,10 +114,19 @@ class _Measure:
                 self._known[key] = self._add_up(current)
                 under_way.discard(key)
                 waiting.pop()
-        return SchemaCost(self._cost(self._root), self._chain(self._root), self._unevaluated)
+        return SchemaCost(
+            self._cost(self._root),
+            self._chain(self._root),
+            self._unevaluated,
+            self._is_recursive,
+            self._is_collecting,
+        )
 
     def _is_open(self, part: Any, under_way: set[int]) -> bool:
-        return isinstance(part, dict) and id(part) not in self._known and id(part) not in under_way
+        if not isinstance(part, dict) or id(part) in self._known:
+            return False
+        self._is_recursive = self._is_recursive or id(part) in under_way
+        return id(part) not in under_way
 
     def _cost(self, schema: Any) -> int:
         return self._known.get(id(schema), _UNKNOWN)[0]
@@ -105,13 +141,19 @@ class _Measure:
     def _add_up(self, schema: dict[str, Any]) -> tuple[int, int]:
         cost = 1 + sum(map(self._cost, self._in_place(schema)))
         cost += max(map(self._cost, _elsewhere(schema)), default=0)
-        options = schema.get("enum")
-        if isinstance(options, list):
-            cost += _COMPLEX_OPTION * sum(isinstance(one, dict | list) for one in options)
+        cost += _cost_of_values(schema) + self._cost_of_patterns(schema)
         cost = min(cost, MAX_COST + 1)
+        self._is_collecting = self._is_collecting or any(name in schema for name in _COLLECTING)
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             self._unevaluated += cost
         return cost, 1 + max(map(self._chain, self._parts(schema)), default=0)
+
+    def _cost_of_patterns(self, schema: dict[str, Any]) -> int:
+        named = schema.get("patternProperties")
+        patterns = [schema.get("pattern"), *(named if isinstance(named, dict) else ())]
+        texts = [one for one in patterns if isinstance(one, str)]
+        repeats = sum(map(count_nested_repeats, texts))
+        return repeats + (_BACKTRACKING * len(texts) if self._is_backtracking else 0)
 
     def _in_place(self, schema: dict[str, Any]) -> Iterator[Any]:
         """Yield the subschemas that are applied to the same place, or to each place below it."""
@@ -138,6 +180,29 @@ class _Measure:
         if self._anchors is None:
             self._anchors = _collect_anchors(self._root)
         return self._anchors.get(reference.removeprefix("#"))
+
+
+def _cost_of_values(schema: dict[str, Any]) -> int:
+    """Return what the keywords cost that name values; each may be an error of its own."""
+    options = schema.get("enum")
+    cost = _cost_of_options(options) if isinstance(options, list) else 0
+    if isinstance(required := schema.get("required"), list):
+        cost += len(required)
+    for name in ("dependentRequired", "dependencies"):
+        if isinstance(needs := schema.get(name), dict):
+            cost += sum(len(one) for one in needs.values() if isinstance(one, list))
+    divisor = schema.get("multipleOf")
+    if isinstance(divisor, float | Raw):  # a Raw is a number as it is written
+        number = divisor if isinstance(divisor, float) else float(bytes(divisor))
+        cost += _FRACTION if number >= _SHORT else _LONG_FRACTION
+    return cost
+
+
+def _cost_of_options(options: list[Any]) -> int:
+    fractions = sum(isinstance(one, float | Raw) for one in options)
+    complex_ones = sum(isinstance(one, dict | list) for one in options)
+    are_tried = fractions or complex_ones or len(set(map(type, options))) > 1
+    return (_OPTION * len(options) if are_tried else 0) + _FRACTION_OPTION * fractions
 
 
 def _elsewhere(schema: dict[str, Any]) -> Iterator[Any]:

@@ -14,7 +14,7 @@ import jsonschema_rs
 from msgspec import Raw
 
 from mcp_junction.errors import ArgumentsError
-from mcp_junction.governance.schema_cost import measure_cost
+from mcp_junction.governance.schema_cost import SchemaCost, measure_cost
 from mcp_junction.policy.arguments import Arguments, read_arguments
 from mcp_junction.protocol import frames
 
@@ -26,10 +26,14 @@ MAX_CACHED: Final = 5_000
 MAX_CACHED_BYTES: Final = 64 * 1024 * 1024
 MAX_ERRORS: Final = 10
 _MAX_MESSAGE: Final = 300
-_FEW_BYTES: Final = 4_096
-"""Of arguments up to here all that is wrong is looked for; of larger ones, the first."""
+MAX_DESCRIBED: Final = 20_000
+"""The same for errors that are described: an error takes as long as thousands of checks."""
 _PATTERN_BYTES: Final = 1024 * 1024
-_BACKTRACKS: Final = 10_000
+_BACKTRACKS: Final = 1_000
+_TOO_MUCH: Final = (
+    "is so large or refers to its parts so often, or has such patterns, that it could stall us;"
+    " simplify it"
+)
 _MASK: Final = "it"
 """What messages have in the place of a value, which may be secret."""
 
@@ -64,14 +68,16 @@ class UnusableSchema(Exception):
 class CompiledSchema:
     """A schema that arguments can be checked against."""
 
-    __slots__ = ("_has_references", "_max_bytes", "_validator", "is_valid")
+    __slots__ = ("_cost", "_has_first", "_max_bytes", "_validator", "is_valid")
 
     def __init__(
-        self, validator: jsonschema_rs.Validator, cost: int, *, has_references: bool
+        self, validator: jsonschema_rs.Validator, cost: SchemaCost, *, is_backtracking: bool = False
     ) -> None:
         self._validator = validator
-        self._max_bytes = MAX_WORK // cost
-        self._has_references = has_references
+        self._cost = cost
+        self._max_bytes = MAX_WORK // cost.cost
+        self._has_first = not (cost.is_recursive or cost.is_collecting or is_backtracking)
+        """Whether the first error is found without looking for any other."""
         self.is_valid = validator.is_valid
         """Whether a decoded value fits; for values whose size was looked at."""
 
@@ -80,21 +86,32 @@ class CompiledSchema:
         return size <= self._max_bytes and self.is_valid(arguments.numbers)
 
     def find_problems(self, arguments: Arguments, size: int) -> list[SchemaProblem]:
-        """Find what is wrong with arguments of ``size`` bytes; nothing when they fit."""
+        """Find what is wrong with arguments of ``size`` bytes; nothing when they fit.
+
+        All of it where there cannot be much, else the first, else only that something is.
+        """
         if size > self._max_bytes:
             words = f"more than {self._max_bytes} bytes cannot be checked against this schema"
             return [SchemaProblem("", f"{words}; send less at a time")]
         value = arguments.numbers
         if self.is_valid(value):
             return []
-        if size <= _FEW_BYTES and not self._has_references:
-            # All errors are collected at once; with references these may be more than we can take.
+        if self._can_describe(value, size):
             return _describe(self._validator.iter_errors(value))
-        try:
-            self._validator.validate(value)
-        except jsonschema_rs.ValidationError as error:
-            return _describe((error,))
+        if self._has_first:
+            try:
+                self._validator.validate(value)
+            except jsonschema_rs.ValidationError as error:
+                return _describe((error,))
         return [SchemaProblem("", "does not fit the schema of the tool")]
+
+    def _can_describe(self, value: Any, size: int) -> bool:
+        """Whether there are few errors at most: the validator collects them all at once."""
+        work = self._cost.cost * size
+        if self._cost.is_recursive and work <= MAX_DESCRIBED:
+            # What is applied twice to a place is applied four times to the one below it.
+            work *= self._cost.cost ** _measure_depth(value)
+        return work <= MAX_DESCRIBED
 
 
 class SchemaCache:
@@ -154,10 +171,8 @@ def compile_schema(text: bytes) -> CompiledSchema:
         raise _unusable("", "must be an object")
     cost = measure_cost(schema)
     if cost.is_too_much:
-        words = "is so large or refers to its parts so often that it could stall us; simplify it"
-        raise _unusable("", words)
-    validator = _compile(_choose_draft(schema), plain)
-    return CompiledSchema(validator, cost.cost, has_references=b"Ref" in text or b"$ref" in text)
+        raise _unusable("", _TOO_MUCH)
+    return _compile(_choose_draft(schema), plain, schema, cost)
 
 
 def _choose_draft(schema: Any) -> type[jsonschema_rs.Validator]:
@@ -171,18 +186,33 @@ def _choose_draft(schema: Any) -> type[jsonschema_rs.Validator]:
     return found
 
 
-def _compile(draft: type[jsonschema_rs.Validator], text: str) -> jsonschema_rs.Validator:
+def _compile(
+    draft: type[jsonschema_rs.Validator], text: str, schema: Any, cost: SchemaCost
+) -> CompiledSchema:
     options: dict[str, Any] = {"validate_formats": False, "mask": _MASK, "offline": True}
     try:
-        return draft(text, pattern_options=_LINEAR, **options)
+        return CompiledSchema(draft(text, pattern_options=_LINEAR, **options), cost)
     except ValueError:  # ValidationError is one
         pass
+    cost = measure_cost(schema, is_backtracking=True)
+    if cost.is_too_much:
+        raise _unusable("", _TOO_MUCH)
     try:
-        return draft(text, pattern_options=_BACKTRACKING, **options)
+        validator = draft(text, pattern_options=_BACKTRACKING, **options)
     except jsonschema_rs.ValidationError as error:
         raise UnusableSchema(_describe((error,))[0]) from None
     except ValueError as error:
         raise _unusable("", str(error)[:_MAX_MESSAGE]) from None
+    return CompiledSchema(validator, cost, is_backtracking=True)
+
+
+def _measure_depth(value: Any) -> int:
+    """Return how deeply arrays and objects are nested in a short value."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 def _describe(errors: Iterable[jsonschema_rs.ValidationError]) -> list[SchemaProblem]:
