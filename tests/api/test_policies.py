@@ -190,6 +190,7 @@ async def test_an_orchestrator_grants_to_others_and_never_to_itself(closed):
     assert any(row.decision == "denied" or row.outcome == "denied" for row in rows)
 
 
+@pytest.mark.req("J-AGENT-CLAIM")
 async def test_an_agent_reads_its_own_policy_and_no_other(closed):
     await grant(closed)
     client = closed.client("agent")
@@ -220,7 +221,96 @@ async def test_the_local_owners_grant_is_listed_while_there_is_an_owner(gateway)
     assert (await served.client().get(f"{MCP}/policies")).json() == []
 
 
+@pytest.mark.req("J-AGENT-CLAIM")
+async def test_only_administrators_and_orchestrators_call_in_an_agents_name(closed):
+    await grant(closed)
+    body = {"agent_id": "the-agent", "server_id": "peer", "tool_name": "echo", "params": {}}
+
+    async def invoke(role, **more):
+        answer = await closed.client(role).post(f"{MCP}/invoke", json={**body, **more})
+        kind = (answer.json()["error"] or {}).get("type")
+        return answer.status_code, kind
+
+    assert await invoke("agent") == (200, None)
+    assert await invoke("orchestrator") == (200, None)
+    assert await invoke("admin") == (200, None)
+    assert await invoke("agent", agent_id="other") == (401, "AuthorizationError")
+    assert await invoke("orchestrator", agent_id="other") == (401, "AuthorizationError")
+    assert await invoke("admin", agent_id="other") == (401, "AuthorizationError")
+    assert await invoke("orchestrator", agent_id="the-orchestrator") == (401, "AuthorizationError")
+    assert (await invoke("viewer"))[0] == 403
+
+
 # -- tokens
+
+
+class Risky:
+    """A high-risk tool, called by an agent by one grant."""
+
+    def __init__(self, served, given) -> None:
+        self.served = served
+        self.given = given
+        self.address = f"{MCP}/policies/{given['id']}/token"
+
+    @classmethod
+    async def make(cls, served, mode, **more):
+        setting = f"{MCP}/tools/peer/echo"
+        answer = await served.client().patch(setting, json={"risk": "high"})
+        assert answer.status_code == 200, answer.text
+        return cls(served, await grant(served, token_mode=mode, **more))
+
+    async def invoke(self, token=None, **more):
+        body = {"server_id": "peer", "tool_name": "echo", "params": {}, **more}
+        given = body if token is None else {**body, "token": token}
+        answer = await self.served.client("agent").post(
+            f"{MCP}/invoke", json={"agent_id": "the-agent", **given}
+        )
+        return answer.status_code
+
+
+@pytest.mark.req("REQ-MCP-AUTH-003")
+async def test_a_high_risk_call_passes_while_a_token_of_its_grant_is_live(closed):
+    risky = await Risky.make(closed, "window")
+    assert await risky.invoke() == 200
+    await closed.client().delete(risky.address)
+    assert await risky.invoke() == 401
+    assert await listed(closed) == {"peer.echo"}, "it is listed all the same"
+    assert (await closed.call("peer.echo", role="agent")).status_code == 403
+    told = await explain(closed)
+    assert (told["decision"], told["rule"], told["token_required"]) == ("DENY", "token", True)
+    assert "have it renewed" in told["would_pass_if"][0]
+    await closed.client().post(risky.address)
+    assert await risky.invoke() == 200
+
+
+@pytest.mark.req("REQ-MCP-AUTH-003")
+async def test_a_high_risk_call_has_to_carry_the_token_of_its_grant(closed):
+    risky = await Risky.make(closed, "present")
+    other = await grant(closed, "hold")
+    token = risky.given["token"]
+    assert [await risky.invoke(one) for one in (None, other["token"], token, token)] == [
+        401, 401, 200, 200,
+    ]  # fmt: skip
+    renewed = (await closed.client().post(risky.address)).json()["token"]
+    assert [await risky.invoke(one) for one in (token, renewed)] == [401, 200]
+
+
+@pytest.mark.req("REQ-MCP-AUTH-003")
+async def test_of_many_calls_with_one_single_use_token_one_passes(closed):
+    risky = await Risky.make(closed, "single_use")
+    token = risky.given["token"]
+    statuses = await asyncio.gather(*(risky.invoke(token) for _ in range(50)))
+    assert sorted(statuses) == [200, *[401] * 49]
+    assert await risky.invoke(token) == 401
+
+
+@pytest.mark.req("REQ-MCP-AUTH-003")
+async def test_a_call_that_is_made_again_with_its_key_spends_no_second_token(closed):
+    risky = await Risky.make(closed, "single_use")
+    token = risky.given["token"]
+    assert await risky.invoke(token, idempotency_key="one") == 200
+    assert await risky.invoke(token, idempotency_key="one") == 200
+    assert await risky.invoke(token, idempotency_key="two") == 401
 
 
 @pytest.mark.req("REQ-MCP-AUTH-003")
@@ -250,7 +340,7 @@ async def test_a_token_is_renewed_and_revoked(closed):
 # -- agents
 
 
-@pytest.mark.req("REQ-MCP-AUTH-002", "J-AGENT-CLAIM")
+@pytest.mark.req("REQ-MCP-AUTH-002")
 async def test_registering_an_agent_binds_its_declared_tools(closed):
     await grant(closed, "by-hand", agent_id="bot")
 

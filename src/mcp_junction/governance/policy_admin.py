@@ -173,22 +173,6 @@ class PolicyAdministration:
 
     # -- agents
 
-    async def add_agent(self, agent_id: str, by: Principal) -> AgentRecord:
-        """Make an agent that may do nothing yet, unless there is one of that id.
-
-        Raises InvalidChange and NotPermitted.
-        """
-        self._check_agent(by, agent_id)
-        found = await self._tables.agents.find(agent_id)
-        if found is not None:
-            return found
-        now = time.time()
-        agent = AgentRecord(agent_id, created_at=now, created_by=by.id)
-        async with self._audit.act(by.id, by.role.value, "agent.add", target=agent_id):
-            made = await self._tables.add_agent(agent, now)
-        self._publish("added", agent_id, by)
-        return made
-
     async def bind_agent(
         self, agent_id: str, agent_type: str, declared: Sequence[str], by: Principal
     ) -> BoundAgent:

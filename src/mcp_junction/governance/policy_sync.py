@@ -37,8 +37,6 @@ class AgentChange(NamedTuple):
     agent_id: str
     before: Grants | None
     """What it was shown before; None is everything."""
-    is_gone: bool = False
-    """Whether it has no grants any more."""
 
 
 ChangeSink = Callable[[Sequence[AgentChange]], None]
@@ -154,7 +152,7 @@ class PolicySync:
         for agent_id, (grants, tokens) in found.items():
             if self._is_known(agent_id, grants, tokens):
                 continue
-            changes.append(AgentChange(agent_id, self._shown(agent_id), not grants))
+            changes.append(AgentChange(agent_id, self._shown(agent_id)))
             if grants:
                 self._policy.put(agent_id, grants, tokens, now)
             else:
