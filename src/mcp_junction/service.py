@@ -215,6 +215,7 @@ class Service:
         """
         if self._rest is not None:
             await self._prepare(self._rest, stop)
+        await self.refresh_keys()  # loading may have taken longer than keys are believed
         if self._on_loaded is not None:
             self._on_loaded()
         protocol = protocol_for(
