@@ -5,7 +5,7 @@ import pytest
 from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.from_settings import buckets_of
 from mcp_junction.policy.grants import ANY, CallLimit, Grant
-from mcp_junction.resilience.buckets import Limited
+from mcp_junction.resilience.buckets import Buckets, Limited
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import FakeClock
 
@@ -53,6 +53,25 @@ def test_each_rate_counts_its_own(time, which, same, other):
     assert take(limits, **other) is None
     time.now += 5
     assert take(limits) is None
+
+
+@pytest.mark.req("J-LIMIT")
+def test_calls_of_an_agent_share_one_bucket_after_others_were_dropped(time):
+    agents = Buckets(0.1, 2, limit=4)
+    limits = CallLimits(agents, now=time)
+    assert take(limits) is None  # its buckets are kept together
+    for number in range(4):
+        assert take(limits, agent=f"a{number}") is None
+    assert agents.sweeps  # hers was the oldest
+    found = [take(limits, tool=tool) for tool in ("echo", "look", "echo", "look")]
+    assert [one is None for one in found] == [True, True, False, False]
+
+
+@pytest.mark.req("J-LIMIT")
+def test_the_longest_wait_is_told(time):
+    limits = CallLimits(buckets_of("1/1"), buckets_of("1/10"), buckets_of("1/5"), now=time)
+    assert take(limits) is None
+    assert take(limits) == Limited("the server", 10.0)
 
 
 @pytest.mark.req("J-LIMIT")

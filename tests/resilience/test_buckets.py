@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from mcp_junction.resilience.buckets import (
     Buckets,
     CallWindow,
-    Limited,
     TokenBucket,
     WindowState,
-    take_all,
+    take_from_each,
 )
 
 NOW = 100_000.0
@@ -139,17 +138,22 @@ def test_a_clock_that_was_put_back_does_not_lock_a_window():
 
 def test_a_call_is_counted_by_all_of_its_limits_or_by_none():
     agent, server = TokenBucket(1.0, 5, NOW), TokenBucket(1.0, 2, NOW)
-    limits = [("agent", agent), ("server", server)]
-    assert [take_all(limits, NOW) for _ in range(2)] == [None, None]
-    assert take_all(limits, NOW) == Limited("server", 1.0)
+    assert [take_from_each((agent, server), NOW) for _ in range(3)] == [True, True, False]
     assert passed(agent, 9, NOW) == 3
 
 
-def test_the_longest_wait_is_told():
-    limits = [("agent", TokenBucket(1.0, 1, NOW)), ("tool", TokenBucket(0.1, 1, NOW))]
-    assert take_all(limits, NOW) is None
-    assert take_all(limits, NOW) == Limited("tool", 10.0)
-
-
 def test_without_limits_everything_passes():
-    assert take_all([], NOW) is None
+    assert take_from_each((), NOW)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_taking_from_several_is_the_same_as_asking_each(seed):
+    draw, now = random.Random(seed), NOW
+    rates = [(draw.uniform(0.1, 5), draw.randint(1, 6)) for _ in range(3)]
+    ours, model = ([TokenBucket(*rate, now) for rate in rates] for _ in range(2))
+    for _ in range(200):
+        now += draw.choice((0.0, 0.01, 0.3, 2.0, -1.0))
+        allowed = not any(bucket.wait(now) for bucket in model)
+        for bucket in model if allowed else ():
+            bucket.take(now)
+        assert take_from_each(ours, now) is allowed

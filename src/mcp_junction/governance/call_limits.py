@@ -14,13 +14,20 @@ from typing import Final
 
 from mcp_junction.errors import StoreError
 from mcp_junction.policy.grants import Grant
-from mcp_junction.resilience.buckets import Buckets, CallWindow, Limited, Limiter
+from mcp_junction.resilience.buckets import (
+    Buckets,
+    CallWindow,
+    Limited,
+    TokenBucket,
+    take_from_each,
+)
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.limits import LimitTable, WindowRecord
 
 log = logging.getLogger("mcp_junction.governance")
 
 STORED_EVERY: Final = 5.0
+_MAX_TOGETHER: Final = 10_000
 _RATES: Final = ("the agent", "the server", "the tool")
 
 
@@ -41,6 +48,8 @@ class CallLimits:
         self._table = table
         self._now = now
         self.has_rates = not (agents is None and servers is None and tools is None)
+        self._together: dict[tuple[str, str, str], tuple[TokenBucket, ...]] = {}
+        """The buckets of the calls of an agent, a server and a tool, found before."""
         self._windows: dict[str, CallWindow] = {}
         """The windows of grants, by the ids of these."""
         self._changed: set[str] = set()
@@ -58,34 +67,47 @@ class CallLimits:
         Of several grants the first passes whose limit has room. None is a call without a grant.
         """
         now = self._now()
-        limiters: list[Limiter] = []
-        if self._agents is not None:
-            limiters.append(self._agents.of(agent_id, now))
-        if self._servers is not None:
-            limiters.append(self._servers.of(server_id, now))
-        if self._tools is not None:
-            limiters.append(self._tools.of((server_id, tool), now))
+        buckets = self._together.get((agent_id, server_id, tool))
+        if buckets is None:
+            buckets = self._collect(agent_id, server_id, tool, now)
         chosen = grants[0] if grants else None
-        if chosen is not None and chosen.limits is not None:
+        if chosen is not None and chosen.limits is not None:  # those without one come first
             found = self._choose(grants, now)
             if isinstance(found, Limited):
                 return found
             chosen = found
-            if chosen.limits is not None:
-                limiters.append(self._window(chosen))
-                self._changed.add(chosen.id)
-        for limiter in limiters:
-            if limiter.wait(now) > 0.0:
-                return self._find_longest(limiters, now)
-        for limiter in limiters:
-            limiter.take(now)
+        if not take_from_each(buckets, now):
+            return self._find_longest(buckets, now)
+        if chosen is not None and chosen.limits is not None:
+            self._window(chosen).take(now)
+            self._changed.add(chosen.id)
         return chosen
 
-    def _find_longest(self, limiters: Sequence[Limiter], now: float) -> Limited:
-        """Find the rate that a call has to wait longest for; those of rates come first."""
+    def _collect(
+        self, agent_id: str, server_id: str, tool: str, now: float
+    ) -> tuple[TokenBucket, ...]:
+        """Collect the buckets of a call, and keep them together for the next one like it.
+
+        None are kept together any more once buckets were dropped: the same agent, say, may get
+        another one then, which all of its calls have to share.
+        """
+        keys = agent_id, server_id, (server_id, tool)
+        kinds = self._agents, self._servers, self._tools
+        before = [kind.sweeps for kind in kinds if kind is not None]
+        found = tuple(
+            kind.of(key, now) for kind, key in zip(kinds, keys, strict=True) if kind is not None
+        )
+        has_swept = before != [kind.sweeps for kind in kinds if kind is not None]
+        if has_swept or len(self._together) >= _MAX_TOGETHER:
+            self._together.clear()
+        self._together[agent_id, server_id, tool] = found
+        return found
+
+    def _find_longest(self, buckets: Sequence[TokenBucket], now: float) -> Limited:
+        """Find the rate that a call has to wait longest for."""
         rates = zip(_RATES, (self._agents, self._servers, self._tools), strict=True)
-        names = [name for name, buckets in rates if buckets is not None]
-        waits = [Limited(name, one.wait(now)) for name, one in zip(names, limiters, strict=False)]
+        names = [name for name, kind in rates if kind is not None]
+        waits = [Limited(name, one.wait(now)) for name, one in zip(names, buckets, strict=True)]
         return max(waits, key=_wait)
 
     def _choose(self, grants: Sequence[Grant], now: float) -> Limited | Grant:

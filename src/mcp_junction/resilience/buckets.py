@@ -10,25 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 KEPT_FROM: Final = 60.0
 """Seconds from which on a window is stored."""
 _SLOTS: Final = 60
 _ENOUGH: Final = 1.0 - 1e-9
 _MOST_BUCKETS: Final = 10_000
-
-
-class Limiter(Protocol):
-    """Something that allows calls at a limited rate."""
-
-    def wait(self, now: float) -> float:
-        """Seconds until one more is allowed; 0 when it is now."""
-        ...
-
-    def take(self, now: float) -> None:
-        """Count one more, which ``wait`` allowed just now."""
-        ...
 
 
 class TokenBucket:
@@ -43,11 +31,13 @@ class TokenBucket:
         self._at = now
 
     def wait(self, now: float) -> float:
+        """Seconds until one more is allowed; 0 when it is now."""
         if now != self._at:
             self._refill(now)
         return 0.0 if self._level >= _ENOUGH else (1.0 - self._level) / self.rate
 
     def take(self, now: float) -> None:
+        """Count one more, which ``wait`` allowed just now."""
         self._level -= 1.0
 
     def is_full(self, now: float) -> bool:
@@ -131,19 +121,23 @@ class Limited(NamedTuple):
     wait: float
 
 
-def take_all(limiters: Iterable[tuple[str, Limiter]], now: float) -> Limited | None:
-    """Count a call against all of its limits, or against none; return the one with most to wait."""
-    wanted = list(limiters)
-    name, longest = "", 0.0
-    for one, limiter in wanted:
-        wait = limiter.wait(now)
-        if wait > longest:
-            name, longest = one, wait
-    if longest > 0.0:
-        return Limited(name, longest)
-    for _, limiter in wanted:
-        limiter.take(now)
-    return None
+def take_from_each(buckets: Iterable[TokenBucket], now: float) -> bool:
+    """Count a call against all of these, or against none; whether all of them allow it.
+
+    What ``wait`` and ``take`` do, without their calls: most calls of most services come here.
+    """
+    for bucket in buckets:
+        elapsed = now - bucket._at
+        if elapsed:
+            bucket._at = now
+            if elapsed > 0.0:  # else the clock was put back
+                level, burst = bucket._level + elapsed * bucket.rate, bucket.burst
+                bucket._level = level if level < burst else burst
+        if bucket._level < _ENOUGH:
+            return False
+    for bucket in buckets:
+        bucket._level -= 1.0
+    return True
 
 
 class Buckets:
@@ -154,6 +148,8 @@ class Buckets:
         self.burst = burst
         self._limit = limit
         self._buckets: dict[Hashable, TokenBucket] = {}
+        self.sweeps = 0
+        """Another number after buckets were dropped: those that somebody keeps may be others."""
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -169,6 +165,7 @@ class Buckets:
 
     def _sweep(self, now: float) -> None:
         """Drop the full ones, which are as good as new; the oldest too when few are full."""
+        self.sweeps += 1
         self._buckets = {k: b for k, b in self._buckets.items() if not b.is_full(now)}
         while len(self._buckets) > self._limit * 3 // 4:
             del self._buckets[next(iter(self._buckets))]
