@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 from tests.calls.world import BOUND, World, body
 
-from mcp_junction.audit.chain import Entry
+from mcp_junction.calls.audit_rows import CallRow
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.pipeline import ExtraStage
@@ -67,7 +67,7 @@ class Door:
         self.server = FakeUpstream("one", script=self.answer, era=server, timeout_ms=1000)
         self.server.refused_eras = {*Era} - {server}
         self.world = World(self.server, extra=[ExtraStage("resume", retry)])
-        self.entries: list[Entry] = []
+        self.rows: list[CallRow] = []
         self.sent: list[bytes] = []
         self.client: Any = self.world.session
         if client is Era.STATELESS:
@@ -112,8 +112,8 @@ class Door:
         await self.world.clock.advance(1.2 if self.lost == "timeout" else 0)
         return await asyncio.wait_for(running, BOUND)
 
-    def record(self, entry: Entry) -> None:
-        self.entries.append(entry)
+    def record_short(self, row: CallRow) -> None:
+        self.rows.append(row)
 
 
 @pytest.mark.parametrize("lost", ["link", "not sent", "timeout"])
@@ -134,7 +134,7 @@ async def test_a_second_attempt_is_a_whole_one(client, server, lost):
     assert len(door.world.deadlines) == 0
     (ended,) = door.world.sink.calls
     CallAudit(door).record(ended)
-    assert [entry.attempts for entry in door.entries] == [2]
+    assert [row.ended.outcome.attempts for row in door.rows] == [2]
     await door.scope.close()
 
 
