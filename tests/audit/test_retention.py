@@ -87,7 +87,7 @@ async def test_while_the_store_says_no_it_is_tried_again(opener, store, schedule
     await gone(left, old)
 
 
-@pytest.mark.parametrize(("days", "running"), [(90, 1), (0, 0)])
+@pytest.mark.parametrize(("days", "running"), [(90, 2), (0, 0)])
 async def test_the_service_keeps_to_its_setting(tmp_path, vault, days, running):
     from mcp_junction.app import Junction
     from mcp_junction.cli.serve import _forget

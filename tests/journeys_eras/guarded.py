@@ -76,9 +76,8 @@ class Guarded:
         return Wire(self.url + path, self.keys[agent].secret)
 
     def add_key(self, agent: str) -> None:
-        made = keys(
-            "create", "--json", "--role", "agent", "--agent", agent, "--data-dir", str(self.data)
-        )
+        words = ["create", "--json", "--role", "agent", "--agent", agent, "--grant", "*"]
+        made = keys(*words, "--data-dir", str(self.data))
         self.keys[agent] = Key(made["id"], made["key"])
 
     def revoke(self, agent: str) -> None:

@@ -26,6 +26,8 @@ WINDOW: Final = 60.0
 MOST: Final = 1_000
 """Triples that are counted at a time, and principals or networks beyond them."""
 SAMPLES: Final = 20
+NOT_SENT: Final = "not_sent"
+"""The delivery of a refused call."""
 ANONYMOUS: Final = "anonymous"
 """The actor of a request without a key."""
 OTHERS: Final = "others"
@@ -214,6 +216,7 @@ class Denials:
             role=first.role,
             decision=first.decision,
             outcome=OutcomeName.DENIED if first.decision == DENY else OutcomeName.ERROR,
+            delivery=NOT_SENT if first.kind == "call" else None,
             detail=detail,
             **more,
         )
