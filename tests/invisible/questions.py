@@ -70,6 +70,7 @@ class Questions:
         """One question, at any door."""
         doors = [self.listing, self.calling, self.own_tool, self.getting, self.opening]
         doors += [self.search, self.rest_call, self.invoke, self.explain, self.rest_list, self.any]
+        doors += [self.other]
         return self.random.choice(doors)()
 
     def every_list(self) -> list[Question]:
@@ -101,7 +102,7 @@ class Questions:
             "/api/v1/mcp/tools?limit=1",
             "/api/v1/mcp/tools?enabled_only=false",
             SKILLS,
-            f"{SKILLS}?limit=2",
+            f"{SKILLS}?limit=2&include_embeddings=true",
             "/api/v1/mcp/audit",
             "/api/v1/mcp/audit?limit=3",
             "/api/v1/mcp/metrics",
@@ -131,6 +132,19 @@ class Questions:
         if self.random.random() < 0.5:
             return Question(path, rpc="server/discover", era="stateless")
         return Question(path, rpc="initialize", body=HELLO, era="handshake")
+
+    def other(self) -> Question:
+        """Methods that name nothing that is listed."""
+        rpc, body = self.random.choice(
+            (
+                ("ping", {}),
+                ("logging/setLevel", {"level": "debug"}),
+                ("tasks/get", {"taskId": self.name(TOOLS)[0]}),
+                ("resources/unsubscribe", {"uri": self.name(RESOURCES)[0]}),
+                ("nothing/such", {}),
+            )
+        )
+        return self._rpc(rpc, body, is_echo=True)
 
     def calling(self) -> Question:
         name, is_hidden = self.name(TOOLS)
@@ -223,7 +237,9 @@ class Questions:
 
     def explain(self) -> Question:
         target, is_hidden = self._target()
-        body = {"agent_id": "the-agent", **target}
+        body: dict[str, Any] = {"agent_id": "the-agent", **target}
+        if self.random.random() < 0.5:
+            body["params"] = {"x": 1}
         return Question("/api/v1/mcp/explain", body=body, is_echo=is_hidden)
 
     def rest_list(self) -> Question:

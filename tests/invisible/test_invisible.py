@@ -13,12 +13,17 @@ import pytest
 from tests.invisible.questions import Questions
 from tests.invisible.trouble import Trouble
 from tests.invisible.twins import EVENTS, Question, Twins
-from tests.invisible.worlds import TOOLS, WorldMaker
+from tests.invisible.worlds import RESOURCES, TOOLS, WorldMaker
 from tests.registry.toolbox import until
 
-BASE = int(os.environ.get("INVISIBLE_SEED", "1"))
+FIRST = int(os.environ.get("INVISIBLE_SEED", "1"))
 WORLDS = int(os.environ.get("INVISIBLE_WORLDS", "2"))
-ASKED = int(os.environ.get("INVISIBLE_QUESTIONS", "150"))
+ASKED = int(os.environ.get("INVISIBLE_QUESTIONS", "60"))
+"""How many worlds are compared, from which seed on, and how many questions are asked in each beside
+those for every list."""
+HIDDEN_TOOLS = 12
+"""Tools that a world hides from its agent at least."""
+PAIRS = 1_000
 
 
 class Comparison:
@@ -43,10 +48,13 @@ class Comparison:
                 self.differences.append(found)
 
     async def listen(self) -> None:
-        """Have the agent listen at some addresses, in both eras."""
+        """Have the agent listen at some addresses, in both eras, also for hidden resources."""
+        shown = [item.name for item in self.world.visible if item.kind == RESOURCES]
+        hidden = {item.name for item in self.world.hidden if item.kind == RESOURCES}
+        uris = [*shown[:1], *sorted(hidden.difference(shown))]  # of two, either may be first
         for gateway in self.twins.gateways:
             for path in ("/mcp", "/mcp/mix", "/mcp/open"):
-                await gateway.listen(path)
+                await gateway.listen(path, uris)
 
     async def compare_heard(self) -> None:
         """Change something that the agent sees, at both: until then it must have heard nothing."""
@@ -94,16 +102,21 @@ class Comparison:
 
     def find_canaries(self) -> None:
         told = self.twins.hiding.heard
-        heard = [(line, name == EVENTS) for name, lines in told.items() for line in lines]
+        heard = [(line, _may_echo(name, line)) for name, lines in told.items() for line in lines]
         for sent, is_echo in [*self.twins.hiding.sent, *heard]:
             found = [c for c in self.world.canaries if c in sent]
             if found and not is_echo:
                 self.differences.append(f"{found} in {sent}")
 
 
+def _may_echo(stream: str, line: str) -> bool:
+    """Whether a line of a stream may repeat what the agent has said."""
+    return stream == EVENTS or "notifications/subscriptions/acknowledged" in line
+
+
 async def compare(folder: Path, vault: Any, seed: int, questions: int) -> tuple[list[str], int]:
     """Make a world and compare; return what differed, and how many tools were hidden."""
-    world = WorldMaker(seed).make()
+    world = WorldMaker(seed).make(HIDDEN_TOOLS)
     async with Twins(folder, vault, world) as twins:
         api = (await twins.hiding.served.client().get("/api/v1/openapi.json")).json()
         comparison = Comparison(twins, seed, api)
@@ -120,10 +133,21 @@ async def compare(folder: Path, vault: Any, seed: int, questions: int) -> tuple[
     return comparison.differences, sum(item.kind == TOOLS for item in world.hidden)
 
 
-@pytest.mark.parametrize("seed", range(BASE, BASE + WORLDS))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + WORLDS))
 async def test_whatever_an_agent_asks_hidden_things_have_no_part_in_the_answer(
     tmp_path, vault, seed
 ):
     differences, hidden = await compare(tmp_path, vault, seed, ASKED)
-    assert hidden >= 10
+    assert hidden >= HIDDEN_TOOLS
     assert not differences, f"{len(differences)} differences:\n" + "\n".join(differences[:20])
+
+
+@pytest.mark.soak
+async def test_a_thousand_hidden_tools_have_no_part_in_any_answer(tmp_path, vault):
+    pairs, seed = 0, 1_000
+    while pairs < PAIRS:
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        differences, hidden = await compare(folder, vault, seed, 200)
+        assert not differences, f"in world {seed}:\n" + "\n".join(differences[:20])
+        pairs, seed = pairs + hidden, seed + 1

@@ -22,9 +22,8 @@ from tests.plugin_rest import BOUND, Served, _SqliteOpener, serve_api
 from tests.registry.toolbox import until
 
 from mcp_junction.config.load import load
-from mcp_junction.policy.grants import Grant
+from mcp_junction.policy.grants import CallLimit, Grant
 from mcp_junction.policy.principal import Role
-from mcp_junction.policy.tokens import TokenMode
 from mcp_junction.store.agents import AgentRecord
 
 AGENT = "the-agent"
@@ -119,7 +118,7 @@ class Gateway:
 
     # -- listening
 
-    async def listen(self, path: str) -> None:
+    async def listen(self, path: str, uris: list[str]) -> None:
         """Open the standing stream of a session, and a listen of the newer era."""
         session = await self.session(path)
         if session is None:
@@ -129,7 +128,10 @@ class Gateway:
             "headers": {"accept": "text/event-stream", "mcp-session-id": session},
         }
         await self._open(f"handshake {path}", method="GET", **ask)
-        wants = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+        wants: dict[str, Any] = dict.fromkeys(
+            ("toolsListChanged", "promptsListChanged", "resourcesListChanged"), True
+        )
+        wants["resourceSubscriptions"] = uris
         params = {"notifications": wants, "_meta": META}
         headers = {**ACCEPTED, "mcp-protocol-version": NEWER, "mcp-method": "subscriptions/listen"}
         asked = frame("subscriptions/listen", params)
@@ -265,7 +267,8 @@ class Twins:
                 server_id,
                 planned.pattern,
                 planned.kinds,
-                token_mode=TokenMode.NONE,
+                limits=None if planned.calls is None else CallLimit(planned.calls, 3600),
+                token_mode=planned.token_mode,
                 granted_at=now,
                 granted_by="test",
                 expires_at=None if planned.is_live else now - 60,
@@ -325,6 +328,8 @@ _VARYING = (
     (r'"junction/id":"[0-9a-f]{16}"', '"junction/id":"ID"'),
     (r'"(\w+_(?:ms|at)|at)": ?(?:"[^"]*"|[^,}]+)', r'"\1":0'),
     (r'"since":[0-9.]+', '"since":0'),
+    (r"again in [0-9.e+]+ s", "again in 0 s"),
+    (r'"retry-after", "\d+"', '"retry-after", "0"'),
     (r'"(id|closes)":"(?:[0-9a-f]{24}|[0-9a-f]{16})"', r'"\1":"ROW"'),
     (r"^id: .*$", "id: ID"),
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from mcp_junction.policy.tokens import TokenMode
 from mcp_junction.protocol.names import STRICT, Pair
 
 TOOLS, PROMPTS, RESOURCES, TEMPLATES = "tools", "prompts", "resources", "templates"
@@ -37,6 +38,9 @@ class PlannedGrant:
     pattern: str
     kinds: tuple[str, ...]
     is_live: bool = True
+    calls: int | None = None
+    """At most so many calls by it."""
+    token_mode: TokenMode = TokenMode.NONE
 
     def admits(self, item: Item) -> bool:
         kind = RESOURCES if item.kind == TEMPLATES else item.kind
@@ -96,7 +100,7 @@ class WorldMaker:
         self.random = Random(seed)
         self.canaries: list[str] = []
 
-    def make(self, hidden_tools: int = 12) -> World:
+    def make(self, hidden_tools: int) -> World:
         while True:
             world = self._make(hidden_tools)
             shown = sum(item.kind == TOOLS for item in world.visible)
@@ -107,7 +111,10 @@ class WorldMaker:
 
     def _make(self, hidden_tools: int) -> World:
         random = self.random
-        shown = random.sample(KEYS, random.randint(1, 3))
+        shown = random.sample(KEYS, random.choice((1, 1, 2, 3)))
+        if random.random() < 0.5:  # these two run together in a spelling
+            shown[0] = "d__y"
+        shown = list(dict.fromkeys(shown))
         secret = self._secret_keys(shown, random.randint(1, 2))
         servers = [*shown, *secret]
         random.shuffle(servers)
@@ -132,16 +139,21 @@ class WorldMaker:
         near = [f"{key}s" for key in shown] + [f"{key}__who" for key in shown]
         near += [key[:-1] for key in shown if len(key) > 1] + [k for k in KEYS if k not in shown]
         near += [f"x{self._digits(8)}"]
-        return random.sample([key for key in dict.fromkeys(near) if key not in shown], count)
+        found = random.sample([key for key in dict.fromkeys(near) if key not in shown], count)
+        if "d__y" in shown and "d" not in (*shown, *found):
+            found[0] = "d"
+        return found
 
     def _settings(self) -> dict[str, Any]:
         random = self.random
         chosen: dict[str, Any] = {"page_size": random.choice((2, 3, 200))}
         chosen["retry_max_attempts"] = 1  # what fails, fails at once
         chosen["exposure"] = random.choice(("all", "search"))
-        chosen["prefix"] = random.choice(("auto", "always", "never"))
+        chosen["prefix"] = random.choice(("auto", "auto", "always", "never"))
         if random.random() < 0.6:
             chosen["names"] = "strict"
+        if random.random() < 0.2:
+            chosen["limit_agent"], chosen["limit_tool"] = "40/3600", "6/3600"
         return chosen
 
     def _sets(self, servers: list[str], shown: list[str]) -> dict[str, list[str]]:
@@ -191,7 +203,7 @@ class WorldMaker:
         ]
         for key in others:  # the two run together in a spelling
             if model.server.startswith(f"{key}__"):
-                choices += [(f"{model.server[len(key) + 2 :]}__{name}", key)] * 4
+                choices += [(f"{model.server[len(key) + 2 :]}__{name}", key)] * 8
         return random.choice(choices)
 
     def _name(self, kind: str) -> str:
@@ -249,7 +261,9 @@ class WorldMaker:
         server = item.server if random.random() < 0.6 else "*"
         at = random.randrange(len(name))
         patterns = [name] * 5 + [f"{name[:at]}?{name[at + 1 :]}", f"{name[: max(2, at)]}*"]
-        return PlannedGrant(server, random.choice(patterns), kinds)
+        calls = random.randint(1, 5) if random.random() < 0.15 else None
+        mode = random.choice((TokenMode.NONE, TokenMode.NONE, TokenMode.WINDOW, TokenMode.PRESENT))
+        return PlannedGrant(server, random.choice(patterns), kinds, calls=calls, token_mode=mode)
 
     # -- canaries
 

@@ -67,15 +67,15 @@ class VisibleTools:
     def show(
         self, record: ToolRecord, server: SourceServer, state: ToolState, *, with_schema: bool
     ) -> Tool:
-        """Show a tool, without the flags that name tools which are not visible."""
+        """Show a tool, to who sees less than everything without flags that compare it with others.
+
+        Of several tools that are alike, hidden ones decide which of them is flagged, and for what.
+        """
         shown = tool_model(record, server, state, with_schema=with_schema)
         if self.scope.grants is not None:
-            shown.flags = [flag for flag in shown.flags if self._may_show(flag)]
+            kept = (flag for flag in shown.flags if flag.partition(": ")[0] not in NAMING_OTHERS)
+            shown.flags = list(kept)
         return shown
-
-    def _may_show(self, flag: str) -> bool:
-        reason, _, other = flag.partition(": ")
-        return reason not in NAMING_OTHERS or self.view.find(other) is not None
 
 
 class RestSearch:
