@@ -38,8 +38,11 @@ class GovernedWorld(World):
     ) -> None:
         clock = FakeClock()
         self.facts = ToolFactsCache(ToolSettings(settings))
-        retry = RetryCalls(policy or RetryPolicy(), self.facts, clock, lambda: chance)
-        breaker = None if circuits is None else CircuitBreaker(circuits, clock.now)
+        breaker = settle = None
+        if circuits is not None:
+            breaker = CircuitBreaker(circuits, clock.now, is_settled=True)
+            settle = breaker.settle
+        retry = RetryCalls(policy or RetryPolicy(), self.facts, clock, lambda: chance, settle)
         stages = {"retry": retry, "breaker": breaker} | stages | self.more_stages()
         super().__init__(*upstreams, governed=GovernedStages(**stages), clock=clock)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # the stdio mode does without them
     from mcp_junction.policy.arguments import Arguments
     from mcp_junction.policy.decision import PolicyDecision
     from mcp_junction.policy.grants import Grant
+    from mcp_junction.resilience.breakers import Permit
 
 Handler = Callable[["Call"], Awaitable[Outcome]]
 
@@ -155,6 +156,8 @@ class Call(msgspec.Struct, eq=False):
     """Whether it continues a call that was answered with a question: it is never retried."""
     resumed_state: Raw | None = None
     """What a stateless server wants back from a resumed call, in place of our ticket."""
+    permit: Permit | None = None
+    """What its attempt holds of its circuits, unless ``breaker`` keeps that itself."""
     claim: str | None = None
     """The claim of its idempotency key, once there are any."""
     intent: str | None = None

@@ -32,6 +32,8 @@ def make_governed_stages(
     validate = ValidateArguments(settings.validate, settings.validate_invoke)
     checks: list[Stage] = [validate] if limit is None else [limit, validate]
     record = audit.record if audit is not None else None
+    breaker = CircuitBreaker(circuits, is_settled=True) if circuits is not None else None
+    settle = breaker.settle if breaker is not None else None
     return GovernedStages(
         authorize=authorizer.authorize,
         limit=limit,
@@ -39,7 +41,7 @@ def make_governed_stages(
         idempotency=RunOnce(claims) if claims is not None else None,
         fallback=FallbackCalls(authorizer, checks, record),
         admit=AdmitCalls(audit, admission) if audit is not None and admission is not None else None,
-        retry=RetryCalls(retry_policy_of(settings), governance.facts, clock),
+        retry=RetryCalls(retry_policy_of(settings), governance.facts, clock, settle=settle),
         recheck=authorizer.recheck,
-        breaker=CircuitBreaker(circuits) if circuits is not None else None,
+        breaker=breaker,
     )

@@ -35,6 +35,11 @@ class Permit(msgspec.Struct, frozen=True):
     tool_epoch: int
     agent: str
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether both circuits are closed and count no failures: a success changes nothing."""
+        return self.server.is_calm and self.tool.is_calm
+
 
 class CircuitPair:
     """The circuits of one tool and of its server; found once, then kept by who calls the tool."""

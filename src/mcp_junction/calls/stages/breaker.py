@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mcp_junction.calls.call import Call, Handler
@@ -31,7 +31,15 @@ _MAX_CACHED: Final = 20_000
 class CircuitBreaker:
     """The stage around one attempt."""
 
-    def __init__(self, circuits: Circuits, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        circuits: Circuits,
+        now: Callable[[], float] = time.time,
+        *,
+        is_settled: bool = False,
+    ) -> None:
+        """``is_settled``: ``retry`` settles calls of tools, so that most need no frame here."""
+        self._is_settled = is_settled
         self._circuits = circuits
         self._breakers = circuits.breakers
         self._now = now
@@ -40,7 +48,7 @@ class CircuitBreaker:
         self._of_servers: dict[str, CircuitPair] = {}
         """The circuits of all other calls, by the id of their server."""
 
-    async def __call__(self, call: Call, following: Handler) -> Outcome:
+    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         route = call.route
         assert route is not None, "resolve comes first"
         pair = self._pairs.get(route)
@@ -48,16 +56,28 @@ class CircuitBreaker:
             pair = self._find_pair(call, route)
         permit = self._breakers.admit(pair, call.agent_id, self._now())
         if isinstance(permit, CircuitOpen):
-            return _refuse(permit, route).counted(call.attempts, route.canonical)
+            return _refuse(permit, route, call.attempts)
+        if self._is_settled and permit.is_calm and call.method == CALL_TOOL:
+            call.permit = permit  # an attempt that is abandoned then changes nothing
+            return following(call)
+        return self._attempt(call, following, permit)
+
+    async def _attempt(self, call: Call, following: Handler, permit: Permit) -> Outcome:
+        """Make an attempt; whatever becomes of it, it leaves its circuits."""
         try:
             outcome = await following(call)
         except BaseException:
             self._end(permit, _ABANDONED)
             raise
-        if outcome.kind is RESULT and pair.server.is_calm and pair.tool.is_calm:
-            return outcome  # as nearly always: there is nothing to count
-        self._end(permit, find_failure(outcome))
+        if outcome.kind is not RESULT or not permit.is_calm:
+            self._end(permit, find_failure(outcome))
         return outcome
+
+    def settle(self, call: Call, outcome: Outcome) -> None:
+        """Take in how an attempt ended that has its permit in the call."""
+        permit, call.permit = call.permit, None
+        if permit is not None and (outcome.kind is not RESULT or not permit.is_calm):
+            self._end(permit, find_failure(outcome))
 
     def _end(self, permit: Permit, failure: Failure | None) -> None:
         """Take in how an attempt ended, and have a change of state told."""
@@ -81,13 +101,13 @@ class CircuitBreaker:
         return found
 
 
-def _refuse(refusal: CircuitOpen, route: Route) -> Outcome:
+async def _refuse(refusal: CircuitOpen, route: Route, attempts: int) -> Outcome:
     server, tool = route.pair
     is_whole = refusal.circuit.tool_name == WHOLE_SERVER
     what = f"server {server!r}" if is_whole else f"tool {tool!r} of server {server!r}"
     wait = max(refusal.wait, 1.0)  # while it is tested, nobody knows how long that takes
     hint = f"try again in {math.ceil(wait)} s, or have the circuit reset"
-    return outcomes.failed(
+    refused = outcomes.failed(
         CIRCUIT_OPEN,
         f"{what} has failed too often, and is given a rest; {hint}",
         Delivery.NOT_SENT,
@@ -97,3 +117,4 @@ def _refuse(refusal: CircuitOpen, route: Route) -> Outcome:
         tool=refusal.circuit.tool_name,
         hint=hint,
     )
+    return refused.counted(attempts, route.canonical)

@@ -38,15 +38,20 @@ class RetryCalls:
         facts: ToolFactsCache,
         clock: Clock,
         chance: Callable[[], float] = random.random,
+        settle: Callable[[Call, Outcome], None] | None = None,
     ) -> None:
+        """``settle`` takes in how an attempt ended whose permit is in the call (``breaker.py``)."""
         self._policy = policy
         self._facts = facts
         self._clock = clock
         self._chance = chance
+        self._settle = settle
         self._budgets: dict[str, RetryBudget] = {}
 
     async def __call__(self, call: Call, following: Handler) -> Outcome:
         outcome = await following(call)
+        if call.permit is not None and self._settle is not None:
+            self._settle(call, outcome)
         route = call.route
         assert route is not None, "resolve comes first"
         budget = self._budgets.get(route.upstream.definition.id)
@@ -83,6 +88,8 @@ class RetryCalls:
             was_replayed = was_replayed or failure.kind in _REPLAYS
             before = call.attempts
             latest = await following(call)
+            if self._settle is not None:
+                self._settle(call, latest)
             failure = find_failure(latest)
             if failure is not None and failure.kind is FailureKind.CIRCUIT_OPEN:
                 break  # the failure that opened it says more
