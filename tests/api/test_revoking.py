@@ -133,29 +133,54 @@ async def test_a_call_in_an_agents_name_ends_with_that_agents_grant(served):
     assert answer.json()["delivery"] == "unknown"
 
 
+async def send_ask(served, **more):
+    """Call the tool that asks, or come back with the answers to its questions."""
+    meta = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+    asked = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
+    given = {"name": "peer.ask", "arguments": asked, "_meta": {**meta, **more.pop("carried", {})}}
+    headers = {**ACCEPTED, "mcp-protocol-version": NEWER, "mcp-method": "tools/call"}
+    headers["mcp-name"] = "peer.ask"
+    message = frame("tools/call", {**given, **more})
+    return (await served.client("agent").post("/mcp", json=message, headers=headers)).json()
+
+
+def answers_to(parked) -> dict:
+    answers = {name: {"action": "accept"} for name in parked["inputRequests"]}
+    return {"requestState": parked["requestState"], "inputResponses": answers}
+
+
 @pytest.mark.req("R-REVOKE")
 async def test_a_parked_call_ends_with_its_grant(served):
     mine = await grant(served, "ask")
-    meta = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
-    asked = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
-    params = {"name": "peer.ask", "arguments": asked, "_meta": meta}
-    headers = {**ACCEPTED, "mcp-protocol-version": NEWER, "mcp-method": "tools/call"}
-    headers["mcp-name"] = "peer.ask"
-
-    async def send(**more):
-        message = frame("tools/call", {**params, **more})
-        answer = await served.client("agent").post("/mcp", json=message, headers=headers)
-        return answer.json()
-
-    parked = (await send())["result"]
+    parked = (await send_ask(served))["result"]
     assert parked["resultType"] == "input_required"
     assert len(served.junction.parked_calls) == 1
     await revoke(served, mine)
     assert len(served.junction.parked_calls) == 0
     await until(lambda: flights(served) == 0)
-    answers = {name: {"action": "accept"} for name in parked["inputRequests"]}
-    late = await send(requestState=parked["requestState"], inputResponses=answers)
+    late = await send_ask(served, **answers_to(parked))
     assert late["error"]["message"].startswith("unknown tool: peer.ask")
+
+
+@pytest.mark.req("R-REVOKE")
+async def test_a_parked_high_risk_call_is_not_carried_on_by_a_grant_whose_token_it_lacks(served):
+    address = f"{MCP}/tools/peer/ask"
+    assert (await served.client().patch(address, json={"risk": "high"})).status_code == 200
+    body = {"agent_id": "the-agent", "server_id": "peer", "tool_name": "ask"}
+    given = await served.client().post(
+        f"{MCP}/policies/grant", json={**body, "token_mode": "single_use"}
+    )
+    other = await grant(served, "as*", token_mode="present")
+    token = {"junction/token": given.json()["token"]}
+    parked = (await send_ask(served, carried=token))["result"]
+    await revoke(served, other)
+    assert len(served.junction.parked_calls) == 1, "another's grant"
+    await grant(served, "as*", token_mode="present")
+    await revoke(served, given.json()["id"])
+    assert len(served.junction.parked_calls) == 0
+    await until(lambda: flights(served) == 0)
+    late = await send_ask(served, **answers_to(parked))
+    assert "error" in late
 
 
 @pytest.mark.req("R-REVOKE")

@@ -21,7 +21,7 @@ from mcp_junction.catalog.scope import Scope, Scopes
 from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.governance.policy_sync import AgentChange
 from mcp_junction.policy.access import Grants
-from mcp_junction.policy.decision import CallTarget
+from mcp_junction.policy.decision import CallTarget, PolicyDecision
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.sessions.clients import ClientRelay, Coalescer, ConnectedClients
@@ -100,20 +100,38 @@ class Revocation:
         target = _target_of(call)
         if agent_id is None or agent_id not in agents or target is None:
             return False  # what is not resolved yet is decided by the grants as they are now
-        if call.decision is not None and call.decision.grants:
-            left = {grant.id for grant in self._policy.of(agent_id).grants if grant.is_live(now)}
-            if any(grant.id in left for grant in call.decision.grants):
-                return False
-            if target.risk.is_high:
-                return True  # another grant would have wanted its own token
-        return self._hides(agent_id, target, now)
+        return self._is_over(agent_id, target, call.decision, call.passed_by, now)
 
     def _is_parked_denied(self, parked: ParkedCall, agents: set[str], now: float) -> bool:
         route, kind = parked.route, KIND_OF.get(parked.method)
         agent_id = parked.principal.acting_for or _agent_of(parked.principal)
-        if agent_id not in agents or route is None or kind is None:
+        if agent_id is None or agent_id not in agents or route is None or kind is None:
             return False
         target = CallTarget(route.upstream.definition.id, route.pair.name, kind.capability)
+        passed_by = parked.continuation.passed_by
+        return self._is_over(agent_id, target, parked.decision, passed_by, now)
+
+    def _is_over(
+        self,
+        agent_id: str,
+        target: CallTarget,
+        decision: PolicyDecision | None,
+        passed_by: str,
+        now: float,
+    ) -> bool:
+        """Whether a call that was allowed is not any more.
+
+        ``passed_by`` is the grant that a high-risk call was let pass by; it is all that is known of
+        one that was resumed, when its token had been used.
+        """
+        grants = set() if decision is None else {grant.id for grant in decision.grants}
+        grants |= {passed_by} - {""}
+        if grants:
+            live = self._policy.of(agent_id).grants
+            if any(grant.id in grants and grant.is_live(now) for grant in live):
+                return False
+            if passed_by or target.risk.is_high:
+                return True  # another grant would have wanted its own token
         return self._hides(agent_id, target, now)
 
     def _hides(self, agent_id: str, target: CallTarget, now: float) -> bool:
