@@ -4,7 +4,11 @@ Fixtures and hooks live in those files, one subject each, not here. Markers are 
 `pyproject.toml`. Under `--import-mode=importlib` a module of this folder is `tests.<name>`.
 """
 
+import signal
 from pathlib import Path
+
+# Whoever started the tests may ignore it (nohup does), and programs under test would inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = (
     *(f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("plugin_*.py"))),
