@@ -1,9 +1,10 @@
 """KeyTable: stores bearer keys, hashed and signed. ``identity/`` checks them.
 
 Each row carries a MAC over all its fields, under a key that is derived from the vault's: write
-access to the database alone is not enough to add a key, change one or undo a revocation. Rows
-without a valid MAC are ignored. Rows that an older version stored unsigned are signed once; the row
-of ``key_state`` records that this was done.
+access to the database alone is not enough to make up a key or change one. It does not keep an old
+row from being put back: whoever has a copy from before a revocation can undo that. Rows without a
+valid MAC are ignored. Rows that an older version stored unsigned are signed once; the row of
+``key_state`` records that this was done.
 """
 
 from __future__ import annotations
