@@ -1,0 +1,105 @@
+"""ConditionCompiler: compiles the conditions of grants, each of them in a child process first.
+
+The library that compiles them cannot be interrupted: a source that would take its time or memory
+ends the child, not the service, and is remembered as unusable. So neither a grant nor a row that
+was stored by another version keeps us from working. What a condition means is in
+``policy/conditions.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from mcp_junction.errors import ConditionError
+from mcp_junction.policy.cel_syntax import parse_condition
+from mcp_junction.policy.conditions import GrantCondition, find_library
+
+log = logging.getLogger("mcp_junction.governance")
+
+TIMEOUT: Final = 10.0
+"""Seconds that one child may take; those that it did not get to are given to the next one."""
+_CHILD: Final = Path(__file__).with_name("condition_child.py")
+_UNUSABLE: Final = "it takes too much time or memory to compile; simplify it"
+_UNREADABLE: Final = "it is not valid CEL"
+_MAX_REMEMBERED: Final = 10_000
+
+
+class ConditionCompiler:
+    """The conditions that can be used, and why others cannot, by their source."""
+
+    def __init__(self) -> None:
+        self.compiled: dict[str, GrantCondition] = {}
+        self.refused: dict[str, ConditionError] = {}
+
+    async def compile(self, source: str) -> GrantCondition:
+        """Compile one condition. Raises ConditionError."""
+        await self.compile_all([source])
+        found = self.compiled.get(source)
+        if found is None:
+            raise self.refused.get(source) or ConditionError(0, _UNUSABLE)
+        return found
+
+    async def compile_all(self, sources: Iterable[str]) -> None:
+        """Compile those that are not known yet; ``refused`` says why some cannot be used."""
+        new = [one for one in dict.fromkeys(sources) if one and not self._is_known(one)]
+        waiting = [source for source in new if self._parse(source)]
+        while waiting:
+            answers, is_over = await asyncio.to_thread(_try_in_child, waiting)
+            for source, is_compiled in zip(waiting, answers, strict=False):
+                if is_compiled:
+                    self._compile(source)
+                else:
+                    self._refuse(source, ConditionError(0, _UNREADABLE))
+            waiting = waiting[len(answers) :]
+            if waiting and (is_over or not answers):  # the next one has ended the child
+                self._refuse(waiting.pop(0), ConditionError(0, _UNUSABLE))
+
+    def _is_known(self, source: str) -> bool:
+        return source in self.compiled or source in self.refused
+
+    def _parse(self, source: str) -> bool:
+        try:
+            parse_condition(source)
+        except ConditionError as error:
+            self._refuse(source, error)
+            return False
+        return True
+
+    def _compile(self, source: str) -> None:
+        try:
+            self.compiled[source] = GrantCondition(source)
+        except ConditionError as error:
+            self._refuse(source, error)
+
+    def _refuse(self, source: str, error: ConditionError) -> None:
+        if len(self.refused) >= _MAX_REMEMBERED:
+            self.refused.clear()
+        self.refused[source] = error
+        log.info("a condition cannot be used, and a grant that has it admits nothing: %s", error)
+
+
+def _try_in_child(sources: Sequence[str]) -> tuple[list[bool], bool]:
+    """Have a child compile sources; return its answers, and whether it ended by itself."""
+    library = find_library().origin or ""
+    command = [sys.executable, "-I", "-S", "-B", str(_CHILD), library]
+    try:
+        ended = subprocess.run(
+            command,
+            input=json.dumps(sources).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+            check=False,
+            env={},
+        )
+        written, is_over = ended.stdout, True
+    except subprocess.TimeoutExpired as error:
+        written, is_over = error.stdout or b"", False
+    return [line == b"true" for line in written.split(b"\n")[:-1]], is_over

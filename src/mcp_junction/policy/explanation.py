@@ -1,0 +1,107 @@
+"""Explanation: why a call is allowed or denied, and what would let it pass.
+
+It reads the same facts as ``decision.py``, once more and at leisure. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from mcp_junction.policy.conditions import CallReader, PartValue
+from mcp_junction.policy.decision import (
+    NO_GRANT,
+    CallTarget,
+    ConditionSubject,
+    PolicyDecision,
+    covers,
+)
+from mcp_junction.policy.grant_set import GrantSet
+from mcp_junction.policy.grants import RESOURCES, is_evasive_uri
+
+
+class ExplainedCondition(msgspec.Struct, frozen=True):
+    """A condition of a grant that covers the call, and what its parts come to."""
+
+    grant_id: str
+    when: str
+    is_met: bool
+    parts: tuple[PartValue, ...]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The answer to "why?": the decision, its rule, and what would let a denied call pass."""
+
+    decision: str
+    rule: str
+    reason: str
+    cached: bool
+    token_required: bool
+    would_pass_if: tuple[str, ...] = ()
+    conditions: tuple[ExplainedCondition, ...] = ()
+
+
+def explain(
+    decision: PolicyDecision,
+    grants: GrantSet,
+    target: CallTarget,
+    now: float,
+    *,
+    agent_id: str,
+    server_name: str = "",
+    call: CallReader | None = None,
+) -> Explanation:
+    """Explain a decision about ``agent_id``; ``server_name`` is how people call the server."""
+    conditions: list[str] = []
+    met = tuple(_explain_conditions(grants, target, call, now))
+    if decision.rule == NO_GRANT:
+        conditions += _missing_grant(grants, target, now, agent_id, server_name or target.server_id)
+    elif not decision.allowed:
+        conditions.append(decision.reason)
+    elif decision.needs_approval:
+        conditions.append("a person approves this very call: POST /api/v1/mcp/approvals/ID/approve")
+    if target.disabled:
+        conditions.append(f"the tool is enabled again; now it is not: {target.disabled}")
+    return Explanation(
+        decision.word,
+        decision.rule,
+        decision.reason,
+        decision.cached,
+        decision.token_required,
+        tuple(conditions),
+        met,
+    )
+
+
+def _explain_conditions(
+    grants: GrantSet, target: CallTarget, call: CallReader | None, now: float
+) -> Iterator[ExplainedCondition]:
+    subject = ConditionSubject(grants, target, call)
+    for grant in grants.matching(target.kind, target.server_id, target.name):
+        condition = grants.conditions.get(grant.id)
+        if condition is not None and grant.is_live(now):
+            is_met = condition.find_failure(subject, now) is None
+            parts = tuple(condition.explain(subject, now))
+            yield ExplainedCondition(grant.id, grant.when, is_met, parts)
+
+
+def _missing_grant(
+    grants: GrantSet, target: CallTarget, now: float, agent_id: str, server: str
+) -> list[str]:
+    """Say what would let a call pass that no grant allows: what nearly does, first."""
+    conditions = [
+        f"grant {grant.id}, which expired, is given again"
+        for grant in grants.matching(target.kind, target.server_id, target.name)
+        if not grant.is_live(now)
+    ]
+    conditions += [
+        f"grant {grant.id} has a condition that can be used; this one cannot: {grant.when}"
+        for grant in grants.grants
+        if grant.when and grant.id not in grants.conditions and covers(grant, target)
+    ]
+    if target.kind == RESOURCES and is_evasive_uri(target.name):
+        conditions.append("the URI is written without .. segments, encoded / . \\ and spaces")
+    what = f"{target.kind[:-1]} {target.name!r} on server {server!r}"
+    conditions.append(f"agent {agent_id!r} is granted {what}")
+    return conditions
