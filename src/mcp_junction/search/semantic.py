@@ -1,0 +1,334 @@
+"""SemanticIndex: the vectors of tools: computed, kept, and used by a process that ranks.
+
+It follows the keyword index (``finder.py``): each tool that is indexed by words comes here with its
+number and the text to embed. In the background each text is looked up among the kept vectors, or
+embedded, and kept. The process that ranks (``ranking.py``) is started by the first search, is given
+the kept vectors, and may end at any time: an answer says how many tools it holds. A search waits
+for it for a moment, and else goes by words alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mcp_junction.errors import JunctionError, ModelUnavailable, VectorStoreError
+from mcp_junction.protocol.names import Pair
+from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
+from mcp_junction.search.static_table import MODEL
+from mcp_junction.search.texts import text_hash
+from mcp_junction.search.vectors import (
+    Embed,
+    EmbeddingModel,
+    KeptVector,
+    MemoryCache,
+    RankingProcess,
+    VectorCache,
+    VectorRow,
+    VectorStore,
+)
+from mcp_junction.slices import Breaks
+from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.search")
+
+PAGE: Final = 100
+"""Texts that are embedded at once."""
+SEARCH_MODEL: Final = f"{MODEL}/search"
+"""The id of the static table and of what it embeds: a tool with its server's title."""
+PATIENCE: Final = 2.0
+"""Seconds that a search waits for vectors before it goes by words alone."""
+RETRY: Final = 30.0
+NEAREST: Final = 200
+"""Tools that a vector store is asked for."""
+
+
+class _Tool(NamedTuple):
+    pair: Pair
+    hash: str
+
+
+class _Feed:
+    """One model: the texts that it has not embedded yet, and what the process holds of it."""
+
+    def __init__(self, model: str, embed: Embed, *, is_deep: bool = False) -> None:
+        self.model = model
+        self.embed = embed
+        self.is_deep = is_deep
+        self.texts: dict[int, str] = {}
+        self.held: dict[int, str] = {}
+        """Numbers, each with the hash of its text."""
+        self.unmirrored: set[int] = set()
+        """Numbers that the vector store has not been given."""
+
+
+class SemanticIndex:
+    """Keeps the vectors of all indexed tools, and ranks by them."""
+
+    def __init__(
+        self,
+        tasks: TaskScope,
+        process: RankingProcess,
+        cache: VectorCache | None = None,
+        embedder: RankingProcess | None = None,
+        deep: EmbeddingModel | None = None,
+        store: VectorStore | None = None,
+        *,
+        patience: float = PATIENCE,
+        retry: float = RETRY,
+    ) -> None:
+        """``process`` ranks; ``embedder`` embeds in the background; ``deep`` is a second model.
+
+        ``store`` is given the vectors of the last model, and asked what is nearest.
+        """
+        self._tasks = tasks
+        self._process = process
+        self._cache = cache or MemoryCache()
+        self._deep = deep
+        self._store = store
+        self._patience = patience
+        self._retry = retry
+        self._feeds = [_Feed(SEARCH_MODEL, (embedder or process).embed)]
+        if deep is not None:
+            self._feeds.append(_Feed(deep.id, deep.embed, is_deep=True))
+        self._tools: dict[int, _Tool] = {}
+        self._numbers: dict[Pair, int] = {}
+        self._servers: dict[str, int] = {}
+        self._removed: list[Pair] = []
+        self.store_error = ""
+        """Why the vector store could not be asked the last time; empty when it could."""
+        self._changes = 0
+        self._filled = 0
+        """How many changes the process knows of."""
+        self._working: asyncio.Task[None] | None = None
+        self._filling: asyncio.Task[None] | None = None
+
+    @property
+    def embedded(self) -> int:
+        """How many tools have a vector."""
+        return len(self._tools) - len(self._feeds[0].texts)
+
+    # -- following the keyword index
+
+    def put(self, number: int, pair: Pair, text: str) -> None:
+        """Add a tool, or replace its text."""
+        self._tools[number] = _Tool(pair, text_hash(text))
+        self._numbers[pair] = number
+        for feed in self._feeds:
+            feed.texts[number] = text
+        self._servers.setdefault(pair.server, len(self._servers))
+        self._changes += 1
+
+    def remove(self, number: int) -> None:
+        """Remove a tool; its number may be given to another at once."""
+        tool = self._tools.pop(number, None)
+        if tool is not None:
+            self._numbers.pop(tool.pair, None)
+        for feed in self._feeds:
+            feed.texts.pop(number, None)
+            feed.unmirrored.discard(number)
+        if tool is not None and self._store is not None:
+            self._removed.append(tool.pair)
+        self._changes += 1
+
+    def wake(self) -> None:
+        """Embed what is new, in the background."""
+        if self._is_behind and (self._working is None or self._working.done()):
+            self._working = self._tasks.supervise("search vectors", self._work, is_vital=False)
+
+    def refresh(self, pairs: Iterable[Pair]) -> None:
+        """Give tools to the vector store again: what is known of them has changed."""
+        feed = self._feeds[-1]
+        if self._store is not None:
+            known = {self._numbers[pair] for pair in pairs if pair in self._numbers}
+            feed.unmirrored |= known - feed.texts.keys()
+            self.wake()
+
+    async def wait_until_embedded(self) -> None:
+        """Wait until nothing is left to embed."""
+        if self._working is not None:
+            await asyncio.wait({self._working})
+
+    @property
+    def _is_behind(self) -> bool:
+        return bool(self._removed) or any(feed.texts or feed.unmirrored for feed in self._feeds)
+
+    async def _work(self) -> None:
+        while self._is_behind:
+            try:
+                for feed in self._feeds:
+                    await self._embed_all(feed)
+                await self._mirror()
+            except JunctionError as error:
+                log.warning("tools cannot be embedded now, and will be later: %s", error)
+                await asyncio.sleep(self._retry)
+
+    async def _embed_all(self, feed: _Feed) -> None:
+        """Embed all texts, a server at a time; a text leaves when its vector is kept."""
+        breaks = Breaks()
+        while feed.texts:
+            server = self._tools[next(iter(feed.texts))].pair.server
+            numbers = [n for n in feed.texts if self._tools[n].pair.server == server]
+            kept = await self._cache.load(server, feed.model)
+            done = [number for number in numbers if self._is_kept(number, kept)]
+            self._settle(feed, [(number, self._tools[number]) for number in done])
+            lacking = [n for n in numbers if n in feed.texts]
+            for start in range(0, len(lacking), PAGE):
+                await self._embed_page(feed, lacking[start : start + PAGE])
+                await breaks.rest()
+
+    def _is_kept(self, number: int, kept: Mapping[str, KeptVector]) -> bool:
+        tool = self._tools.get(number)
+        found = kept.get(tool.pair.name) if tool is not None else None
+        return tool is not None and found is not None and found.hash == tool.hash
+
+    async def _embed_page(self, feed: _Feed, numbers: Sequence[int]) -> None:
+        page = [(n, self._tools[n], feed.texts[n]) for n in numbers if n in feed.texts]
+        if not page:
+            return
+        vectors = await feed.embed([text for *_, text in page])
+        kept = {
+            tool.pair.name: KeptVector(tool.hash, vector)
+            for (_, tool, _), vector in zip(page, vectors, strict=True)
+        }
+        await self._cache.save(page[0][1].pair.server, feed.model, kept)
+        self._settle(feed, [(number, tool) for number, tool, _ in page])
+
+    def _settle(self, feed: _Feed, done: Sequence[tuple[int, _Tool]]) -> None:
+        """Note that vectors are kept, of tools that have not changed meanwhile."""
+        for number, tool in done:
+            if self._tools.get(number) == tool:
+                feed.texts.pop(number, None)
+                if self._store is not None and feed is self._feeds[-1]:
+                    feed.unmirrored.add(number)
+        self._changes += 1
+
+    # -- the vector store
+
+    async def _mirror(self) -> None:
+        """Give the vector store what it lacks."""
+        if self._store is None:
+            return
+        removed, self._removed = self._removed, []
+        feed = self._feeds[-1]
+        waiting, feed.unmirrored = self._group(feed.unmirrored), set()  # it may be told again
+        try:
+            if removed:
+                await self._store.remove(removed)
+                removed = []
+            for server in list(waiting):
+                kept = await self._cache.load(server, feed.model)
+                rows = [
+                    VectorRow(self._tools[number].pair, found.vector)
+                    for number, found in self._match(waiting[server], kept)
+                ]
+                await self._store.put(feed.model, rows)
+                del waiting[server]
+        finally:
+            self._removed += removed
+            left = (number for numbers in waiting.values() for number in numbers)
+            feed.unmirrored.update(number for number in left if number in self._tools)
+
+    def _group(self, numbers: Iterable[int]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for number in numbers:
+            found.setdefault(self._tools[number].pair.server, []).append(number)
+        return found
+
+    def _match(
+        self, numbers: Iterable[int], kept: Mapping[str, KeptVector]
+    ) -> list[tuple[int, KeptVector]]:
+        """Return the kept vectors of tools that are as they were when these were made."""
+        return [(n, kept[self._tools[n].pair.name]) for n in numbers if self._is_kept(n, kept)]
+
+    # -- ranking
+
+    async def rank(self, job: RankJob, within: Set[int] | None = None) -> Ranked | None:
+        """Rank by meaning and words; None while that is not possible, and words have to do.
+
+        ``within`` are the numbers of the tools that a vector store is asked for; None is all.
+        """
+        try:
+            async with asyncio.timeout(self._patience):
+                job = await self._prepare(job, within)
+                answer = await self._rank(job)
+                if answer.rows < len(self._feeds[0].held):  # it was started again
+                    for feed in self._feeds:
+                        feed.held.clear()
+                    self._filled = -1
+                    answer = await self._rank(job)
+                return answer
+        except TimeoutError:
+            log.info("the vectors are not there yet: this search goes by words")
+        except JunctionError as error:
+            log.warning("this search goes by words alone: %s", error)
+        return None
+
+    async def _rank(self, job: RankJob) -> Ranked:
+        if self._filled != self._changes:
+            if self._filling is None or self._filling.done():
+                self._filling = self._tasks.spawn(self._fill())
+            await asyncio.shield(self._filling)  # it goes on when this search gives up
+        return await self._process.rank(job)
+
+    async def _prepare(self, job: RankJob, within: Set[int] | None) -> RankJob:
+        """Add what the second model and the vector store say of the query."""
+        query = b""
+        if self._deep is not None:
+            try:
+                query = await self._deep.embed_query(job.query)
+            except ModelUnavailable as error:
+                log.warning("this search goes without the second model: %s", error)
+        job = msgspec.structs.replace(job, deep_query=query)
+        if self._store is None or (self._deep is not None and not query):
+            return job
+        query = query or (await self._process.embed([job.query]))[0]
+        try:
+            pairs = None
+            if within is not None:
+                pairs = [self._tools[n].pair for n in within if n in self._tools]
+            near = await self._store.nearest(self._feeds[-1].model, query, NEAREST, pairs)
+        except VectorStoreError as error:
+            self.store_error = str(error)
+            log.warning("the vector store is away, memory is searched: %s", error)
+            return job
+        self.store_error = ""
+        known = [(self._numbers[pair], score) for pair, score in near if pair in self._numbers]
+        numbers = array("I", [number for number, _ in known])
+        scores = array("f", [score for _, score in known])
+        return msgspec.structs.replace(
+            job, near_numbers=numbers.tobytes(), near_scores=scores.tobytes()
+        )
+
+    async def _fill(self) -> None:
+        """Give the process the kept vectors that it lacks, and take those that are outdated."""
+        changes = self._changes
+        for feed in self._feeds:
+            outdated = [n for n, hash_ in feed.held.items() if not self._has(n, hash_)]
+            if outdated:
+                await self._process.rank(DropRows(outdated, feed.is_deep))
+                for number in outdated:
+                    del feed.held[number]
+            lacking = (n for n in self._tools if n not in feed.held and n not in feed.texts)
+            for server, numbers in self._group(lacking).items():
+                await self._give(feed, server, numbers)
+        self._filled = changes
+
+    def _has(self, number: int, hash_: str) -> bool:
+        tool = self._tools.get(number)
+        return tool is not None and tool.hash == hash_
+
+    async def _give(self, feed: _Feed, server: str, numbers: Sequence[int]) -> None:
+        kept = await self._cache.load(server, feed.model)
+        given = self._match(numbers, kept)
+        if given:
+            held = {number: found.hash for number, found in given}
+            places = [self._servers[server]] * len(given)
+            vectors = [found.vector for _, found in given]
+            await self._process.rank(VectorRows(list(held), places, vectors, feed.is_deep))
+            feed.held.update(held)

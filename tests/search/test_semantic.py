@@ -1,0 +1,248 @@
+"""SemanticIndex: vectors follow the tools, are computed once, survive, and may be missing."""
+
+import asyncio
+from array import array
+
+import pytest
+from tests.search.tools import tool
+
+from mcp_junction.errors import ModelUnavailable, StoreUnavailable
+from mcp_junction.protocol.names import Pair
+from mcp_junction.search.finder import Finder
+from mcp_junction.search.ranking import HIERARCHICAL, SEMANTIC, RankJob, SkillGroup
+from mcp_junction.search.semantic import SemanticIndex
+from mcp_junction.search.texts import split_clauses, tool_text
+from mcp_junction.search.vectors import MemoryCache
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.fakes import InProcessModel
+
+BOUND = 30
+MAIL = (tool("send_email", "Send a message to somebody"), tool("read_inbox", "Show new messages"))
+SKY = (tool("forecast", "Will it rain tomorrow"), tool("wind", "How strong the wind is"))
+
+
+class Counting(InProcessModel):
+    """A process that notes what it embeds, and can be lost."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+        self.error = None
+
+    async def embed(self, texts):
+        if self.error is not None:
+            raise self.error
+        self.texts += texts
+        return await super().embed(texts)
+
+    async def rank(self, job):
+        if self.error is not None:
+            raise self.error
+        return await super().rank(job)
+
+    def restart(self):
+        """Begin again with nothing, as another process would."""
+        self.__dict__.update(InProcessModel().__dict__)
+
+
+class World:
+    def __init__(self, tasks, process, cache, **more):
+        self.process = process
+        self.vectors = SemanticIndex(tasks, process, cache, retry=0.01, **more)
+        self.finder = Finder(tasks, self.vectors)
+
+    async def follow(self, offers, titles=None):
+        self.finder.follow(offers, titles)
+        async with asyncio.timeout(BOUND):
+            await self.finder.wait_until_current()
+            await self.vectors.wait_until_embedded()
+
+    def job(self, query, admits=lambda pair: True, **more):
+        index = self.finder.index
+        words = index.score(query)
+        mask = bytes(index.pair(n) is not None and admits(index.pair(n)) for n in range(index.size))
+        scored = (array("I", words.keys()).tobytes(), array("f", words.values()).tobytes())
+        return RankJob(query, split_clauses(query), 10, mask, *scored, **more)
+
+    async def find(self, query, *admits, **more):
+        ranked = await self.vectors.rank(self.job(query, *admits, **more))
+        if ranked is None:
+            return None
+        return [".".join(self.finder.index.pair(one.number)) for one in ranked.tools]
+
+
+@pytest.fixture
+async def world():
+    tasks = TaskScope("test")
+    cache = MemoryCache()
+
+    def make(process=None, **more):
+        return World(tasks, process or Counting(), cache, **more)
+
+    yield make
+    await tasks.close()
+
+
+@pytest.mark.req("Q-1")
+async def test_a_tool_is_found_by_what_it_means_without_any_of_its_words(world):
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    assert (await here.find("write a letter to a friend"))[0] == "mail.send_email"
+    assert (await here.find("weather"))[0] == "sky.forecast"
+    assert here.finder.search("weather", 5, lambda pair: True) == []
+
+
+@pytest.mark.req("Q-2")
+async def test_only_what_changed_is_embedded_again(world):
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    assert len(here.process.texts) == 4
+    here.process.texts.clear()
+    await here.follow({"mail": MAIL, "sky": (SKY[0], tool("wind", "Speed and direction"))})
+    assert here.process.texts == ["wind. Speed and direction"]
+    here.process.texts.clear()
+    await here.follow({"mail": MAIL, "sky": SKY}, {"mail": "Post Office"})
+    assert sorted(here.process.texts) == [
+        "Post Office: read inbox. Show new messages",
+        "Post Office: send email. Send a message to somebody",
+        "wind. How strong the wind is",
+    ]
+
+
+@pytest.mark.req("Q-2")
+async def test_vectors_survive_a_restart_and_a_lost_process(world):
+    await world().follow({"mail": MAIL, "sky": SKY})
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    assert here.process.texts == []
+    assert (await here.find("weather"))[0] == "sky.forecast"
+    here.process.restart()
+    assert (await here.find("weather"))[0] == "sky.forecast"
+    assert here.process.texts == []
+
+
+async def test_a_tool_that_left_is_not_ranked_and_its_number_is_not_mixed_up(world):
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    await here.find("weather")
+    await here.follow({"mail": MAIL})
+    await here.follow({"mail": MAIL, "maps": (tool("route", "The way to drive"),)})
+    found = await here.find("umbrella rain", strategy=SEMANTIC)
+    assert not any(name.startswith("sky") for name in found)
+    assert (await here.find("navigate by car"))[0] == "maps.route"
+
+
+@pytest.mark.req("Q-4")
+async def test_what_is_not_admitted_has_no_influence_on_any_score(world):
+    here, alone = world(), world(Counting())
+    hidden = tuple(tool(f"mail{n}", "umbrella rain message") for n in range(20))
+    await here.follow({"mail": (*MAIL, *hidden), "sky": SKY, "secret": hidden})
+    await alone.follow({"mail": MAIL, "sky": SKY})
+    shown = {Pair("mail", one.name) for one in MAIL} | {Pair("sky", one.name) for one in SKY}
+    numbers = here.finder.index.numbers_of(shown)
+
+    def scores(where, ranked):
+        return {
+            where.finder.index.pair(t.number): pytest.approx(t.score, 1e-5) for t in ranked.tools
+        }
+
+    query = "rain message"
+    words = here.finder.index.score(query, numbers)
+    job = here.job(query, shown.__contains__)
+    scored = (array("I", words.keys()).tobytes(), array("f", words.values()).tobytes())
+    job = RankJob(query, [], 10, job.admitted, *scored)
+    mixed = await here.vectors.rank(job)
+    assert scores(here, mixed) == scores(alone, await alone.vectors.rank(alone.job(query)))
+    assert len(mixed.tools) >= 2
+
+
+async def test_while_the_model_is_away_words_have_to_do_and_then_vectors_follow(world):
+    here = world()
+    here.process.error = ModelUnavailable("away")
+    here.finder.follow({"sky": SKY})
+    await here.finder.wait_until_current()
+    assert await here.find("weather") is None
+    assert here.vectors.embedded == 0
+    here.process.error = None
+    async with asyncio.timeout(BOUND):
+        await here.vectors.wait_until_embedded()
+    assert (await here.find("weather"))[0] == "sky.forecast"
+
+
+async def test_a_store_that_is_away_delays_the_vectors(world):
+    here = world()
+    real, refused = here.vectors._cache.save, []
+
+    async def save(*given):
+        if not refused:
+            refused.append(given)
+            raise StoreUnavailable("away")
+        await real(*given)
+
+    here.vectors._cache.save = save
+    await here.follow({"sky": SKY})
+    assert refused
+    assert (await here.find("weather"))[0] == "sky.forecast"
+
+
+async def test_a_search_does_not_wait_long_for_vectors(world):
+    here = world(patience=0.01)
+    await here.follow({"sky": SKY})
+    still = asyncio.Event()
+    real = here.process.rank
+
+    async def rank(job):
+        await still.wait()
+        return await real(job)
+
+    here.process.rank = rank
+    assert await here.find("weather") is None
+    still.set()
+    here.vectors._patience = BOUND
+    assert (await here.find("weather"))[0] == "sky.forecast"
+
+
+async def test_hierarchical_takes_the_best_three_skills_and_the_unclassified(world):
+    here = world()
+    kinds = ("weather", "mail", "maps", "music", "cooking")
+    offers = {kind: (tool(kind, f"Everything about {kind}"),) for kind in kinds}
+    await here.follow({**offers, "odd": (tool("odd", "Cooking, and nobody knows what else"),)})
+    index = here.finder.index
+    skills = [
+        SkillGroup(
+            kind, f"All about {kind}", array("I", [index.number(Pair(kind, kind))]).tobytes()
+        )
+        for kind in kinds
+    ]
+    odd = index.number(Pair("odd", "odd"))
+    unclassified = bytes(number == odd for number in range(index.size))
+    job = here.job(
+        "weather forecast", strategy=HIERARCHICAL, skills=skills, unclassified=unclassified
+    )
+    ranked = await here.vectors.rank(job)
+    assert len(ranked.skills) == 3
+    assert next(iter(ranked.skills)) == "weather"
+    found = {index.pair(one.number).server for one in ranked.tools}
+    assert found <= {*ranked.skills, "odd"}
+    assert index.pair(ranked.tools[0].number).server == "weather"
+
+
+@pytest.mark.parametrize("query", ["\x00\x01\x02", "\ufffd", "😀😀😀", "   ", "x" * 1000, "\u202e"])
+async def test_a_query_without_a_meaning_finds_nothing_by_it(world, query):
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    assert await here.find(query) == []
+
+
+def test_clauses_have_three_words_at_least_and_are_24_at_most():
+    assert split_clauses("Find the file, then mail it to Ann and go") == [
+        "Find the file",
+        "mail it to Ann",
+    ]
+    assert len(split_clauses("one two three. " * 100)) == 24
+    assert split_clauses("short") == []
+
+
+def test_a_tools_text_has_its_servers_title_and_the_beginning_of_its_description():
+    assert tool_text("Post", "sendEmail", "Sends. " * 100).startswith("Post: send Email. Sends.")
+    assert tool_text("", "x", "y" * 500) == "x. " + "y" * 200

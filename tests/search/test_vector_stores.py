@@ -1,0 +1,214 @@
+"""One suite for every vector store: in memory, pgvector, and Qdrant in its client's local mode."""
+
+import asyncio
+import warnings
+
+import numpy
+import pytest
+from tests.made_stores import schema_url
+from tests.search.test_semantic import SKY, World
+from tests.search.test_static_table import TABLE
+
+from mcp_junction.errors import StoreUnavailable, VectorStoreError
+from mcp_junction.protocol.names import Pair
+from mcp_junction.search.qdrant import INDEXED, QdrantVectors, point_id
+from mcp_junction.search.ranking import VectorSpace
+from mcp_junction.search.semantic import SEARCH_MODEL
+from mcp_junction.search.vectors import MemoryCache, VectorRow
+from mcp_junction.store.store import open_store
+from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.fakes import InProcessModel
+from mcp_junction.vault.vault import Vault
+
+SIZE = 32
+
+
+def unit(*numbers):
+    vector = numpy.array([*numbers, *[0] * (SIZE - len(numbers))], numpy.float32)
+    return (vector / numpy.linalg.norm(vector)).astype("<f4").tobytes()
+
+
+class MemoryVectors:
+    """The vectors of the process that ranks, as a VectorStore."""
+
+    def __init__(self, size=SIZE):
+        self._size, self._spaces, self._numbers = size, {}, {}
+
+    async def put(self, model, rows):
+        space = self._spaces.setdefault(model, VectorSpace(self._size))
+        numbers = [self._numbers.setdefault(row.pair, len(self._numbers)) for row in rows]
+        space.put(numbers, [row.vector for row in rows])
+
+    async def remove(self, pairs):
+        for space in self._spaces.values():
+            space.drop([self._numbers[pair] for pair in pairs if pair in self._numbers])
+
+    async def nearest(self, model, query, limit, within):
+        space = self._spaces.setdefault(model, VectorSpace(self._size))
+        near = space.cosines(numpy.frombuffer(query, "<f4")[None, :], len(self._numbers))[0]
+        known = [
+            (pair, float(near[number]))
+            for pair, number in self._numbers.items()
+            if space.has[number] and (within is None or pair in within)
+        ]
+        return sorted(known, key=lambda one: -one[1])[:limit]
+
+
+async def describe(pairs):
+    return [{"name": ".".join(pair), "source_server_name": pair.server} for pair in pairs]
+
+
+@pytest.fixture(params=["memory", "pgvector", "qdrant"])
+async def vectors(request):
+    if request.param == "memory":
+        yield MemoryVectors()
+    elif request.param == "qdrant":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # local mode says that it has no payload indexes
+            from qdrant_client import AsyncQdrantClient
+
+            client = AsyncQdrantClient(location=":memory:")
+            yield QdrantVectors(client, describe)
+            await client.close()
+    else:
+        url = await schema_url(request.getfixturevalue("postgres"))
+        async with await open_store(url, Vault([bytes(range(32))])) as store:
+            assert store.pgvectors is not None, "this PostgreSQL does not have pgvector"
+            yield store.pgvectors
+
+
+A, B, C = Pair("one", "a"), Pair("one", "b"), Pair("two", "a")
+ROWS = [VectorRow(A, unit(1)), VectorRow(B, unit(1, 1)), VectorRow(C, unit(0, 1))]
+
+
+def pairs(found):
+    return [pair for pair, _ in found]
+
+
+@pytest.mark.req("Q-5")
+async def test_the_nearest_come_first_with_their_cosines(vectors):
+    await vectors.put("m", ROWS)
+    found = await vectors.nearest("m", unit(1, 0.1), 10, None)
+    assert pairs(found) == [A, B, C]
+    assert [score for _, score in found] == pytest.approx([0.995, 0.774, 0.0995], abs=0.01)
+    assert pairs(await vectors.nearest("m", unit(0, 1), 1, None)) == [C]
+
+
+@pytest.mark.req("Q-5")
+async def test_only_what_is_given_is_found(vectors):
+    await vectors.put("m", ROWS)
+    assert pairs(await vectors.nearest("m", unit(1), 10, [C, B])) == [B, C]
+    assert await vectors.nearest("m", unit(1), 10, [Pair("no", "such")]) == []
+    assert await vectors.nearest("m", unit(1), 10, []) == []
+
+
+@pytest.mark.req("Q-5")
+async def test_a_tool_is_replaced_and_removed(vectors):
+    await vectors.put("m", ROWS)
+    await vectors.put("m", [VectorRow(A, unit(0, 0, 1))])
+    assert pairs(await vectors.nearest("m", unit(0, 0, 1), 1, None)) == [A]
+    await vectors.remove([A, C, Pair("no", "such")])
+    assert pairs(await vectors.nearest("m", unit(1), 10, None)) == [B]
+
+
+@pytest.mark.req("Q-5")
+async def test_models_are_never_mixed(vectors):
+    await vectors.put("m", ROWS[:1])
+    await vectors.put("n", ROWS[1:])
+    assert pairs(await vectors.nearest("m", unit(1), 10, None)) == [A]
+    assert set(pairs(await vectors.nearest("n", unit(1), 10, None))) == {B, C}
+
+
+@pytest.mark.req("Q-5")
+async def test_of_a_few_tools_among_many_the_nearest_are_found(vectors):
+    chance = numpy.random.default_rng(3)
+    matrix = chance.normal(size=(600, SIZE)).astype("<f4")
+    matrix /= numpy.linalg.norm(matrix, axis=1, keepdims=True)
+    every = [Pair("many", str(n)) for n in range(len(matrix))]
+    rows = zip(every, matrix, strict=True)
+    await vectors.put("m", [VectorRow(pair, row.tobytes()) for pair, row in rows])
+    scope = every[::12]
+    for query in matrix[1:4]:
+        exact = sorted(range(0, 600, 12), key=lambda n: -float(matrix[n] @ query))[:10]
+        found = pairs(await vectors.nearest("m", query.tobytes(), 10, scope))
+        assert len({every[n] for n in exact} & set(found)) >= 9.5
+
+
+class Away:
+    """A vector store that is not there."""
+
+    async def put(self, model, rows):
+        raise VectorStoreError("away")
+
+    remove = put
+
+    async def nearest(self, model, query, limit, within):
+        raise VectorStoreError("away")
+
+
+async def test_while_the_store_is_away_memory_is_searched_and_says_so():
+    tasks = TaskScope("test")
+    world = World(tasks, InProcessModel(), MemoryCache(), store=Away())
+    world.finder.follow({"sky": SKY})
+    await world.finder.wait_until_current()
+    async with asyncio.timeout(30):
+        while world.vectors.embedded < 2:  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.01)
+    assert (await world.find("weather"))[0] == "sky.forecast"
+    assert world.vectors.store_error == "away"
+    await tasks.close()
+
+
+async def test_what_is_embedded_is_given_to_the_store_and_leaves_it_again():
+    tasks, store = TaskScope("test"), MemoryVectors(256)
+    world = World(tasks, InProcessModel(), MemoryCache(), store=store)
+    await world.follow({"sky": SKY})
+    query = TABLE.embed(["weather"])[0].tobytes()
+    assert pairs(await store.nearest(SEARCH_MODEL, query, 9, None))[0] == ("sky", "forecast")
+    assert (await world.find("weather"))[0] == "sky.forecast"
+    await world.follow({"sky": SKY[1:]})
+    assert pairs(await store.nearest(SEARCH_MODEL, query, 9, None)) == [("sky", "wind")]
+    await tasks.close()
+
+
+async def test_a_point_has_the_payload_and_the_indexes_that_others_rely_on():
+    asked = []
+
+    class Client:
+        async def collection_exists(self, name):
+            return False
+
+        async def create_collection(self, name, vectors_config):
+            asked.append((name, vectors_config.size))
+
+        async def create_payload_index(self, name, field, schema):
+            asked.append((field, schema.value))
+
+        async def upsert(self, name, points):
+            asked.append(points)
+
+    await QdrantVectors(Client(), describe).put("m", ROWS[:1])
+    (name, size), *indexes, points = asked
+    assert (name.startswith("junction_tools_"), size) == (True, SIZE)
+    assert dict(indexes) == INDEXED
+    assert points[0].id == point_id(A)
+    assert points[0].payload["source_server_name"] == "one"
+
+
+async def test_errors_of_the_clients_and_the_database_become_ours():
+    class Client:
+        async def get_collections(self):
+            raise ConnectionError("no")
+
+    with pytest.raises(VectorStoreError, match="ConnectionError"):
+        await QdrantVectors(Client(), describe).remove([A])
+
+    from mcp_junction.store.nearness import PgVectors
+
+    class Database:
+        async def write(self, script, durable):
+            script.close()
+            raise StoreUnavailable("no")
+
+    with pytest.raises(VectorStoreError, match="pgvector"):
+        await PgVectors(Database()).remove([A])
