@@ -1,0 +1,157 @@
+"""LocalModel: the model in this process: vectors, the offline classifier, and clusters of tools.
+
+OfflineClassifier is the trained model for the skills that it was trained for, and zero-shot for
+those that operators have added or described anew. It loads numpy and weights at the first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcp_junction.search.minilm import MiniLm
+from mcp_junction.search.ranking import Ranker
+from mcp_junction.search.static_table import scale_rows
+from mcp_junction.skills.classifier import (
+    SkillVerdict,
+    Subject,
+    TaxonomySkill,
+    ZeroShot,
+    choose_skills,
+)
+from mcp_junction.skills.embedder import Embedder, WordVectors, mean, pack_rows, stack_vectors
+from mcp_junction.skills.features import ToolText
+from mcp_junction.skills.trained import TrainedModel, pool
+
+if TYPE_CHECKING:
+    from mcp_junction.search.static_table import Matrix
+
+_ALIKE: Final = 0.55
+"""How near the vectors of a cluster are to its middle, at least."""
+_MOST_CLUSTERED: Final = 3_000
+
+
+class OfflineClassifier:
+    """Classifies by the trained model; by zero-shot for skills that this does not know."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._zero_shot = ZeroShot(embedder)
+
+    @cached_property
+    def _trained(self) -> TrainedModel:
+        return TrainedModel.load()
+
+    def __call__(
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill], pooled: bytes = b""
+    ) -> list[SkillVerdict | None]:
+        if not subjects or not skills:
+            return [None] * len(subjects)
+        import numpy
+
+        vectors = stack_vectors([one.embedding for one in subjects])
+        own = self._trained.judge([one.text for one in subjects], vectors)
+        verdicts = self._trained.conclude(own, stack_vectors([pooled])[0] if pooled else None)
+        guesses = self._zero_shot(vectors, skills)
+        both = zip(
+            self._share(skills, numpy.exp(verdicts), guesses),
+            self._share(skills, numpy.exp(own), guesses),
+            strict=True,
+        )
+        return [
+            SkillVerdict(choose_skills(said).confidences, choose_skills(alone).confidences)
+            for said, alone in both
+        ]
+
+    def _share(
+        self, skills: Sequence[TaxonomySkill], trained: Matrix, guessed: Matrix
+    ) -> list[dict[str, float]]:
+        """Join the shares of trained skills with guesses for the others.
+
+        The share of a trained skill that was removed goes to no other: its tools fit nothing well.
+        """
+        known = dict(zip(self._trained.skills, self._trained.descriptions, strict=True))
+        column = {skill: n for n, skill in enumerate(self._trained.skills)}
+        is_new = [known.get(skill.id) != skill.description for skill in skills]
+        left = 1 - guessed[:, is_new].sum(axis=1)
+        found = []
+        for row in range(len(trained)):
+            shares = {
+                skill.id: float(guessed[row, n])
+                if is_new[n]
+                else float(left[row] * trained[row, column[skill.id]])
+                for n, skill in enumerate(skills)
+            }
+            found.append(shares)
+        return found
+
+    def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
+        """Return what a server's title, description and tools add to the verdict on each tool."""
+        texts = [server, *tools]
+        vectors = stack_vectors(self._embedder([text.embedded for text in texts]))
+        verdicts = self._trained.judge(texts, vectors)
+        rest = verdicts[1:] if tools else verdicts
+        return pack_rows(pool(rest.mean(axis=0), verdicts[0])[None, :])[0]
+
+
+class LocalModel:
+    """The model in this process. The first use loads its weights."""
+
+    def __init__(self) -> None:
+        self.embed = WordVectors()
+        self.classify = OfflineClassifier(self.embed)
+        self.pool = self.classify.pool
+        self.average = mean
+        self.cluster = find_clusters
+        self._minilms: dict[str, MiniLm] = {}
+
+    def embed_with(self, file: str, texts: Sequence[str]) -> list[bytes]:
+        """Embed texts with MiniLM, whose weights are in a file."""
+        if file not in self._minilms:
+            self._minilms[file] = MiniLm.load(Path(file))
+        return pack_rows(self._minilms[file].embed(texts))
+
+    @cached_property
+    def ranker(self) -> Ranker:
+        """What ranks tools, in a process that was started for it."""
+        return Ranker()
+
+
+def find_clusters(vectors: Sequence[bytes], servers: Sequence[str]) -> list[list[int]]:
+    """Find groups of tools by their vectors and their servers, the largest first.
+
+    What a server's tools have in common counts as much as what each says by itself. A tool joins
+    the group around the one with the most neighbours; what is left goes on likewise.
+    """
+    import numpy
+
+    if not vectors:
+        return []
+    matrix = _add_servers(stack_vectors(vectors[:_MOST_CLUSTERED]), servers)
+    is_near = matrix @ matrix.T >= _ALIKE
+    left = numpy.ones(len(matrix), bool)
+    groups: list[list[int]] = []
+    while left.any():
+        counts = (is_near & left).sum(axis=1) * left
+        seed = int(counts.argmax())
+        if counts[seed] < 2:
+            break
+        (middle,) = scale_rows(matrix[is_near[seed] & left].mean(axis=0)[None, :])
+        nearness = matrix @ middle
+        members = numpy.flatnonzero(left & (is_near[seed] | (nearness >= _ALIKE)))
+        groups.append([int(n) for n in members[numpy.argsort(-nearness[members])]])
+        left[members] = False
+    return sorted(groups, key=len, reverse=True)
+
+
+def _add_servers(matrix: Matrix, servers: Sequence[str]) -> Matrix:
+    """Add to each vector the mean of its server's, both of length 1."""
+    rows: dict[str, list[int]] = {}
+    for number, server in enumerate(servers[: len(matrix)]):
+        rows.setdefault(server, []).append(number)
+    found = matrix.copy()
+    for numbers in rows.values():
+        found[numbers] += scale_rows(matrix[numbers].mean(axis=0)[None, :])
+    return scale_rows(found)
