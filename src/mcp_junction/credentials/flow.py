@@ -1,0 +1,213 @@
+"""OAuthFlow: the requests of OAuth for one server: discovery, registration, tokens, revocation.
+
+It holds nothing between them: what comes of them is kept by whoever asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from mcp_junction.config.auth import CLIENT_CREDENTIALS, WIF, ServerAuth, effective_auth
+from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.urls import parse_url
+from mcp_junction.credentials.http import OAuthHttp, find_permissions
+from mcp_junction.errors import OAuthError
+from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import (
+    ISSUER,
+    RESOURCE,
+    IssuerMetadata,
+    ResourceMetadata,
+    choose_issuer,
+    issuer_metadata_urls,
+    read_issuer_metadata,
+    read_resource_metadata,
+    resource_metadata_urls,
+)
+from mcp_junction.oauth.registration import (
+    JWT,
+    OAuthClient,
+    authenticate,
+    client_metadata,
+    method_to_ask_for,
+    read_registered,
+)
+from mcp_junction.oauth.registration import (
+    STEP as REGISTRATION,
+)
+from mcp_junction.oauth.tokens import STEP as TOKEN
+from mcp_junction.oauth.tokens import TokenAnswer, read_token_answer
+from mcp_junction.upstream.http.dialer import Dialer
+
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_MAX_ASSERTION: Final = 65_536
+_ASSERTION_LIFE: Final = 60.0
+_ALGORITHMS: Final = {"EC": "ES256", "RSA": "RS256", "OKP": "Ed25519"}
+
+
+class Discovery(msgspec.Struct, frozen=True):
+    """Where and for what a server's users sign in."""
+
+    issuer: IssuerMetadata
+    resource: str = ""
+    """The server's identifier as it wrote it; empty for one that is older than such metadata."""
+    scopes: tuple[str, ...] = ()
+
+
+class OAuthFlow:
+    """Makes the requests of OAuth for one server."""
+
+    def __init__(self, definition: ServerDefinition) -> None:
+        self._definition = definition
+        self.auth = effective_auth(definition.auth, {}) or ServerAuth()
+
+    async def discover(self, challenge: BearerChallenge | None) -> Discovery:
+        """Find the issuer of a server, by what its challenge or its address says."""
+        http = await self._http()
+        named = challenge.resource_metadata if challenge is not None else ""
+        found = await self._find_resource(http, named)
+        issuer = choose_issuer(found, self.auth.issuer, self._definition.url)
+        metadata = await self._find_issuer(http, issuer)
+        if found is None:
+            return Discovery(metadata)
+        return Discovery(metadata, found.resource, found.scopes)
+
+    async def _http(self) -> OAuthHttp:
+        permissions = await find_permissions(self._definition, is_named=bool(self.auth.issuer))
+        return OAuthHttp(Dialer(permissions))
+
+    async def _find_resource(self, http: OAuthHttp, named: str) -> ResourceMetadata | None:
+        url = self._definition.url
+        for place in (*([named] if named else ()), *resource_metadata_urls(url)):
+            answer = await http.get(RESOURCE, place)
+            if answer.status == 200:
+                return read_resource_metadata(answer.body, url, _host(place))
+        return None
+
+    async def _find_issuer(self, http: OAuthHttp, issuer: str) -> IssuerMetadata:
+        try:
+            parse_url(issuer)
+        except ValueError as error:
+            host = _host(self._definition.url)
+            raise OAuthError(
+                RESOURCE, host, f"it names an issuer that makes no sense: {error}"
+            ) from None
+        for place in issuer_metadata_urls(issuer):
+            answer = await http.get(ISSUER, place)
+            if answer.status == 200:
+                return read_issuer_metadata(answer.body, issuer, _host(place))
+        words = "it has no metadata; check `issuer` in the server's `auth`, if that is given"
+        raise OAuthError(ISSUER, _host(issuer), words)
+
+    async def register(self, found: Discovery, name: str, redirect_uri: str) -> OAuthClient:
+        """Register us at an issuer, for one redirect."""
+        http, issuer = await self._http(), found.issuer
+        method = method_to_ask_for(issuer)
+        wanted: dict[str, Any] = client_metadata(name, [redirect_uri], method)
+        endpoint = issuer.registration_endpoint
+        answer = await http.post_json(REGISTRATION, endpoint, wanted)
+        return read_registered(answer.status, answer.body, method, _host(endpoint))
+
+    async def request_token(
+        self,
+        endpoint: str,
+        client: OAuthClient,
+        form: dict[str, str],
+        *,
+        issuer: str = "",
+        refresh: str = "",
+        scopes: tuple[str, ...] = (),
+    ) -> TokenAnswer:
+        """Ask a token endpoint. Raises OAuthError."""
+        assertion = ""
+        if client.method == JWT:
+            file = self.auth.private_key_file
+            assertion = await asyncio.to_thread(_sign_assertion, client.client_id, issuer, file)
+        headers, sent = authenticate(client, form, assertion)
+        http = await self._http()
+        answer = await http.post_form(TOKEN, endpoint, sent, headers)
+        host = _host(endpoint)
+        return read_token_answer(
+            answer.status, answer.kind, answer.body, host, time.time(),
+            refresh=refresh, scopes=scopes,
+        )  # fmt: skip
+
+    async def request_own_token(
+        self, challenge: BearerChallenge | None, scopes: tuple[str, ...]
+    ) -> tuple[TokenAnswer, Discovery]:
+        """Get a token of our own, without a person: by a secret, a key or a workload's token."""
+        from mcp_junction.oauth.registration import registered_client
+
+        found, auth = await self.discover(challenge), self.auth
+        method = JWT if auth.private_key_file and not auth.method else auth.method
+        client = registered_client(auth.client_id, auth.client_secret, method, found.issuer)
+        form = {"grant_type": CLIENT_CREDENTIALS}
+        if auth.type == WIF:
+            file, host = auth.assertion_file, _host(found.issuer.issuer)
+            assertion = await asyncio.to_thread(_read_assertion, file, host)
+            form = {"grant_type": JWT_BEARER, "assertion": assertion}
+        if scopes:
+            form["scope"] = " ".join(scopes)
+        if found.resource:
+            form["resource"] = found.resource
+        issuer = found.issuer
+        answer = await self.request_token(issuer.token_endpoint, client, form, issuer=issuer.issuer)
+        return answer, found
+
+    async def revoke(self, endpoint: str, client: OAuthClient, token: str) -> None:
+        """Tell an issuer that a token is not needed any more. Raises OAuthError."""
+        headers, form = authenticate(client, {"token": token})
+        await (await self._http()).post_form("revocation", endpoint, form, headers)
+
+
+def _read_assertion(file: str, host: str) -> str:
+    """Read the token that the platform keeps for this workload. Raises OAuthError."""
+    try:
+        text = Path(file).expanduser().read_bytes()[: _MAX_ASSERTION + 1].decode("ascii").strip()
+    except OSError as error:
+        raise OAuthError(TOKEN, host, f"assertion_file: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""
+    is_token = text.count(".") == 2 and not any(char.isspace() for char in text)
+    if not is_token or len(text) > _MAX_ASSERTION:  # never send what is something else
+        raise OAuthError(TOKEN, host, "assertion_file holds no token (a JWT)")
+    return text
+
+
+def _sign_assertion(client_id: str, issuer: str, file: str) -> str:
+    """Sign who we are with the operator's private key. Raises OAuthError."""
+    # Imported late, and in a thread: it takes a tenth of a second.
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+    from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+    host, now = _host(issuer), int(time.time())
+    claims = {
+        "iss": client_id, "sub": client_id, "aud": issuer, "jti": uuid4().hex,
+        "iat": now, "exp": now + int(_ASSERTION_LIFE),
+    }  # fmt: skip
+    try:
+        text = Path(file).expanduser().read_bytes()
+    except OSError as error:
+        raise OAuthError(TOKEN, host, f"private_key_file: {error.strerror}") from None
+    for kind in (ECKey, RSAKey, OKPKey):
+        try:
+            key = kind.import_key(text)
+            algorithm = _ALGORITHMS[key.key_type]
+            return jwt.encode({"alg": algorithm, "typ": "JWT"}, claims, key, [algorithm])
+        except (JoseError, ValueError, TypeError, AttributeError):
+            continue
+    raise OAuthError(TOKEN, host, "private_key_file holds no key that can be used (PEM: EC or RSA)")
+
+
+def _host(url: str) -> str:
+    try:
+        return parse_url(url).host
+    except ValueError:
+        return "an unreadable address"

@@ -1,0 +1,317 @@
+"""AccessTokens: verifies callers' JWT access tokens, and keeps what it verified.
+
+A token that was verified is remembered by its whole header until it expires, so that it costs a
+call no more than a key does. The same subject with the same rights is the same Principal whatever
+token it shows: its sessions outlive a token, its streams end when no token of it is left. Fetching
+the issuer's keys is ``issuer_keys.py``; the token itself is neither stored, logged nor sent on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.config.door import DoorConfig
+from mcp_junction.errors import TokenRefused
+from mcp_junction.identity.issuer_keys import IssuerKeys
+from mcp_junction.policy.grants import check_agent_id
+from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.store.revoked_subjects import TOPIC, RevokedSubjects
+
+LEEWAY: Final = 60.0
+"""Seconds by which the issuer's clock may differ from ours."""
+TOKEN_KEY: Final = "token:"
+"""What the ``key`` of a principal begins with that showed an access token."""
+_MAX_LENGTH: Final = 16_384
+_MAX_KEPT: Final = 10_000
+_BEARER: Final = b"bearer "
+_TYPES: Final = ("at+jwt", "application/at+jwt", "jwt")
+_ID_TOKEN_CLAIMS: Final = ("nonce", "at_hash", "c_hash")
+
+Admit = Callable[[str, tuple[str, ...]], str]
+"""Puts the grants of a token's conditions in force for an agent; returns its grantee."""
+Decode = Callable[[bytes, Sequence[Any], str], dict[str, Any]]
+"""Returns the claims of a token that one of the keys signed. Raises TokenRefused."""
+_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
+
+
+class _JoseHeader(msgspec.Struct):
+    """What is read of the header of a token."""
+
+    alg: str
+    kid: str | None = None
+    typ: str | None = None
+    crit: Any = None
+
+
+class _VerifiedToken(msgspec.Struct, frozen=True):
+    """A token that was verified: whose it is, and when it was issued and expires."""
+
+    principal: Principal
+    expires_at: float
+    issued_at: float | None
+
+
+class AccessTokens:
+    """Verifies access tokens, and remembers those that were valid."""
+
+    def __init__(
+        self,
+        door: DoorConfig,
+        keys: IssuerKeys,
+        revoked: RevokedSubjects | None = None,
+        admit: Admit | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.door = door
+        self.keys = keys
+        self._revoked = revoked
+        self._admit = admit
+        self._now = now
+        self.verified: dict[bytes, Principal] = {}
+        """The principals of headers with a verified token."""
+        self._tokens: dict[bytes, _VerifiedToken] = {}
+        self._kept: dict[Principal, tuple[Principal, float]] = {}
+        """The principals that have a token, and when the last one of each expires."""
+        self._not_before: dict[str, float] = {}
+        """Subjects whose tokens were revoked, and when."""
+        self._lost: set[str] = set()
+        """The ids of agents whose tokens were all revoked."""
+        self.generation = -1
+        """That of the revocations that are known."""
+        self._decode: Decode | None = None
+        self.public_url = ""
+        """The address under which clients reach us; the service sets it."""
+
+    # -- verifying
+
+    async def verify(self, authorization: bytes) -> Principal:
+        """Verify the token of an Authorization header, and remember it.
+
+        Raises TokenRefused; and IssuerUnavailable when it cannot be verified now.
+        """
+        if authorization[:7].lower() != _BEARER:
+            raise TokenRefused("malformed", "the Authorization header must be: Bearer TOKEN")
+        text = authorization[7:].strip()
+        header = _read_header(text)
+        algorithm = header.alg
+        if algorithm == "EdDSA":
+            algorithm = "Ed25519"  # its former name
+        if algorithm not in self.door.algorithms:
+            raise TokenRefused("signature", "it is not signed with an algorithm that is accepted")
+        if (header.typ or "jwt").lower() not in _TYPES:
+            raise TokenRefused("malformed", "its type is not that of an access token")
+        if _read_part(text.split(b".")[1]).get("iss") != self.door.issuer:
+            raise TokenRefused("issuer", "it is of another issuer")  # before any key is fetched
+        keys = await self.keys.find_or_fetch(header.kid, algorithm)
+        if self._decode is None:
+            self._decode = await asyncio.to_thread(_load_decoder)
+        claims = self._decode(text, keys, header.alg)
+        expires_at = self._check(claims)
+        return self._keep(authorization, self._make_principal(claims), claims, expires_at)
+
+    def _check(self, claims: dict[str, Any]) -> float:
+        """Check the claims of a token whose signature is good; return when it expires."""
+        now, expires_at = self._now(), _read_time(claims, "exp")
+        if claims.get("iss") != self.door.issuer:
+            raise TokenRefused("issuer", "it is of another issuer")
+        if expires_at is None:
+            raise TokenRefused("malformed", "it does not say when it expires")
+        if expires_at + LEEWAY <= now:
+            raise TokenRefused("expired", "get a new one")
+        if max(_read_time(claims, "nbf") or 0, _read_time(claims, "iat") or 0) > now + LEEWAY:
+            raise TokenRefused("malformed", "it is not valid yet")
+        if not any(map(self._is_for_us, _read_texts(claims.get("aud")))):
+            raise TokenRefused("audience", "it is meant for somebody else")
+        if any(name in claims for name in _ID_TOKEN_CLAIMS):
+            raise TokenRefused("malformed", "it is an ID token; send the access token")
+        subject = claims.get("sub")
+        if not isinstance(subject, str) or not subject:
+            raise TokenRefused("malformed", "it names no subject")
+        self._check_revoked(subject, _read_time(claims, "iat"))
+        return expires_at
+
+    def _check_revoked(self, subject: str, issued_at: float | None) -> None:
+        not_before = self._not_before.get(subject)
+        if not_before is not None and (issued_at is None or issued_at < not_before):
+            raise TokenRefused("revoked", "the tokens of this subject were revoked; get a new one")
+
+    def _is_for_us(self, audience: str) -> bool:
+        if self.door.audience:
+            return audience in self.door.audience
+        ours = self.public_url
+        whole = audience.rstrip("/")
+        return bool(ours) and (whole in (ours, f"{ours}/mcp") or whole.startswith(f"{ours}/mcp/"))
+
+    def _make_principal(self, claims: dict[str, Any]) -> Principal:
+        door = self.door
+        name = find_claim(claims, door.agent_claim)
+        if not isinstance(name, str) or not name:
+            raise TokenRefused("malformed", f"it has no claim {door.agent_claim!r} to name it by")
+        agent_id = f"{door.alias}:{name}"
+        if check_agent_id(agent_id) is not None:
+            raise TokenRefused("malformed", f"its claim {door.agent_claim!r} cannot be an agent id")
+        role = next(
+            (Role(role) for one, role in door.roles.items() if fulfils(claims, one)), Role.AGENT
+        )
+        key, grantee = f"{TOKEN_KEY}{claims['sub']}", ""
+        if role is Role.AGENT and self._admit is not None:
+            conditions = tuple(one for one in door.grants if fulfils(claims, one))
+            grantee = self._admit(agent_id, conditions) if conditions else ""
+        return Principal(agent_id, role, key, grantee=grantee)
+
+    def _keep(
+        self, authorization: bytes, principal: Principal, claims: dict[str, Any], until: float
+    ) -> Principal:
+        """Remember a token; return its principal, the same object for equal ones."""
+        if len(self._tokens) >= _MAX_KEPT:
+            self._forget(next(iter(self._tokens)))
+        issued_at = _read_time(claims, "iat")
+        kept = self._kept.get(principal)
+        if kept is not None:
+            principal, until_before = kept
+            until_last = max(until, until_before)
+        else:
+            until_last = until
+        self._kept[principal] = principal, until_last
+        self._tokens[authorization] = _VerifiedToken(principal, until, issued_at)
+        self.verified[authorization] = principal
+        self._lost.discard(principal.id)
+        return principal
+
+    def _forget(self, authorization: bytes) -> None:
+        del self._tokens[authorization], self.verified[authorization]
+
+    # -- ending
+
+    def expire(self) -> set[Principal]:
+        """Forget expired tokens; return the principals that have none left any more."""
+        now = self._now()
+        for header in [h for h, kept in self._tokens.items() if kept.expires_at + LEEWAY <= now]:
+            self._forget(header)
+        over = {one for one, until in self._kept.values() if until <= now}
+        for principal in over:
+            del self._kept[principal]
+        return over
+
+    @property
+    def grantees(self) -> set[str]:
+        """The grantees that have a token."""
+        return {principal.grantee for principal in self._kept}
+
+    def is_own(self, principal: Principal) -> bool:
+        """Whether a principal has shown an access token, rather than a key.
+
+        One without either is a ticket's: it waits for a token that is verified when it comes.
+        """
+        if not principal.key:
+            return principal.id.startswith(f"{self.door.alias}:")
+        return principal.key.startswith(TOKEN_KEY)
+
+    def is_in_force(self, principal: Principal) -> bool:
+        """Whether what a principal has open may go on: its tokens were not revoked since."""
+        if not principal.key:
+            return principal.id not in self._lost
+        subject = principal.key.removeprefix(TOKEN_KEY)
+        return subject not in self._not_before or principal in self._kept
+
+    async def follow(self, generations: Mapping[str, int]) -> None:
+        """Take over revocations, of this process or another. Raises StoreUnavailable."""
+        generation = generations.get(TOPIC, 0)
+        if self._revoked is None or generation == self.generation:
+            return
+        self._not_before = await self._revoked.of_issuer(self.door.issuer)
+        for header, kept in list(self._tokens.items()):
+            try:
+                subject = kept.principal.key.removeprefix(TOKEN_KEY)
+                self._check_revoked(subject, kept.issued_at)
+            except TokenRefused:
+                self._forget(header)
+                self._lost.add(kept.principal.id)
+        left = {kept.principal for kept in self._tokens.values()}
+        self._lost -= {principal.id for principal in left}
+        self._kept = {one: kept for one, kept in self._kept.items() if one in left}
+        self.generation = generation
+
+
+def fulfils(claims: Mapping[str, Any], condition: str) -> bool:
+    """Whether a token has a scope, or a claim with a value: ``claim=value``."""
+    name, is_claim, value = condition.partition("=")
+    if is_claim:
+        found = find_claim(claims, name)
+        return value in (
+            _read_texts(found) if not isinstance(found, bool) else [str(found).lower()]
+        )
+    given = claims.get("scope", claims.get("scp", ""))
+    return condition in (given.split(" ") if isinstance(given, str) else _read_texts(given))
+
+
+def find_claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Find a claim by its name, or by the path to it, with dots."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _read_texts(value: Any) -> list[str]:
+    found = value if isinstance(value, list) else [value]
+    return [one for one in found if isinstance(one, str)]
+
+
+def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
+    """Read a time; None when it is absent. Raises TokenRefused for one that makes no sense."""
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
+        raise TokenRefused("malformed", f"its claim {name!r} is not a time")
+    return float(value)
+
+
+def _read_header(text: bytes) -> _JoseHeader:
+    if len(text) > _MAX_LENGTH or text.count(b".") != 2:
+        raise TokenRefused("malformed", "it is neither a key of ours nor a signed token")
+    try:
+        return msgspec.convert(_read_part(text.partition(b".")[0]), _JoseHeader)
+    except msgspec.ValidationError:
+        raise TokenRefused("malformed", "its header makes no sense") from None
+
+
+def _read_part(part: bytes) -> dict[str, Any]:
+    """Decode a part of a token. Raises TokenRefused."""
+    try:
+        padded = part + b"=" * (-len(part) % 4)
+        data = base64.b64decode(padded.translate(_URL_SAFE), validate=True)
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError):
+        raise TokenRefused("malformed", "it is neither a key of ours nor a signed token") from None
+
+
+def _load_decoder() -> Decode:
+    """Load joserfc, which takes a while; return what verifies signatures with it."""
+    from joserfc import jwt
+    from joserfc.errors import BadSignatureError, JoseError
+
+    def decode(text: bytes, keys: Sequence[Any], algorithm: str) -> dict[str, Any]:
+        for key in keys:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of the former name of Ed25519
+                    return jwt.decode(text, key, algorithms=[algorithm]).claims
+            except BadSignatureError:
+                continue
+            except (JoseError, ValueError):
+                raise TokenRefused("malformed", "it cannot be read") from None
+        raise TokenRefused("signature", "no key of the issuer made its signature")
+
+    return decode

@@ -1,0 +1,112 @@
+"""Several gateways over one store: one refresh for all of them, whoever dies in the middle."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.credentials.world import entry, running, text_of, until
+
+from mcp_junction.credentials import kinds
+from mcp_junction.credentials.source import AuthState
+from mcp_junction.testing.issuer import FakeIssuer, Fault
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+async def issuer():
+    async with FakeIssuer(era="2026-07-28") as one:
+        yield one
+
+
+@pytest.fixture
+async def worlds(issuer, opener):
+    """Three gateways, each with a connection to the store of its own, all signed in."""
+    async with AsyncExitStack() as stack:
+        found = [
+            await stack.enter_async_context(running(await opener(), {"crm": entry(issuer)}))
+            for _ in range(3)
+        ]
+        await found[0].settled()
+        await found[0].sign_in()
+        for world in found[1:]:
+            await world.settled()
+            await world.credentials.load()
+        for world in found:
+            await world.connected()
+        yield found
+
+
+@pytest.mark.req("NFR-SEC3")
+async def test_three_gateways_renew_a_rotating_token_once_and_no_call_fails(issuer, worlds):
+    for _ in range(3):
+        before = issuer.count("refresh")
+        issuer.revoke_access()
+        calls = [world.call(nonce=n) for n in range(60) for world in worlds]
+        outcomes = await asyncio.gather(*calls)
+        assert {text_of(outcome) for outcome in outcomes} == {"alice"}
+        assert issuer.count("refresh") == before + 1
+    assert issuer.count("reuse") == 0
+
+
+async def test_a_lease_whose_holder_died_is_taken_over(issuer, worlds, monkeypatch):
+    monkeypatch.setattr(kinds, "LEASE", 0.6)
+    first, second, _ = worlds
+    source = first.source()
+    for world in worlds:
+        world.source().lease_seconds = 0.6
+    issuer.faults["/token"] = Fault(503, delay=30.0, times=1)
+    renewing = asyncio.ensure_future(source.refresh_now())
+    await until(lambda: issuer.faults["/token"].times == 0)
+    for task in list(first.credentials.tasks._tasks):  # as kill -9 does: nothing is given back
+        task.cancel()
+    await asyncio.wait({renewing}, timeout=5)
+    issuer.revoke_access()
+    assert text_of(await second.call()) == "alice"
+    assert issuer.count("refresh") == 1
+    assert issuer.count("reuse") == 0
+
+
+async def test_an_answer_that_cannot_be_stored_is_not_used_and_not_lost(
+    issuer, worlds, monkeypatch
+):
+    from mcp_junction.credentials import source as sources
+    from mcp_junction.errors import StoreUnavailable
+    from mcp_junction.store.credentials import CredentialTables
+
+    monkeypatch.setattr(sources, "_RETRY_LEAST", 0.05)
+    world = worlds[0]
+    save, failures = CredentialTables.save, [StoreUnavailable("away")] * 2
+
+    async def fails(self, *args, **more):
+        if failures:
+            raise failures.pop()
+        return await save(self, *args, **more)
+
+    monkeypatch.setattr(CredentialTables, "save", fails)
+    before = world.source().current
+    await world.source().refresh_now()
+    assert world.source().current is before
+    await until(lambda: world.source().current is not before)
+    assert issuer.count("refresh") == 1
+    issuer.revoke_access()
+    assert text_of(await world.call()) == "alice"
+    assert issuer.count("reuse") == 0
+
+
+async def test_a_row_that_was_edited_or_moved_does_not_open(issuer, worlds, opener):
+    store = await opener()
+    database = store.credentials._database
+    from mcp_junction.store.database import Query
+
+    def script(sql, *args):
+        yield Query(sql, args)
+
+    await database.write(script("UPDATE credentials SET subject = ?", "agent:eve"))
+    async with running(store, {"crm": entry(issuer, type="oauth", per="agent")}) as world:
+        await world.settled()
+        from mcp_junction.policy.principal import Principal, Role
+
+        eve = world.source(principal=Principal("eve", Role.AGENT))
+        assert eve.state is AuthState.NEEDS_SIGN_IN
+        assert eve.current.line == b""
