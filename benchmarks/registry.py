@@ -16,6 +16,7 @@ class Case:
     req: tuple[str, ...]
     front: str
     measure: Measure
+    seconds: int
 
     @property
     def summary(self) -> str:
@@ -26,15 +27,20 @@ CASES: dict[str, Case] = {}
 
 
 def case(
-    name: str, *, budget: dict[str, Limit], req: tuple[str, ...] = (), front: str = "stdio"
+    name: str,
+    *,
+    budget: dict[str, Limit],
+    req: tuple[str, ...] = (),
+    front: str = "stdio",
+    seconds: int = 300,
 ) -> Callable[[Measure], Measure]:
     """Register a case. `budget` maps what is measured (`Figure.what`) to its limit; `front` is
-    what the programs are asked over: `stdio` or `http`."""
+    what the programs are asked over: `stdio` or `http`; it may take so many `seconds`."""
 
     def register(measure: Measure) -> Measure:
         if name in CASES:
             raise ValueError(f"two cases are called {name}")
-        CASES[name] = Case(name, budget, req, front, measure)
+        CASES[name] = Case(name, budget, req, front, measure, seconds)
         return measure
 
     return register

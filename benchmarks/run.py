@@ -22,7 +22,6 @@ from budgets import FAILED, Row, judge
 from client import McpError
 from registry import CASES, Case
 
-CASE_SECONDS = 300
 # What a program under measurement can do wrong; anything else is a fault of the bench itself.
 EXPECTED = (McpError, OSError, TimeoutError)
 
@@ -30,7 +29,7 @@ EXPECTED = (McpError, OSError, TimeoutError)
 async def run_case(case: Case, override: str | None, quick: bool) -> list[Row]:
     async with targets.Lab(override, quick) as lab:
         try:
-            async with asyncio.timeout(CASE_SECONDS):
+            async with asyncio.timeout(case.seconds):
                 rows = judge(case.name, case.req, case.budget, await case.measure(lab))
         except* EXPECTED as group:
             error = first_of(group)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -286,7 +286,8 @@ class Lab(AsyncExitStack):
         command = self.our_http if name == "ours" else FLOOR_HTTP
         values = {CONFIG: self.written(servers, **settings), DATA: str(self.file("data"))}
         grants = ("*",) if role == "agent" else ()
-        key = self.new_key(values[DATA], role, grants) if DATA in command else None
+        place = store_options(values[DATA], settings)
+        key = self.new_key(place, role, grants) if DATA in command else None
         return self.listen(name, filled(command, values), servers, key)
 
     async def serve_governed(
@@ -295,7 +296,8 @@ class Lab(AsyncExitStack):
         """Spawn ours and open it to as many clients of an agent that has these grants alone."""
         target = await self.serve("ours", servers, role="viewer", **settings).open()
         await target.session.close()
-        key = self.new_key(target.argv[target.argv.index("--data-dir") + 1], "agent", grants)
+        data_dir = target.argv[target.argv.index("--data-dir") + 1]
+        key = self.new_key(store_options(data_dir, settings), "agent", grants)
         target.headers = {"authorization": f"Bearer {key}"}
         target.clients = [target.new_client() for _ in range(clients)]
         target.session = target.clients[0]
@@ -331,8 +333,8 @@ class Lab(AsyncExitStack):
         self.targets.append(target)
         return target
 
-    def new_key(self, data_dir: str, role: str, grants: Sequence[str] = ()) -> str:
-        words = ["keys", "create", "--role", role, "--agent", "bench", "--data-dir", data_dir]
+    def new_key(self, place: Sequence[str], role: str, grants: Sequence[str] = ()) -> str:
+        words = ["keys", "create", "--role", role, "--agent", "bench", *place]
         words += [word for grant in grants for word in ("--grant", grant)]
         done = subprocess.run(
             [self.our_http[0], *words], capture_output=True, text=True, timeout=60, check=False
@@ -382,6 +384,12 @@ def spawned(argv: list[str], log: Path) -> subprocess.Popen:
 def filled(command: list[str], values: dict[str, str]) -> list[str]:
     """The command line with its placeholders replaced."""
     return [values.get(word, word) for word in command]
+
+
+def store_options(data_dir: str, settings: Mapping[str, object]) -> list[str]:
+    """The words by which a command finds the store of a service with these settings."""
+    store = settings.get("store")
+    return ["--data-dir", data_dir, *(["--store", str(store)] if store else [])]
 
 
 def children(servers: Servers) -> int:

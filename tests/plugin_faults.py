@@ -1,7 +1,8 @@
 """The rig of the fault tests: a config of ledger servers, and the real program in front of it.
 
 Each rig marks every process its servers may start with an environment variable of its own. When a
-test ends, nothing that carries the mark may be left: that is checked here, for every test.
+test ends, nothing that carries the mark may be left: that is checked here, for every test. Where a
+module is marked `preloaded`, the gateway is forked (`preloaded.py`): none there looks at its pid.
 """
 
 import json
@@ -11,7 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def python(module: str, *args: str) -> list[str]:
 class Rig:
     """One config, its ledgers, and the gateways that serve it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: Sequence[str] = (PROGRAM,)) -> None:
         self.folder = folder
+        self.program = program
         self.mark = uuid.uuid4().hex
         self.stderr = folder / "stderr"
         self.clients: list[LineClient] = []
@@ -71,7 +73,7 @@ class Rig:
 
     def start(self, *options: str, opened: bool = True, reads: bool = True) -> LineClient:
         """The real program, with a client in front; its servers are up when this returns."""
-        argv = [PROGRAM, "--config", str(self.config()), *options]
+        argv = [*self.program, "--config", str(self.config()), *options]
         client = LineClient(argv, stderr=self.stderr, reads=reads)
         self.clients.append(client)
         if opened:
@@ -118,8 +120,8 @@ def warden_of(client: LineClient) -> int:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path)
+def rig(tmp_path: Path, executable: list[str]) -> Iterator[Rig]:
+    rig = Rig(tmp_path, executable)
     yield rig
     assert not rig.tear_down(), "processes of servers outlived their gateway"
     for path in tmp_path.glob("ledger-*"):  # those of a long run are large, and pytest keeps three

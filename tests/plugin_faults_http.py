@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,8 @@ class Gateway:
 class HttpRig(Rig):
     """One config with servers of every kind, and the services in front of it."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, program: Sequence[str] = (PROGRAM,)) -> None:
+        super().__init__(folder, program)
         self.remotes: dict[str, Remote] = {}
         self.gateways: list[Gateway] = []
 
@@ -105,7 +105,7 @@ class HttpRig(Rig):
         """The real service on a free port; its servers are up when `/readyz` says so."""
         log = self.folder / f"stderr-{len(self.gateways)}"
         self.stderr = log
-        argv = [PROGRAM, "serve", "--config", str(self.config()), "--port", "0"]
+        argv = [*self.program, "serve", "--config", str(self.config()), "--port", "0"]
         argv += ["--data-dir", str(self.folder / "data"), *options]
         with log.open("wb") as err:
             # Its model comes at a moment of its own, and many tests here measure memory.
@@ -143,8 +143,8 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def http_rig(tmp_path: Path) -> Iterator[HttpRig]:
-    rig = HttpRig(tmp_path)
+def http_rig(tmp_path: Path, executable: list[str]) -> Iterator[HttpRig]:
+    rig = HttpRig(tmp_path, executable)
     yield rig
     for remote in rig.remotes.values():  # what was stopped can be ended only by a signal
         if remote.process is not None:

@@ -20,6 +20,7 @@ import pytest
 from tests.http.fronts import HttpFront, PipeFront
 from tests.http.peer_http import HttpPeer, SsePeer
 from tests.http.wire import BOUND, Wire
+from tests.made_stores import make_tables
 
 from mcp_junction.app import Junction
 from mcp_junction.config.load import Config, load
@@ -109,7 +110,8 @@ async def run_service(
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack."""
     junction = Junction(config, canonical=PLATFORM, supervised=True, clock=clock)
     await stack.enter_async_context(junction)
-    store = await open_store(default_url(data_dir), Vault.from_environment({}, data_dir))
+    url = make_tables(default_url(data_dir))
+    store = await open_store(url, Vault.from_environment({}, data_dir))
     stack.push_async_callback(store.close)
     service = Service(junction, await KeyRing.open(store), host, **options)
     junction.greet()

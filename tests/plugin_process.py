@@ -10,13 +10,16 @@ each 0.2 s and makes it half as fast. Where the program itself is the subject, o
 seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
 and of those folders: what others run is not in it. Nor is this process traced meanwhile, where it
 is hardly more than a client, nor where generated examples run the same lines a hundred times over:
-tracing takes nearly as long as the tests.
+tracing takes nearly as long as the tests. Of a test of whole gateways that has parameters, only the
+first case is traced, on SQLite.
 """
 
+import asyncio
 import gc
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import coverage
@@ -26,6 +29,8 @@ _TRACING: dict[str, str] = {}
 _CLIENTS = {"cli", "conformance", "demo", "faults", "faults_http", "journeys", "journeys_eras"}
 _CLIENTS |= {"journeys_http", "peers"}
 """Folders whose tests talk to programs, or only put a load on what other tests cover."""
+_GATEWAYS = {"api", "http", "invisible", "memory", "registry"}
+"""Folders whose tests compose gateways, and run the same lines with each parameter."""
 _LONG = {"conformance"}
 """Folders with the longest tests: first, or at the end one worker has one of them alone."""
 
@@ -39,6 +44,21 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_tests:  # and does not start workers, which are to be traced
         for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
             _TRACING[name] = os.environ.pop(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    state = session._setupstate
+    add = state.addfinalizer
+    state.addfinalizer = lambda finalizer, node: add(partial(_finish, finalizer), node)
+
+
+def _finish(finalizer: Callable[[], object]) -> None:
+    """Tear down a fixture. Were it a cancellation, the next test would get what is left of it."""
+    try:
+        finalizer()
+    except (asyncio.CancelledError, BaseExceptionGroup) as error:
+        raise RuntimeError("a fixture could not be torn down") from error
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,9 +75,15 @@ def _is_bulk(item: pytest.Item) -> bool:
     return is_generated or item.get_closest_marker("bulk") is not None
 
 
+def _is_repeated(item: pytest.Item) -> bool:
+    """Whether it is a further case of a test that is traced in its first."""
+    case = getattr(item, "callspec", None)
+    return case is not None and item.path.parent.name in _GATEWAYS and any(case.indices.values())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    is_left_out = item.path.parent.name in _CLIENTS or _is_bulk(item)
+    is_left_out = item.path.parent.name in _CLIENTS or _is_bulk(item) or _is_repeated(item)
     tracing = coverage.Coverage.current() if is_left_out else None
     if tracing is not None:
         tracing.stop()

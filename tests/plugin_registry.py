@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from tests.made_stores import make_tables
 from tests.registry.toolbox import BOUND, Toolbox, until
 
 from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.call import tool_call
 from mcp_junction.calls.stages.audit import CallAudit
+from mcp_junction.calls.tool_search import ToolHit, ToolQuery
 from mcp_junction.config.load import Config, load, without_file
 from mcp_junction.config.registration import Registration, read_registration
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
@@ -87,6 +89,11 @@ class Platform:
         params["arguments"] = Raw(json.dumps(arguments).encode())
         call = tool_call(self.session, self.junction.snapshot, name, params)
         return await asyncio.wait_for(call.snapshot.handle(call), BOUND)
+
+    async def find(self, query: str, limit: int) -> list[ToolHit]:
+        """Search for tools, as the local owner."""
+        view = self.junction.snapshot.catalog.view(self.session.spelling)
+        return (await self.junction.tool_search(ToolQuery(query, limit), view)).hits
 
     def listed(self) -> list[str]:
         """The names of the tools that a client is shown."""
@@ -167,7 +174,8 @@ async def single(vault, tmp_path):
     from tests.plugin_store import Opener  # a plugin of its own, which is loaded after this one
 
     async with AsyncExitStack() as stack:
-        opener = Opener(stack, default_url(tmp_path / "store"), vault, tmp_path / "data")
+        url = make_tables(default_url(tmp_path / "store"))
+        opener = Opener(stack, url, vault, tmp_path / "data")
         platforms = Platforms(opener, tmp_path)
         yield platforms
         await platforms.stop()

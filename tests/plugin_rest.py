@@ -20,6 +20,7 @@ import httpx
 import pytest
 from tests.http.peer_http import HttpPeer, SsePeer
 from tests.keyring import grant_all
+from tests.made_stores import make_tables
 from tests.plugin_http import PEER, Said
 from tests.plugin_registry import heard_by
 
@@ -28,13 +29,18 @@ from mcp_junction.app import Junction
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
+from mcp_junction.credentials.credentials import Credentials
 from mcp_junction.governance.assembly import open_governance
+from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.identity.keys import KeyRing
+from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.policy.access import AccessPolicy
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.registry import Registry, RegistryParts
+from mcp_junction.registry.search_vectors import StoredVectors
+from mcp_junction.search.semantic import SemanticIndex
 from mcp_junction.service import Service
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.telemetry.bus import Bus
@@ -166,20 +172,35 @@ def _load_anyio() -> None:
         import_module(f"anyio.{name}")
 
 
+async def open_credentials(stack: AsyncExitStack, store: Any, parts: Any, config: Config) -> Any:
+    """The credentials of a gateway, as `mcp-junction serve` opens them."""
+
+    async def tables() -> Any:
+        return store.credentials
+
+    credentials = Credentials(tables, config.settings.name, config.settings.public_url)
+    credentials.listeners.append(parts.auth_events.note)
+    stack.push_async_callback(credentials.close)
+    await credentials.load()
+    return credentials
+
+
 async def serve_api(
     stack: AsyncExitStack,
     opener: Any,
     config: Config | None = None,
     only: tuple[str, ...] = ROLES,
     has_worker: bool = False,
+    has_vectors: bool = False,
     policy: AccessPolicy | None = None,
     grants: bool = True,
+    state_keys: Any = None,
     **settings: Any,
 ) -> Served:
     """Compose a gateway as `mcp-junction serve` does; it ends with the stack.
 
-    The model of skills computes in this process, unless it ``has_worker``. Unless without
-    ``grants``, the-agent may use everything.
+    The model of skills computes in this process, unless it ``has_worker``. Searches go by words,
+    unless it ``has_vectors``. Unless without ``grants``, the-agent may use everything.
     """
     _load_anyio()
     config = config or without_file({}, settings)
@@ -191,17 +212,20 @@ async def serve_api(
         await grant_all(store, "the-agent")
     context = parts.context
     governance = await open_governance(
-        config.settings, store, audit, bus, context.tool_settings, context.clock
+        config.settings, store, audit, bus, context.tool_settings, context.clock, config.door
     )
     heard = heard_by(parts, CallAudit(audit))
     heard["server_sinks"] += governance.server_sinks
+    credentials = await open_credentials(stack, store, parts, config)
     junction = Junction(
         config,
+        token_sources=credentials,
         canonical=PLATFORM,
         supervised=True,
         starts=False,
         policy=policy,
         governance=governance,
+        state_keys=state_keys,
         **heard,
     )
     await stack.enter_async_context(junction)
@@ -209,8 +233,14 @@ async def serve_api(
     if not has_worker:
         registry.skills.classifier.set_model(InProcessModel())
     ring = await KeyRing.open(store)
+    if config.door is not None and governance.door_grants is not None:
+        issuer, revoked = IssuerKeys(config.door), store.revoked_subjects
+        ring.tokens = AccessTokens(config.door, issuer, revoked, governance.door_grants.admit)
     keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
-    context = SharedContext(junction, registry, bus, store, ring)
+    context = SharedContext(junction, registry, bus, store, ring, credentials, opener.vault)
+    if has_vectors:
+        vectors = SemanticIndex(junction.tasks, InProcessModel(), StoredVectors(registry, store))
+        context.searching.use_vectors(store, lambda: vectors)
     service = Service(junction, ring, "127.0.0.1", context)
     stop, said = asyncio.Event(), Said()
     logging.getLogger("mcp_junction.service").addHandler(said)
@@ -246,10 +276,10 @@ class _SqliteOpener:
     def __init__(self, stack: AsyncExitStack, folder: Path, vault: Any) -> None:
         self._stack = stack
         self._folder = folder
-        self._vault = vault
+        self._vault = self.vault = vault
 
     async def __call__(self) -> Any:
-        store = await open_store(default_url(self._folder), self._vault)
+        store = await open_store(make_tables(default_url(self._folder)), self._vault)
         self._stack.push_async_callback(store.close)
         return store
 

@@ -1,13 +1,17 @@
-"""A pytest plugin: stores to test with. What asks for `store` runs on SQLite and on PostgreSQL."""
+"""A pytest plugin: stores to test with. What asks for `store` runs on SQLite and on PostgreSQL.
+
+They have their tables already (`made_stores.py`), unless a module says that it `has_tables` not.
+"""
 
 import os
 import sqlite3
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from uuid import uuid4
 
 import asyncpg
 import pytest
+from tests.made_stores import made_schemas, make_tables, schema_url
 from tests.postgres_server import NoPostgres, shared
 
 from mcp_junction.audit.checkpoints import CheckpointDirectory
@@ -31,23 +35,26 @@ def postgres(tmp_path_factory):
         pytest.skip(f"NO POSTGRESQL, SO HALF OF THE STORE IS NOT TESTED: {error}")
 
 
-async def schema_url(server: str) -> str:
-    """The URL of an empty schema on a server."""
-    name = f"t{uuid4().hex}"
-    connection = await asyncpg.connect(server)
-    try:
-        await connection.execute(f"CREATE SCHEMA {name}")
-    finally:
-        await connection.close()
-    return f"{server}&search_path={name}"
+@pytest.fixture
+def has_tables() -> bool:
+    """Whether a store has its tables before it is opened."""
+    return True
 
 
 @pytest.fixture(params=BACKENDS)
-async def store_url(request, tmp_path) -> str:
+async def store_url(request, tmp_path, has_tables) -> AsyncIterator[str]:
     """The URL of an empty store."""
     if request.param == "sqlite":
-        return default_url(tmp_path / "store")
-    return await schema_url(request.getfixturevalue("postgres"))
+        url = default_url(tmp_path / "store")
+        yield make_tables(url) if has_tables else url
+        return
+    server = request.getfixturevalue("postgres")
+    if not has_tables:
+        yield await schema_url(server)
+        return
+    url = await made_schemas(server).take()
+    yield url
+    await made_schemas(server).restore_stdout(url)
 
 
 @pytest.fixture

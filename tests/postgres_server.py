@@ -124,12 +124,14 @@ class Server:
         if done.returncode:
             raise NoPostgres(done.stderr.strip()[-500:] or "initdb failed")
 
-    def start(self) -> None:
-        """Start it, and wait until it takes connections."""
+    def start(self, *, is_durable: bool = False) -> None:
+        """Start it, and wait until it takes connections. Unless durable, it syncs nothing."""
         options = ["listen_addresses=", f"unix_socket_directories={self.folder}"]
-        options += ["fsync=off", "max_connections=300", "shared_buffers=32MB"]
+        options += ["max_connections=300", "shared_buffers=32MB"]
         # It lives for minutes, in which each test makes tables of its own and leaves them.
-        options += ["autovacuum=off", "full_page_writes=off", "jit=off"]
+        options += ["autovacuum=off", "jit=off"]
+        if not is_durable:
+            options += ["fsync=off", "full_page_writes=off"]
         command = [self._bin / "postgres", "-D", self._data]
         for option in options:
             command += ["-c", option]
@@ -208,12 +210,12 @@ def _begin(folder: Path) -> str:
     reading, writing = os.pipe()
     session = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     command = [sys.executable, __file__, str(session)]
-    live_catalog = subprocess.Popen(
+    keeper = subprocess.Popen(
         command, stdout=writing, stdin=subprocess.DEVNULL, start_new_session=True
     )
     os.close(writing)
-    (folder / "keeper").write_text(str(live_catalog.pid))
-    live_catalog.returncode = 0  # it is not ours to wait for
+    (folder / "keeper").write_text(str(keeper.pid))
+    keeper.returncode = 0  # it is not ours to wait for
     with os.fdopen(reading) as said:
         word, _, rest = said.readline().strip().partition(" ")
     if word != "ready":

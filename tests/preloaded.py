@@ -77,7 +77,7 @@ def _start_keeper() -> str:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen(64)
-        live_catalog = subprocess.Popen(
+        keeper = subprocess.Popen(
             [sys.executable, "-P", __file__, "--keep", str(listening.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,  # a stream of Python's remembers whether it could seek
@@ -85,7 +85,7 @@ def _start_keeper() -> str:
             pass_fds=[listening.fileno()],
             start_new_session=True,
         )
-    atexit.register(live_catalog.communicate)
+    atexit.register(keeper.communicate)
     return address[1:]
 
 
@@ -94,16 +94,16 @@ def _start_keeper() -> str:
 
 def stand_for(address: str, arguments: list[str]) -> int:
     """Have a program run with our streams; how it ended, less than 0 for a signal."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as live_catalog:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
         for number in PASSED_ON:
-            signal.signal(number, lambda number, _: live_catalog.send(bytes([number])))
-        live_catalog.connect(f"\0{address}")
+            signal.signal(number, lambda number, _: keeper.send(bytes([number])))
+        keeper.connect(f"\0{address}")
         started = {"arguments": arguments, "environ": dict(os.environ), "folder": os.getcwd()}
-        socket.send_fds(live_catalog, [json.dumps(started).encode()], [0, 1, 2])
+        socket.send_fds(keeper, [json.dumps(started).encode()], [0, 1, 2])
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):  # or nobody would see that the program has closed one
             os.dup2(nothing, stream)
-        return int(live_catalog.recv(16) or -signal.SIGKILL)
+        return int(keeper.recv(16) or -signal.SIGKILL)
 
 
 def end_as(status: int) -> None:

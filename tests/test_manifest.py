@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,15 +80,20 @@ def listed(tmp_path: Path) -> Manifest:
     return manifest.load(tmp_path / "list.toml")
 
 
+@cache
+def claims_of_this_checkout():
+    return manifest.claims_of_tree(manifest.ROOT)
+
+
 class TestThisCheckout:
     def test_no_mark_names_an_unknown_or_planned_id(self):
         ours = manifest.load(manifest.ROOT / manifest.LIST)
-        claims = manifest.claims_of_tree(manifest.ROOT)
+        claims = claims_of_this_checkout()
         assert manifest.problems_of_claims(ours, claims) == []
 
     def test_the_page_is_what_the_generator_makes(self):
         ours = manifest.load(manifest.ROOT / manifest.LIST)
-        claims = manifest.claims_of_tree(manifest.ROOT)
+        claims = claims_of_this_checkout()
         assert manifest.problems_of_page(manifest.ROOT, ours, claims) == []
 
     def test_numbered_ids_have_no_gaps(self):

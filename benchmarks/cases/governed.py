@@ -1,11 +1,16 @@
 """Calls with everything on that governs them: an agent's key, grants, checked arguments, limits of
 agent, server and tool, circuits, audit and metrics."""
 
+import time
+from collections.abc import Awaitable, Callable
+from statistics import median
+
 from budgets import Figure, Limit, Ratio
+from cases.audit import opened, postgres, schema_url
 from cases.eras import by
 from cases.tail import LIMIT, p99_of_pair
 from client import HttpSession, StatelessHttpSession
-from measure import compared, cpu_of_loads
+from measure import alternating, compared, cpu_of_loads, latencies
 from registry import case
 from targets import HttpTarget, Lab, Servers, server
 
@@ -82,3 +87,88 @@ async def governed_tail(lab: Lab) -> list[Figure]:
         await p99_of_pair(lab, await governed_pair(lab, clients), f"p99, {clients} clients")
         for clients in (32, 128)
     ]
+
+
+MANY = (
+    "up.echo",
+    *(f"up.name_{n}" for n in range(7_999)),
+    *(f"up.*_{n}_*" for n in range(2_000)),
+)
+"""Ten thousand: names, and patterns."""
+REMEMBERED, DECIDED = (
+    "CPU per call, 10,000 grants",
+    "CPU per call, 10,000 grants, each call decided",
+)
+ONE_GRANT = Ratio(2)
+
+
+@case("grants-10k", budget={REMEMBERED: ONE_GRANT, DECIDED: ONE_GRANT}, front="http")
+async def grants_10k(lab: Lab) -> list[Figure]:
+    """Calls of an agent with 10,000 grants against those of one with a single grant."""
+    figures = []
+    for what, settings in ((REMEMBERED, ON), (DECIDED, {**ON, "auth_cache_ttl": 0})):
+        few = await lab.serve_governed(UP, MANY[:1], **settings)
+        many = await lab.serve_governed(UP, MANY, **settings)
+        loads = {"few": by(lab, few, HttpSession), "many": by(lab, many, HttpSession)}
+        figures.append(compared(await cpu_of_loads(lab, loads), "many", "few", what, "µs"))
+        await few.end()
+        await many.end()
+    return figures
+
+
+# -- strict audit
+
+STORES = ("normal", "strict", "write")
+ADDED = "p50 that strict audit adds to a call"
+
+
+async def strict(lab: Lab, urls: dict[str, str]) -> list[Figure]:
+    """What a call waits for its intent, against one durable write of the store in the same run."""
+    normal, other = [
+        await lab.serve_governed(UP, GRANTS, **ON, store=urls[mode], audit=mode)
+        for mode in ("normal", "strict")
+    ]
+    calls = lab.calls(200)
+    taken: dict[str, list[float]] = {name: [] for name in urls}
+    async with opened(urls["write"]) as written:
+
+        async def write() -> None:
+            await written.settings.put("bench", 1, "bench")
+
+        async for name in alternating(lab.rounds, list(taken)):
+            if name == "write":
+                taken[name] += [await timed(write) for _ in range(calls)]
+            else:
+                taken[name] += await latencies(other if name == "strict" else normal, calls)
+    p50 = {name: median(seconds) * 1000 for name, seconds in taken.items()}
+    note = f"median of {len(taken['strict'])}; floor: one durable write"
+    added = p50["strict"] - p50["normal"]
+    return [
+        Figure(ADDED, added, "ms", p50["write"], note),
+        Figure(
+            "p50 of a whole call",
+            p50["strict"],
+            "ms",
+            p50["write"],
+            f"of {p50['normal']:.2f} ms without",
+        ),
+    ]
+
+
+async def timed(act: Callable[[], Awaitable[None]]) -> float:
+    began = time.perf_counter()
+    await act()
+    return time.perf_counter() - began
+
+
+@case("strict-audit-sqlite", budget={ADDED: Ratio(2)}, front="http")
+async def strict_audit_sqlite(lab: Lab) -> list[Figure]:
+    """What strict audit adds to a call of one client, on SQLite."""
+    return await strict(lab, {name: f"sqlite:///{lab.folder / name}.db" for name in STORES})
+
+
+@case("strict-audit-postgres", budget={ADDED: Ratio(2)}, front="http")
+async def strict_audit_postgres(lab: Lab) -> list[Figure]:
+    """What strict audit adds to a call of one client, on PostgreSQL."""
+    with postgres(is_durable=True) as url:
+        return await strict(lab, {name: await schema_url(url, name) for name in STORES})

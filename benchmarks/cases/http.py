@@ -1,10 +1,20 @@
 """Small calls over HTTP. Ours asks every client for a key."""
 
 import time
+from functools import partial
 from statistics import median
 
 from budgets import AtLeast, AtMost, Figure, Ratio
-from measure import added_latency, alternating, by_clients, cpu_per_call, echo
+from client import HttpSession
+from measure import (
+    added_latency,
+    alternating,
+    by_clients,
+    compared,
+    cpu_of_loads,
+    cpu_per_call,
+    echo,
+)
 from registry import case
 from targets import HttpTarget, Lab, Servers, server
 
@@ -40,6 +50,41 @@ async def http_http_32(lab: Lab) -> list[Figure]:
     upstream = await lab.serve_direct().open()
     servers = {"up": {"url": f"http://127.0.0.1:{upstream.port}/mcp"}}
     return await small_calls(lab, servers, 32, "CPU per call, 32 clients")
+
+
+@case(
+    "http-credential",
+    budget={"CPU per call, 32 clients": Ratio(1.05)},
+    req=("NFR-SEC3",),
+    front="http",
+)
+async def http_credential(lab: Lab) -> list[Figure]:
+    """A server whose token is a credential of ours, held against one with a fixed header.
+
+    Both are servers of one gateway, so that two processes are not compared with each other.
+    """
+    upstream = await lab.serve_direct().open()
+    url = f"http://127.0.0.1:{upstream.port}/mcp"
+    servers: Servers = {
+        "header": {"url": url, "headers": {"Authorization": "Bearer a-token"}},
+        "credential": {"url": url, "auth": {"type": "bearer", "token": "a-token"}},
+    }
+    target = await lab.serve("ours", servers).open(32)
+    await target.session.request("tools/list", {})
+    calls = lab.calls(4_000)
+
+    async def load(name: str) -> int:
+        async def call(_: HttpTarget, session: HttpSession) -> None:
+            text = {"text": "x" * 200, "topic": "bench"}
+            params = {"name": f"{name}__echo", "arguments": text}
+            assert not (await session.request("tools/call", params)).get("isError")
+
+        await by_clients(target, call, calls)
+        return calls
+
+    loads = {name: (target, partial(load, name)) for name in servers}
+    taken = await cpu_of_loads(lab, loads)
+    return [compared(taken, "credential", "header", "CPU per call, 32 clients", "µs")]
 
 
 @case("http-rate", budget={"calls a second": AtLeast(100)}, req=("NFR-S4",), front="http")

@@ -13,7 +13,18 @@ from client import HttpSession, McpError, StdioSession
 from measure import alternating, side_by_side
 from procs import rss_mib
 from registry import case
-from targets import CONFIG, DATA, HERE, OUR_PROGRAM, HttpTarget, Lab, Servers, filled, server
+from targets import (
+    CONFIG,
+    DATA,
+    HERE,
+    OUR_PROGRAM,
+    HttpTarget,
+    Lab,
+    Servers,
+    filled,
+    server,
+    store_options,
+)
 
 MIB = 1 << 20
 CALLS = 3_000
@@ -96,7 +107,9 @@ async def of_service(lab: Lab, name: str, servers: Servers, calls: int) -> float
     """The growth of a program that serves HTTP, in one life."""
     if name == "ours":
         values = {CONFIG: lab.written(servers), DATA: str(lab.file("data"))}
-        key = lab.new_key(values[DATA], "admin") if DATA in lab.our_http else None
+        key = (
+            lab.new_key(store_options(values[DATA], {}), "admin") if DATA in lab.our_http else None
+        )
         target = lab.listen(name, filled(command(lab, lab.our_http), values), servers, key)
     else:
         target = lab.serve(name, servers)

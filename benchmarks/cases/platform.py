@@ -176,7 +176,7 @@ async def all_stored(target: HttpTarget) -> float:
 
 @case(
     "rest-search",
-    budget={"search p95": AtMost(150), "search, slowest": AtMost(150)},
+    budget={"search p95": AtMost(15), "search, slowest": AtMost(150)},
     req=("NFR-P3", "AG-US2-AC6"),
     front="http",
 )

@@ -1,5 +1,5 @@
-"""1,000 agents that may each use something else of 10,000 tools: the catalog alone, in a process of
-its own."""
+"""1,000 agents with grants for different ones of 10,000 tools: the catalog and the policy alone, in
+a process of their own."""
 
 import asyncio
 import json
@@ -7,7 +7,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from budgets import AtMost, Figure
@@ -17,17 +16,28 @@ from targets import Lab
 HERE = Path(__file__).resolve().parents[1]
 SERVERS, TOOLS, AGENTS = 20, 500, 1_000
 FEW = 50
-WIDTHS = (FEW, 500, FEW, 2_000, FEW, 9_000)
-"""How many tools agents may use, in turn."""
+BY_NAME, BY_PATTERN = "by name", "by pattern"
+KINDS = (
+    (BY_NAME, FEW), (BY_PATTERN, 500), (BY_PATTERN, FEW),
+    (BY_PATTERN, 2_000), (BY_NAME, FEW), (BY_PATTERN, 9_000),
+)  # fmt: skip
+"""How agents are granted so many tools, in turn."""
+
+
+def first_list(kind: str, width: int) -> str:
+    return f"CPU of the first list of {width:,} tools, granted {kind}"
+
+
 BUDGET = {
     "growth for 1,000 scopes": AtMost(300),
-    "CPU of the first list of 50 tools": AtMost(5),
+    first_list(BY_NAME, FEW): AtMost(5),
+    first_list(BY_PATTERN, FEW): AtMost(5),
 }
 
 
 @case("scopes-1k", budget=BUDGET)
 async def scopes_1k(lab: Lab) -> list[Figure]:
-    """1,000 agents with different scopes over 10,000 tools, each of which lists its tools."""
+    """1,000 agents with different grants over 10,000 tools, each of which lists its tools."""
     env = {**os.environ, "PYTHONPATH": str(HERE)}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -38,34 +48,39 @@ async def scopes_1k(lab: Lab) -> list[Figure]:
     )
     output, _ = await process.communicate()
     found = json.loads(output)
-    widths = ", ".join(f"{width:,}" for width in sorted(set(WIDTHS)))
     return [
-        Figure("growth for 1,000 scopes", found["growth"], "MiB", note=f"of {widths} tools"),
-        Figure("CPU of the first list of 50 tools", found["few"], "ms", note="median"),
-        Figure("CPU of the first list of 9,000 tools", found["many"], "ms", note="median"),
+        Figure("growth for 1,000 scopes", found["growth"], "MiB", note=found["note"]),
+        *(Figure(what, ms, "ms", note="median") for what, ms in found["lists"].items()),
         Figure("CPU of a list of all tools, after a change", found["all"], "ms"),
     ]
 
 
-class ExactGrants:
-    """What one agent may use: exactly these pairs."""
+def draw_grants(draw: random.Random, agent: str, kind: str, width: int) -> list:
+    """Draw the grants of an agent: names, or patterns that each admit a tenth of a server."""
+    from mcp_junction.policy.grants import Grant
 
-    def __init__(self, pairs: list[tuple[str, str]]) -> None:
-        self._names: dict[str, set[str]] = {}
-        for server, name in pairs:
-            self._names.setdefault(server, set()).add(name)
+    if kind == BY_NAME:
+        chosen = draw.sample(
+            [(s, f"tool_{n}") for s in range(SERVERS) for n in range(TOOLS)], width
+        )
+    else:
+        places = [(s, f"tool_*{digit}") for s in range(SERVERS) for digit in range(10)]
+        chosen = draw.sample(places, width * 10 // TOOLS)
+    now = time.time()
+    return [
+        Grant(draw.randbytes(16).hex(), agent, f"id-{server}", name, granted_at=now)
+        for server, name in chosen
+    ]
 
-    def of(self, _: str, server: str) -> Callable[[object], bool] | None:
-        names = self._names.get(server)
-        return None if names is None else names.__contains__
 
-
-async def measure() -> dict[str, float]:
+async def measure() -> dict[str, object]:
     from mcp_junction.catalog.catalog import Catalog
     from mcp_junction.catalog.endpoints import EVERYTHING
     from mcp_junction.catalog.items import TOOLS as KIND
     from mcp_junction.catalog.items import ListItem, ServerLists
-    from mcp_junction.catalog.scope import OPEN, Scope
+    from mcp_junction.catalog.scope import OPEN, Scopes
+    from mcp_junction.policy.live_policy import LivePolicy
+    from mcp_junction.policy.principal import Principal, Role
     from mcp_junction.protocol import encode, frames
     from mcp_junction.protocol.names import STRICT
     from mcp_junction.testing.link import FakeUpstream
@@ -86,21 +101,26 @@ async def measure() -> dict[str, float]:
     began = time.thread_time()
     catalog.page(STRICT, KIND, OPEN, None)
     after_change = time.thread_time() - began
-    pairs = [(key, f"tool_{n}") for key in keys for n in range(TOOLS)]
     draw = random.Random(16)
-    granted = [draw.sample(pairs, WIDTHS[n % len(WIDTHS)]) for n in range(AGENTS)]
-    scopes = [Scope(EVERYTHING, ExactGrants(each), f"agent-{n}") for n, each in enumerate(granted)]
     before = resident()
-    taken: dict[int, list[float]] = {}
-    for scope, each in zip(scopes, granted, strict=True):
+    policy = LivePolicy({key: f"id-{n}" for n, key in enumerate(keys)})
+    scopes = Scopes(policy)
+    taken: dict[tuple[str, int], list[float]] = {}
+    count = 0
+    for number in range(AGENTS):
+        agent, (kind, width) = f"agent-{number}", KINDS[number % len(KINDS)]
+        grants = draw_grants(draw, agent, kind, width)
+        count += len(grants)
+        policy.put(agent, grants, (), time.time())
+        scope = scopes.of(Principal(agent, Role.AGENT), EVERYTHING)
         began = time.thread_time()
         page = catalog.page(STRICT, KIND, scope, None)
-        taken.setdefault(len(each), []).append(time.thread_time() - began)
-        assert page.count(b'"inputSchema"') == len(each)
+        taken.setdefault((kind, width), []).append(time.thread_time() - began)
+        assert page.count(b'"inputSchema"') == width
     return {
         "growth": resident() - before,
-        "few": median(taken[FEW]),
-        "many": median(taken[max(WIDTHS)]),
+        "note": f"with their {count:,} grants",
+        "lists": {first_list(*each): median(seconds) for each, seconds in sorted(taken.items())},
         "all": after_change * 1000,
     }
 

@@ -26,7 +26,7 @@ from mcp_junction.calls.stages.own import OwnTools
 from mcp_junction.calls.startup import ServerStartup
 from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, spelling_at
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, shown_to, spelling_at
 from mcp_junction.catalog.live_catalog import ListChange, LiveCatalog, Review
 from mcp_junction.catalog.scope import Scopes
 from mcp_junction.config.load import Config
@@ -34,6 +34,7 @@ from mcp_junction.config.settings import UNLIMITED, quota_of
 from mcp_junction.eras.links import EraLinks
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import Resume
+from mcp_junction.eras.sign_in import SignInQuestions
 from mcp_junction.eras.tasks import ResolveTask
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.listener.capabilities import ServerSummary
@@ -59,7 +60,9 @@ from mcp_junction.upstream.servers import ServerSet
 
 if TYPE_CHECKING:
     from mcp_junction.calls.stages.audit import CallAudit
+    from mcp_junction.calls.tracing import Tracing
     from mcp_junction.governance.governance import Governance
+    from mcp_junction.upstream.tokens import TokenSources
 
 
 class Junction:
@@ -80,10 +83,11 @@ class Junction:
         supervised: bool = False,
         supervision: Supervision | None = None,
         headstart: Headstart | None = None,
-        state_key: bytes | None = None,
+        state_keys: Callable[[], Sequence[bytes]] | None = None,
         starts: bool = True,
         audit: CallAudit | None = None,
         extra_stages: Sequence[ExtraStage] = (),
+        token_sources: TokenSources | None = None,
     ) -> None:
         self.config = config
         self.governance = governance
@@ -91,17 +95,16 @@ class Junction:
         self.clock = clock or SystemClock()
         self.environ = os.environ if environ is None else environ
         self.tasks = TaskScope("junction", supervision)
-        self.scopes = Scopes(policy or (governance.policy if governance is not None else None))
+        self.scopes = self._make_scopes(policy)
         self.quotas = Quotas(quota_of(settings) if supervised else UNLIMITED)
         self.stalls = StallSweep(self.clock)
         self.clients = ConnectedClients()
         self.messages = ServerMessages(self.clients, self.tasks)
         self._starts = starts
         self._separator = settings.separator or canonical.separator
-        common = self.environ, self.clock, self.stalls, self.tasks.supervision
-        self._factory = ServerFactory(config, *common, headstart, supervised=supervised)
+        self._factory = self._make_factory(headstart, supervised, token_sources)
         self._deadlines = Deadlines(self.clock, settings.idle_timeout_ms / 1000)
-        self.parked_calls = self._make_parked_calls(state_key, audit)
+        self.parked_calls = self._make_parked_calls(state_keys, audit)
         self.live_catalog = self._make_catalog(review)
         self.servers = self._make_servers(server_sinks)
         self.relay = ClientRelay(self.servers, self.clients, self.tasks)
@@ -118,11 +121,26 @@ class Junction:
 
     # -- parts
 
-    def _make_parked_calls(self, key: bytes | None, audit: CallAudit | None) -> ParkedCalls:
+    def _make_scopes(self, policy: AccessPolicy | None) -> Scopes:
+        if policy is None and self.governance is not None:
+            policy = self.governance.policy
+        return Scopes(policy, lists_differ=bool(self.config.agents or self.config.clients))
+
+    def _make_factory(
+        self, headstart: Headstart | None, supervised: bool, token_sources: TokenSources | None
+    ) -> ServerFactory:
+        common = self.environ, self.clock, self.stalls, self.tasks.supervision, headstart
+        return ServerFactory(
+            self.config, *common, supervised=supervised, token_sources=token_sources
+        )
+
+    def _make_parked_calls(
+        self, keys: Callable[[], Sequence[bytes]] | None, audit: CallAudit | None
+    ) -> ParkedCalls:
         claims = self.governance.claims if self.governance is not None else None
         return ParkedCalls(
             self.clock,
-            Seal(key),
+            Seal(keys),
             self.settings.parked_ms / 1000,
             self.quotas.quota.parked,
             audit.record if audit is not None else None,
@@ -135,6 +153,8 @@ class Junction:
             timeout=self.settings.timeout / 1000,
             page_size=self.settings.page_size,
             exposure=self.settings.exposure,
+            exposure_tokens=self.settings.exposure_tokens,
+            favourites=tuple(self.settings.favourites.replace(",", " ").split()),
         )
         timeout = self.settings.start_timeout_ms / 1000
         return LiveCatalog(first, [], self.tasks, timeout, self._on_catalog_changed, review)
@@ -154,10 +174,20 @@ class Junction:
         extra_stages: Sequence[ExtraStage],
     ) -> Mapping[str, Handler]:
         is_strict = self.settings.audit == "strict"
+        self.tracing = self._make_tracing()
+        if self.tracing is not None:
+            has_retries = self.governance is not None and self.governance.circuits is not None
+            extra_stages = (*extra_stages, *self.tracing.stages(has_retries))
         if self.governance is not None and self.governance.escalations is not None:
             from mcp_junction.calls.escalate import EscalateFailures
 
             sinks = (*sinks, EscalateFailures(self.governance.escalations))
+        limits = [one.result_tokens for one in self.config.endpoints.values()]
+        if self.settings.result_tokens or any(limits):
+            from mcp_junction.calls.stages.large_results import LargeResults
+
+            shorten = LargeResults(self.clock, self.settings.result_tokens)
+            extra_stages = (ExtraStage("record", shorten), *extra_stages)
         resume = Resume(self.parked_calls, self._deadlines, self._make_claim_settler())
         return build_handlers(
             PipelineParts(
@@ -172,8 +202,19 @@ class Junction:
                 audit.intend if audit is not None and is_strict else None,
                 extra_stages,
                 self._make_governed_stages(audit),
+                SignInQuestions(self.parked_calls, self.tasks).ask,
             )
         )
+
+    def _make_tracing(self) -> Tracing | None:
+        """Make what traces calls, where they are to be traced."""
+        settings = self.settings
+        if not settings.otlp_endpoint:
+            return None
+        from mcp_junction.calls.tracing import Tracing
+
+        share, name, version = settings.otlp_sample, settings.name, settings.version
+        return Tracing(settings.otlp_endpoint, share, name, version, self.clock)
 
     def _make_claim_settler(self) -> Callable[[str, Outcome], Awaitable[None]] | None:
         if self.governance is None or self.governance.claims is None:
@@ -195,6 +236,8 @@ class Junction:
         self.tasks.supervise("deadlines", self._deadlines.run)
         self.tasks.supervise("parked calls", self.parked_calls.run)
         self.tasks.supervise("stalled connections", self.stalls.run)
+        if self.tracing is not None:
+            self.tasks.supervise("tracing", self.tracing.run, is_vital=False)
         for definition in self.config.servers if self._starts else ():
             self.servers.add(definition)
         return self
@@ -241,6 +284,8 @@ class Junction:
         return session
 
     def note_client(self, client: Session | StatelessClient) -> None:
+        shown = shown_to(client.endpoint, self.config, client.client, client.principal.id)
+        client.shown_at = shown
         self.greet(client.hello())
 
     def greet(self, hello: Hello = EVERYTHING_RELAYED) -> None:

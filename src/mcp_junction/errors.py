@@ -6,6 +6,7 @@
     ├── CursorError        a list cursor that is not ours, or no longer valid
     ├── RequestStateError  a requestState that is not ours, not the caller's, or has expired
     ├── ArgumentsError     arguments of a call that parsers could read differently
+    ├── ConditionError     a condition of a grant that cannot be used; says where
     ├── AddressRefused     an address that the rules do not let us connect to
     ├── ServerError        an upstream server failed; carries the phase, exit code and stderr tail
     │   ├── EraError       it does not speak the required era of the protocol
@@ -19,10 +20,15 @@
     │       └── DefinitionChanged  a tool's definition changed since it was read
     ├── InvalidChange      a registration, or change of one, is invalid; carries every Problem found
     ├── FileOwned          the server is the config file's: it is changed there
+    ├── AlreadyDecided     a request for approval that nobody can decide about any more
     ├── NotPermitted       a principal may not make this change, though its role may make others
     ├── ModelUnavailable   the model of skills cannot compute now; its jobs are retried
+    ├── VectorStoreError   the vector store cannot be used now
     ├── VaultError         a sealed value, or the key to it, cannot be used
     │   └── MissingKey     it was sealed with a key that is not here
+    ├── OAuthError         a step of OAuth failed; carries the step, the host and OAuth's own code
+    ├── TokenRefused       an access token that the door does not accept; carries the reason
+    ├── IssuerUnavailable  the keys to verify access tokens with cannot be read now
     ├── MaskError          a mask was sent where no kept value can take its place
     ├── RequestError       a REST request that ends in an error answer; carries its code
     └── UsageError         a command was called with something it cannot work with
@@ -98,6 +104,14 @@ class RequestStateError(JunctionError):
 
 class ArgumentsError(JunctionError):
     """Arguments of a call can be read in more than one way, or not at all; says what to change."""
+
+
+class ConditionError(JunctionError):
+    """A condition of a grant cannot be used, because of what stands ``at`` a character of it."""
+
+    def __init__(self, at: int, message: str) -> None:
+        self.at = at
+        super().__init__(f"at character {at + 1}: {message}")
 
 
 class AddressRefused(JunctionError):
@@ -231,8 +245,29 @@ class NotPermitted(JunctionError):
     """A principal may not make this change, though its role may make others; says why."""
 
 
+class AlreadyDecided(JunctionError):
+    """Nobody can decide about a request for approval any more; says what it is."""
+
+
 class ModelUnavailable(JunctionError):
     """The model of skills cannot compute now; its jobs are retried."""
+
+
+class VectorStoreError(JunctionError):
+    """The vector store cannot be used now; vectors in memory are searched instead."""
+
+
+class TokenRefused(JunctionError):
+    """An access token that the door does not accept. Never quotes the token."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        """One word: expired, audience, issuer, signature, revoked or malformed."""
+        super().__init__(f"{reason}: {detail}")
+
+
+class IssuerUnavailable(JunctionError):
+    """The keys to verify access tokens with cannot be read now."""
 
 
 class VaultError(JunctionError):
@@ -241,6 +276,22 @@ class VaultError(JunctionError):
 
 class MissingKey(VaultError):
     """A value was sealed with a key that is not here. The message holds neither of them."""
+
+
+class OAuthError(JunctionError):
+    """A step of OAuth failed; names the step and the host, never a code, state or token."""
+
+    def __init__(
+        self, step: str, host: str, reason: str, code: str = "", status: int | None = None
+    ) -> None:
+        self.step = step
+        self.host = host
+        self.reason = reason
+        self.code = code
+        """OAuth's own code of the error, where there is one."""
+        self.status = status
+        """The HTTP status of the answer, where there was one."""
+        super().__init__(f"{step} at {host}: {reason}")
 
 
 class MaskError(JunctionError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from mcp_junction.api.context import ApiContext
@@ -17,18 +18,21 @@ from mcp_junction.calls.call import Call
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, named_sets, one_server
 from mcp_junction.eras.tickets import TicketOwner
 from mcp_junction.errors import JunctionError, UsageError
+from mcp_junction.identity.challenges import Door
 from mcp_junction.identity.keys import KeyRing
+from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.acceptance import accept
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.app import HttpListener
 from mcp_junction.listener.http.forwarded import App, Forwarded
-from mcp_junction.listener.http.guard import Guard, is_loopback
+from mcp_junction.listener.http.guard import guard_for, is_loopback
 from mcp_junction.listener.http.host import SessionChannel
 from mcp_junction.listener.http.owner import OwnerCheck
 from mcp_junction.listener.http.protocol import protocol_for
 from mcp_junction.listener.http.server import HttpServer
 from mcp_junction.listener.http.sessions import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
+from mcp_junction.listener.http.tls import make_certificate
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.sessions.revocation import Revocation
@@ -70,8 +74,9 @@ class Service:
         if owner_without_key and self._needs_key:
             raise UsageError("--owner-without-key: only on loopback, and not with --require-key")
         self._owner_without_key = owner_without_key
+        self._certificate = make_certificate(settings.tls_cert, settings.tls_key)
         self._owner = OwnerCheck()
-        if not is_loopback(host) and not keys.has_any:
+        if not is_loopback(host) and not keys.has_any and keys.tokens is None:
             raise UsageError(
                 f"listening on {host} needs keys: make one with `mcp-junction keys create`,"
                 " or listen on 127.0.0.1"
@@ -83,6 +88,8 @@ class Service:
         self._expelled_generation = keys.generation
         self._on_loaded = on_loaded
         self._on_listening = on_listening
+        self.public_url = settings.public_url
+        """The address under which clients reach us; known once we listen."""
         self._registry = SessionRegistry(
             junction.clock,
             settings.session_idle_ms / 1000,
@@ -104,11 +111,13 @@ class Service:
             Dispatcher(self._junction, self._calls, accept),
             self._registry,
             StatelessFront(self._stateless, self._calls),
-            Guard(host, _split(settings.allowed_hosts), _split(settings.allowed_origins)),
+            guard_for(host, settings),
+            Door(self._keys, settings.name),
             self._calls,
             settings.max_body_bytes,
             rest.front if rest is not None else None,
             rest.denials.add if rest is not None else None,
+            rest.make_pages(self) if rest is not None else None,
         )
 
     def _make_revocation(self) -> Revocation | None:
@@ -155,10 +164,11 @@ class Service:
 
     @property
     def _is_open_to_owner(self) -> bool:
-        """Whether the owner needs no key: while no key for anybody else was ever made here."""
+        """Whether the owner needs no key: while nobody else was ever let in here."""
         if self._needs_key:
             return False
-        return self._owner_without_key or not self._keys.has_issued_client_keys
+        has_others = self._keys.has_issued_client_keys or self._keys.tokens is not None
+        return self._owner_without_key or not has_others
 
     def endpoint(self, path: str) -> Endpoint | None:
         """Find what is at a path now: all servers, one of them, or a named set."""
@@ -204,6 +214,13 @@ class Service:
             down.append(AUDIT)
         return down + [task for task in self._junction.tasks.supervision.down if task not in down]
 
+    @property
+    def warnings(self) -> dict[str, int]:
+        """Counts of what an operator should look at though the service is ready."""
+        governance = self._junction.governance
+        count = governance.tool_settings.unverified if governance is not None else 0
+        return {"unverified_tool_settings": count} if count else {}
+
     # -- life
 
     async def serve(
@@ -218,26 +235,25 @@ class Service:
         await self.refresh_keys()  # loading may have taken longer than keys are believed
         if self._on_loaded is not None:
             self._on_loaded()
-        protocol = protocol_for(
-            self._calls,
-            self._junction.settings.max_body_bytes,
-            stalls=self._junction.stalls,
-            quotas=self._junction.quotas,
-        )
-        server = HttpServer(self._app(), host, port, protocol)
-        serving = self._junction.tasks.spawn(server.serve())
-        sweeping = self._junction.tasks.supervise("sessions", self._registry.run)
-        watching = self._junction.tasks.supervise("keys", self._watch_keys)
-        if self._junction.governance is not None:
-            self._junction.governance.start(self._junction.tasks, self._junction.clock)
+        junction = self._junction
+        longest, stalls, quotas = junction.settings.max_body_bytes, junction.stalls, junction.quotas
+        protocol = protocol_for(self._calls, longest, stalls=stalls, quotas=quotas)
+        server = HttpServer(self._app(), host, port, protocol, certificate := self._certificate)
+        serving = junction.tasks.spawn(server.serve())
+        sweeping = junction.tasks.supervise("sessions", self._registry.run)
+        watching = junction.tasks.supervise("keys", self._watch_keys)
+        if junction.governance is not None:
+            junction.governance.start(junction.tasks, junction.clock)
         shown, bound = await server.wait_until_started(serving)
-        if self._owner_without_key:
-            log.warning("/mcp needs no key of you on this machine: --owner-without-key was given")
-        log.warning("listening on http://%s:%d/mcp", shown, bound)
+        address = self._announce("http" if certificate is None else "https", shown, bound)
+        if certificate is not None:
+            self._junction.tasks.supervise("certificate", certificate.run, is_vital=False)
+        self._open_door()
         if self._rest is not None:
+            self._rest.credentials.public_url = self.public_url
             self._rest.open()
         if self._on_listening is not None:
-            self._on_listening(f"http://{shown}:{bound}")
+            self._on_listening(address)
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
         has_lost_listener = serving.done() and not serving.cancelled()
@@ -251,6 +267,23 @@ class Service:
             await self._rest.close()
         if has_lost_listener:
             raise JunctionError("the HTTP server ended by itself; start Junction again")
+
+    def _announce(self, scheme: str, host: str, port: int) -> str:
+        """Log where we listen, and return the address."""
+        if self._owner_without_key:
+            log.warning("/mcp needs no key of you on this machine: --owner-without-key was given")
+        log.warning("listening on %s://%s:%d/mcp", scheme, host, port)
+        address = f"{scheme}://{host}:{port}"
+        self.public_url = self._junction.settings.public_url or address
+        return address
+
+    def _open_door(self) -> None:
+        """Accept access tokens, if there is an issuer of them."""
+        tokens = self._keys.tokens
+        if tokens is not None:
+            tokens.public_url = self.public_url
+            run = partial(tokens.keys.run, self._junction.clock.sleep)
+            self._junction.tasks.supervise("issuer keys", run, is_vital=False)
 
     async def _drain(self, hurried: asyncio.Event) -> None:
         """Take no new calls, wait for those that run, and answer those that are not waited for."""
@@ -312,6 +345,28 @@ class Service:
             self._expelled_generation = generation  # now: what fails here is done again
         if generations is not None and self._sync is not None:
             await self._sync.follow(generations, began)
+        if generations is not None and self._rest is not None:
+            await self._rest.credentials.follow(generations)
+        if self._keys.tokens is not None:
+            self._end_expired(self._keys.tokens)
+
+    def _end_expired(self, tokens: AccessTokens) -> None:
+        """End the streams of principals whose access tokens have all expired.
+
+        Their sessions go on with the next token, and calls that run are answered.
+        """
+        expired = tokens.expire()
+        if not expired:
+            return
+        self._registry.cut_standing(lambda session: session.principal in expired)
+        self._stateless.end_listens(lambda listen: listen.principal in expired)
+        if self._rest is not None:
+            self._rest.streams.end(lambda principal: principal not in expired)
+        governance = self._junction.governance
+        if governance is not None and governance.door_grants is not None:
+            in_use = {one.principal.grantee for one in self._junction.clients.sessions}
+            in_use |= {call.caller.principal.grantee for call in self.running_calls()}
+            governance.door_grants.forget_others(in_use | tokens.grantees)
 
     def _is_revoked(self, bearer: TicketOwner) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))
@@ -343,7 +398,3 @@ class Service:
         if self._rest is not None:
             others += len(self._rest.calling)
         return others + sum(len(session.calls) for session in self._junction.clients.sessions)
-
-
-def _split(text: str) -> list[str]:
-    return [word for word in text.replace(",", " ").split() if word]

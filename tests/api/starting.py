@@ -59,7 +59,7 @@ async def classified(served: Served) -> float:
 
 def models() -> list[str]:
     """What of the model of skills is in this process, as Python and as the system know it."""
-    names = {"numpy", "tokenizers", "wordllama"}
+    names = {"numpy", "static_rows"}
     maps = Path("/proc/self/maps")
     files = maps.read_text() if maps.exists() else ""
     return sorted(name for name in names if name in sys.modules or f"/{name}" in files)

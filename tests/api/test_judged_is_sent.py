@@ -29,6 +29,8 @@ class Fronts:
     def __init__(self, served: Served, session: Handshake) -> None:
         self._served = served
         self._session = session
+        self.denials: tuple[int, ...] = ()
+        """With what a call may be denied; nothing denies one without conditions."""
 
     async def send(self, front: str, arguments: bytes, key: str) -> bool:
         """Call a tool with these arguments; whether it has a result."""
@@ -45,7 +47,7 @@ class Fronts:
     async def _rest(self, path: str, body: bytes, headers: dict[str, str]) -> bool:
         client = self._served.client("agent")
         answer = await client.post(path, content=body, headers={**JSON, **headers})
-        assert answer.status_code in (200, 400, 409, 422), answer.text
+        assert answer.status_code in (200, 400, 409, 422, *self.denials), answer.text
         return answer.status_code == 200
 
     async def _handshake(self, arguments: bytes, key: str) -> bool:
@@ -115,3 +117,47 @@ async def test_what_is_accepted_is_bound_and_sent_as_it_is_written(fronts, front
         key = f"bound-{one}"
         assert await fronts.send(front, encode(f'{{"n":{one}}}'), key)
         assert not await fronts.send(front, encode(f'{{"n":{other}}}'), key)
+
+
+WHEN = "size(args) <= 1 && (!has(args.x) || args.x != 0.1)"
+
+
+def passes(text: str) -> bool:
+    """Whether arguments meet WHEN, by another parser: numbers beyond CEL's are errors."""
+    found = json.loads(text, parse_float=_read_float)
+    return len(found) <= 1 and not _has_huge(found) and found.get("x") != 0.1
+
+
+def _read_float(text: str) -> float | int:
+    number = float(text)
+    return number if abs(number) != float("inf") else 2**99
+
+
+def _has_huge(value: object) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_huge, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
+
+
+@pytest.mark.req("REQ-MCP-CALL-001")
+@pytest.mark.parametrize("front", FRONTS)
+async def test_a_condition_decides_about_what_the_server_gets_or_nothing_is_sent(fronts, front):
+    served, admin = fronts.served, fronts.served.client()
+    (whole,) = (await admin.get("/api/v1/mcp/policies/the-agent")).json()
+    assert (await admin.delete(f"/api/v1/mcp/policies/{whole['id']}")).status_code == 204
+    given = {"agent_id": "the-agent", "server_id": "box", "tool_name": "echo", "when": WHEN}
+    assert (await admin.post("/api/v1/mcp/policies/grant", json=given)).status_code == 201
+    fronts._session = await Handshake.open(served, "agent")
+    fronts.denials = (401, 403)
+    sent = 0
+    for number, text in enumerate(share_of(front, [*REFUSED, *KEPT])):
+        before = len(fronts.box.bodies)
+        has_result = await fronts.send(front, encode(text), f"judged-{number}")
+        assert len(fronts.box.bodies) - before == has_result, text
+        if text in as_objects(REFUSED):
+            assert not has_result, text
+            continue
+        assert has_result is passes(text), text
+        assert not has_result or encode(text) in fronts.box.bodies[before]
+        sent += has_result
+    assert sent > 5

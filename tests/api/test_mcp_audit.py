@@ -116,9 +116,10 @@ async def test_an_agent_cannot_count_what_others_do(gateway):
     shown = await read(served, "agent", limit=2)
     assert [row["correlation_id"] for row in shown] == [row["correlation_id"] for row in own]
     answer = await served.client("agent").get(AUDIT, params={"limit": 2})
-    cursor = answer.links["next"]["url"].partition("cursor=")[2]
+    cursor = answer.links["next"]["url"].partition("cursor=")[2][7:]
+    cursor += "A" * (-len(cursor) % 4)
     secrets = {part for row in whole for part in row["id"].split(":") if len(part) > 4}
-    told = answer.text + answer.headers["link"] + str(base64.urlsafe_b64decode(cursor[7:] + "=="))
+    told = answer.text + answer.headers["link"] + str(base64.urlsafe_b64decode(cursor))
     assert not [secret for secret in secrets if secret in told]
     ids = {row["id"] for row in shown}
     assert len(ids) == 6

@@ -143,6 +143,7 @@ async def test_rest_refuses_a_call_in_the_same_words(gateway, role):
     assert answer.json()["detail"] == over_mcp["error"]["message"]
 
 
+@pytest.mark.bulk
 @pytest.mark.req("S-04")
 async def test_from_a_foreign_host_or_origin_no_method_is_reached_in_any_role(gateway):
     served = await gateway()

@@ -1,12 +1,12 @@
 """``/api/v1/mcp/tools``: tools with version, risk and state, and what operators set for them."""
 
 import asyncio
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import pytest
 from tests.api.scope_door import Hiding
-from tests.plugin_rest import BOUND, Served
+from tests.plugin_rest import BOUND, SERVERS, Served, serve_api
 from tests.registry.toolbox import Toolbox, tool, until
 
 from mcp_junction.protocol.names import Pair
@@ -285,3 +285,109 @@ async def test_strict_schemas_disables_such_tools_before_anybody_sees_them(gatew
     server.tools[0] = tool("bad")
     await served.client().post("/api/v1/aggregator/servers/box/tools/refresh")
     assert await listed(served) == ["box.bad", "box.good"]
+
+
+async def test_a_setting_that_was_tampered_with_disables_its_tool_until_it_is_set_again(
+    served, box, dump
+):
+    server = await box(served, tool("send"), tool("look"))
+    assert (await set_tool(served, "send", risk="high")).status_code == 200
+    await dump.run("UPDATE tool_settings SET risk = 'low'")
+    await dump.run("UPDATE counters SET value = value + 1 WHERE topic = 'tool_settings'")
+    settings = served.junction.governance.tool_settings
+    await until(lambda: settings.unverified == 1)
+    one = (await served.client().get(f"{TOOLS}/box/send")).json()
+    assert (one["enabled"], one["reason"]) == (False, "setting_unverified")
+    assert await listed(served) == ["box.look"]
+    invoke = {"server_id": "box", "tool_name": "send", "params": {}}
+    answer = await served.client().post("/api/v1/mcp/invoke", json=invoke)
+    assert (answer.status_code, "setting_unverified" in answer.text) == (409, True)
+    assert (await served.call("box.send")).status_code == 404
+    ready = await served.client(None).get("/readyz")
+    assert ready.json() == {"status": "ready", "unverified_tool_settings": 1}
+    assert "tool_settings_unverified 1" in (await served.client().get("/metrics")).text
+    await set_tool(served, "send", timeout_ms=5_000)
+    assert (await served.client().get(f"{TOOLS}/box/send")).json()["reason"] == "disabled"
+    assert server.calls == 0
+    await set_tool(served, "send", risk="high", enabled=True)
+    assert (await served.call("box.send")).status_code == 200
+    assert (await served.client(None).get("/readyz")).json() == {"status": "ready"}
+
+
+async def test_versions_for_all_tools_that_were_tampered_with_disable_all_of_them(
+    served, box, dump
+):
+    await box(served, tool("send"), tool("look"))
+    await set_tool(served, "*", versions=">=1")
+    await dump.run("UPDATE tool_settings SET versions = '>=0'")
+    await dump.run("UPDATE counters SET value = value + 1 WHERE topic = 'tool_settings'")
+    await until(lambda: served.junction.governance.tool_settings.unverified == 1)
+    assert await listed(served) == []
+    await set_tool(served, "*", versions=">=1")
+    assert {*await listed(served)} == {"box.send", "box.look"}
+
+
+@pytest.mark.req("REQ-MCP-AUTH-003")
+async def test_a_tool_that_once_said_it_destroys_needs_a_token_until_a_person_lowers_its_risk(
+    opener, box
+):
+    kind, other = {"destructiveHint": True}, {"destructiveHint": False, "readOnlyHint": True}
+    async with AsyncExitStack() as stack:
+        served = await serve_api(stack, opener, grants=False)
+        server = await box(served, tool("wipe", annotations=kind))
+        body = {"agent_id": "the-agent", "server_id": "box", "tool_name": "wipe"}
+        asked = await served.client().post(
+            "/api/v1/mcp/policies/grant", json={**body, "token_mode": "present"}
+        )
+        token = asked.json()["token"]
+        assert await statuses(served, token) == (401, 403, 200)
+        server.tools = [tool("wipe", annotations=other)]
+        await refresh(served)
+        assert await statuses(served, token) == (401, 403, 200)
+        server.tools = []
+        await refresh(served)
+        server.tools = [tool("wipe", "another", annotations=other)]
+        await refresh(served)
+        assert await statuses(served, token) == (401, 403, 200)
+    async with AsyncExitStack() as stack:
+        served = await serve_api(stack, opener, grants=False)
+        await served.until("box", "CONNECTED")
+        await refresh(served)
+        assert await statuses(served, token) == (401, 403, 200)
+        shown = (await served.client().get(f"{TOOLS}/box/wipe")).json()
+        assert (shown["risk"], "had destructiveHint" in shown["risk_reason"]) == ("high", True)
+        await set_tool(served, "wipe", risk="low")
+        assert await statuses(served, token) == (200, 200, 200)
+        await set_tool(served, "wipe", risk=None)
+        assert await statuses(served, token) == (401, 403, 200)
+        await approve(served)
+        assert await statuses(served, token) == (200, 200, 200)
+        server.tools = [tool("wipe", annotations=kind)]
+        await refresh(served)
+        await approve(served)
+        server.tools = [tool("wipe", annotations=other)]
+        await refresh(served)
+        assert await statuses(served, token) == (401, 403, 200), "an approval is of one form only"
+
+
+async def statuses(served: Served, token: str) -> tuple[int, ...]:
+    """Call the tool without a token both ways, then with it."""
+    client = served.client("agent")
+    body = {"agent_id": "the-agent", "server_id": "box", "tool_name": "wipe", "params": {}}
+    bare = await client.post("/api/v1/mcp/invoke", json=body)
+    called = await served.call("box.wipe", role="agent")
+    given = await client.post("/api/v1/mcp/invoke", json={**body, "token": token})
+    return bare.status_code, called.status_code, given.status_code
+
+
+async def refresh(served: Served) -> None:
+    answer = await served.client().post(f"{SERVERS}/box/tools/refresh")
+    assert answer.status_code == 200, answer.text
+
+
+async def approve(served: Served) -> None:
+    """Approve the definition that the tool has now."""
+    record = await served.registry.tools.get("box", "wipe")
+    path = f"/api/v1/aggregator/tools/{record.id}/approve"
+    answer = await served.client().post(path, json={"hash": record.hash})
+    assert answer.status_code == 200, answer.text

@@ -118,16 +118,15 @@ BAD = {
 
 
 @pytest.mark.req("AG-US1-AC6")
-@pytest.mark.parametrize("what", BAD)
-async def test_a_bad_registration_is_refused_with_its_place_and_changes_nothing(gateway, what):
+async def test_a_bad_registration_is_refused_with_its_place_and_changes_nothing(gateway):
     served = await gateway()
-    body, place = BAD[what]
-    answer = await served.client().post(SERVERS, json=body)
-    assert answer.status_code == 422, answer.text
-    told = answer.json()
-    assert told["error_code"] == "VALIDATION_ERROR"
-    assert place in [problem["path"] for problem in told["context"]["problems"]]
-    assert (await served.client().get(SERVERS)).json()["total"] == 0
+    for what, (body, place) in BAD.items():
+        answer = await served.client().post(SERVERS, json=body)
+        assert answer.status_code == 422, what
+        told = answer.json()
+        assert told["error_code"] == "VALIDATION_ERROR", what
+        assert place in [problem["path"] for problem in told["context"]["problems"]], what
+        assert (await served.client().get(SERVERS)).json()["total"] == 0, what
 
 
 @pytest.mark.req("AG-US1-AC6")
@@ -204,15 +203,14 @@ async def test_a_change_is_made_only_to_the_version_that_was_read(served):
     assert odd.status_code == 422
 
 
-@pytest.mark.parametrize(
-    "change", [{"id": "x"}, {"status": "CONNECTED"}, {"name": "../x"}, {"pin": "never"}, []]
-)
-async def test_a_bad_change_is_refused_and_changes_nothing(gateway, change):
+async def test_a_bad_change_is_refused_and_changes_nothing(gateway):
     served = await gateway()
     await served.client().post(SERVERS, json=registration(auto_connect=False))
-    answer = await served.client().patch(f"{SERVERS}/peer", json=change)
-    assert (answer.status_code, answer.json()["error_code"]) == (422, "VALIDATION_ERROR")
-    assert (await served.client().get(f"{SERVERS}/peer")).json()["version"] == 1
+    for change in ({"id": "x"}, {"status": "CONNECTED"}, {"name": "../x"}, {"pin": "never"}, []):
+        answer = await served.client().patch(f"{SERVERS}/peer", json=change)
+        told = answer.status_code, answer.json()["error_code"]
+        assert told == (422, "VALIDATION_ERROR"), change
+        assert (await served.client().get(f"{SERVERS}/peer")).json()["version"] == 1, change
 
 
 @pytest.mark.req("J-STATES")

@@ -232,46 +232,46 @@ async def test_a_server_of_the_config_file_is_not_registered_again(gateway, tmp_
     assert (answer.status_code, answer.json()["error"]["type"]) == (409, "ServerOwnedByFileError")
 
 
-@pytest.mark.parametrize(
-    ("body", "place"),
-    [
-        (server(server_id="Not A Name"), "$.server_id"),
-        (server(server_id="1f0cb1f4-9d9b-4f1e-8f0f-0123456789ab"), "$.server_id"),
-        (server(versions={"a": ">=x"}), "$.versions.a"),
-        (server(tools="all"), "tools"),
-        (server(tools=["a"]), "tools"),
-        (server(connection={"transport_type": "HTTP"}), "$"),
-        (
-            server(connection={"transport_type": "HTTP", "connection_config": {}}),
-            "$.connection.connection_config.url",
+WRONG = [
+    (server(server_id="Not A Name"), "$.server_id"),
+    (server(server_id="1f0cb1f4-9d9b-4f1e-8f0f-0123456789ab"), "$.server_id"),
+    (server(versions={"a": ">=x"}), "$.versions.a"),
+    (server(tools="all"), "tools"),
+    (server(tools=["a"]), "tools"),
+    (server(connection={"transport_type": "HTTP"}), "$"),
+    (
+        server(connection={"transport_type": "HTTP", "connection_config": {}}),
+        "$.connection.connection_config.url",
+    ),
+    (
+        server(
+            connection={
+                "transport_type": "HTTP",
+                "connection_config": {"url": "http://169.254.169.254/latest"},
+            }
         ),
-        (
-            server(
-                connection={
-                    "transport_type": "HTTP",
-                    "connection_config": {"url": "http://169.254.169.254/latest"},
-                }
-            ),
-            "$.connection_config.url",
-        ),
-        (
-            server(
-                connection={"transport_type": "STDIO", "connection_config": {"command": "/bin/sh"}}
-            ),
-            "$.connection_config.command",
-        ),
-        (server(connection={"transport_type": "NONE", "connection_config": {}}), "transport_type"),
-        (server(color="red"), "color"),
-        ({"version": "1"}, "server_id"),
-    ],
-)
-async def test_a_wrong_registration_is_refused_and_nothing_is_made(gateway, body, place):
+        "$.connection_config.url",
+    ),
+    (
+        server(connection={"transport_type": "STDIO", "connection_config": {"command": "/bin/sh"}}),
+        "$.connection_config.command",
+    ),
+    (server(connection={"transport_type": "NONE", "connection_config": {}}), "transport_type"),
+    (server(color="red"), "color"),
+    ({"version": "1"}, "server_id"),
+]
+
+
+async def test_a_wrong_registration_is_refused_and_nothing_is_made(gateway):
     served = await gateway(stdio_allow="/nothing/is/allowed")
-    answer = await served.client().post(REGISTER, json=body)
-    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadRequestError")
-    told = answer.json()["problems"][0]
-    assert place in told["path"] or place in told["message"]
-    assert (await served.client().get(SERVERS)).json()["total"] == 0
+    for body, place in WRONG:
+        answer = await served.client().post(REGISTER, json=body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadRequestError"), (
+            body
+        )
+        told = answer.json()["problems"][0]
+        assert place in told["path"] or place in told["message"], body
+        assert (await served.client().get(SERVERS)).json()["total"] == 0, body
 
 
 @pytest.mark.parametrize("role", ["orchestrator", "agent", "viewer"])

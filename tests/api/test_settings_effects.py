@@ -20,6 +20,7 @@ from mcp_junction.cli.serve import _forget
 from mcp_junction.cli.storage import Storage
 from mcp_junction.config.load import without_file
 from mcp_junction.testing.fakes import FakeClock
+from mcp_junction.vault.key_file import KeyFile
 
 pytestmark = pytest.mark.req("REQ-MCP-CONFIG")
 INVOKE = "/api/v1/mcp/invoke"
@@ -201,7 +202,7 @@ async def test_audit_retention_days_is_how_long_rows_are_kept(opener, tmp_path, 
         served = await serve_api(stack, opener, config)
         store, clock = served.registry._context.store, FakeClock()
         writer = await written(opener, store, time.time() - 30 * DAY, 3)
-        storage = Storage(store, opener.vault, tmp_path / "data")
+        storage = Storage(store, opener.vault, tmp_path / "data", KeyFile({}, tmp_path / "data"))
         host = SimpleNamespace(clock=clock, tasks=served.junction.tasks)
         _forget(config.settings.audit_retention_days, storage, served.audit, host)
         await clock.advance(FIRST)

@@ -1,11 +1,15 @@
 """`/api/v1/skills`: showing and changing skills, and what becomes of the tools that have them."""
 
 import asyncio
+import json
 
 import pytest
 from tests.plugin_rest import SERVERS
-from tests.registry.toolbox import tool
+from tests.registry.bees import BEES
+from tests.registry.toolbox import tool, until
 
+from mcp_junction.cli import skills as skills_command
+from mcp_junction.errors import UsageError
 from mcp_junction.skills.classifier import tool_text
 from mcp_junction.skills.embedder import WordVectors, mean, to_floats
 
@@ -67,12 +71,14 @@ async def test_a_removal_leaves_skills_the_mean_of_what_is_left_and_of_nothing_t
     served, add
 ):
     await add(served, "mail", MAIL)
-    await add(served, "other", [*POST, *WEATHER])
+    await add(served, "other", POST)
+    await add(served, "sky", WEATHER)
     before = await skills(served)
     assert before["communication"]["embedding"] == vector(*MAIL, *POST)
     assert before["weather-environment"]["embedding"] == vector(*WEATHER)
     assert before["communication"]["tool_count"] == 3
-    assert (await served.client().delete(f"{SERVERS}/other")).status_code == 204
+    for name in ("other", "sky"):
+        assert (await served.client().delete(f"{SERVERS}/{name}")).status_code == 204
     after = await skills(served)
     assert after["communication"]["embedding"] == vector(*MAIL)
     assert after["communication"]["tool_count"] == 2
@@ -219,12 +225,19 @@ async def test_a_removed_skill_leaves_its_tools_with_others(served, add):
     assert all(one["skill_ids"] for one in tools.values())
 
 
-async def test_tools_are_classified_again_when_that_is_asked_for(served, add):
+@pytest.mark.req("AG-US3-AC1")
+async def test_tools_are_classified_again_when_skills_change_and_when_that_is_asked_for(
+    served, add
+):
     await add(served, "mail", MAIL)
-    await served.client().post(
-        SKILLS, json={"name": "Inbox", "description": "Read the emails in the inbox"}
-    )
+    inbox = {"name": "Inbox", "description": "Read the emails in the inbox"}
+    assert (await served.client().post(SKILLS, json=inbox)).status_code == 201
+    assert (await classified(served, "mail", 2))["read_email"]["primary_skill_id"] == "inbox"
+    weather = {"description": "The weather of tomorrow, rain and wind"}
+    assert (await served.client().patch(f"{SKILLS}/inbox", json=weather)).status_code == 200
     assert "inbox" not in (await classified(served, "mail", 2))["read_email"]["skill_ids"]
+    inbox.pop("name")
+    await served.client().patch(f"{SKILLS}/inbox", json=inbox)
     answer = await served.client("orchestrator").post(f"{SERVERS}/mail/tools/classify")
     assert (answer.status_code, answer.json()) == (202, {"tools": 2})
     await classified(served, "mail", 2)
@@ -258,3 +271,85 @@ async def test_what_is_switched_off_classifies_nothing(gateway, toolbox):
     await served.registry.skills.classifier.wait_until_done()
     items = (await served.client().get(f"{SERVERS}/mail/tools")).json()["items"]
     assert [one["is_classified"] for one in items] == [False, False]
+
+
+@pytest.mark.req("K-4", "AG-US3-AC8")
+async def test_a_suggested_skill_is_shown_and_approved_or_rejected(served, toolbox):
+    box = await toolbox(BEES)
+    more = {"transport_type": "HTTP", "connection_config": {"url": box.url}}
+    record = await served.register("apiary", **more)
+    await classified(served, "apiary", 20)
+    path = f"{SKILLS}/suggestions"
+    async with asyncio.timeout(20):
+        while not (found := (await served.client().get(path)).json())["items"]:
+            await served.registry.skills.classifier.wait_until_done()
+    (one,) = found["items"]
+    assert (found["total"], found["next_cursor"], one["status"]) == (1, None, "pending")
+    assert {"server_id": record["id"], "server": "apiary", "name": "harvest_honey"} in one["tools"]
+    for role in ("orchestrator", "agent", "viewer"):
+        assert (await served.client(role).get(path)).status_code == 403
+        refused = await served.client(role).post(f"{path}/{one['id']}/approve")
+        assert refused.status_code == 403
+    assert (await served.client().post(f"{path}/nobody/approve")).status_code == 404
+    assert (await served.client().get(path, params={"status": "some"})).status_code == 422
+    answer = await served.client().post(f"{path}/{one['id']}/approve")
+    assert answer.status_code == 201
+    skill = answer.json()["id"]
+    assert answer.headers["location"] == f"{SKILLS}/{skill}"
+    tools = await classified(served, "apiary", 20)
+    behind = [tools[each["name"]]["primary_skill_id"] for each in one["tools"]]
+    assert set(behind) == {skill}
+    assert (await served.client().get(path)).json()["items"] == []
+    (decided,) = (await served.client().get(path, params={"status": "all"})).json()["items"]
+    told = decided["status"], decided["skill_id"], decided["decided_by"]
+    assert told == ("approved", skill, "the-admin")
+    assert (await served.client().post(f"{path}/{one['id']}/reject")).status_code == 409
+
+
+async def test_no_skill_is_called_as_the_path_of_suggestions(served):
+    made = {"name": "Suggestions", "description": "What to do next"}
+    answer = await served.client().post(SKILLS, json=made)
+    assert answer.status_code == 201
+    assert answer.json()["id"] != "suggestions"
+
+
+@pytest.mark.req("K-4")
+async def test_commands_show_approve_and_reject_suggestions_and_classify(gateway, toolbox, capsys):
+    served = await gateway()
+    box = await toolbox(BEES)
+    more = {"transport_type": "HTTP", "connection_config": {"url": box.url}}
+    await served.register("apiary", **more)
+
+    async def ask(*words: str) -> str:
+        where = ["--url", served.url, "--key", served.keys["admin"]]
+        assert await asyncio.to_thread(skills_command.run, [words[0], *where, *words[1:]]) == 0
+        return capsys.readouterr().out
+
+    assert json.loads(await ask("classify", "apiary", "--json"))["unclassified_tools"] == 0
+    assert "20 tools were classified again." in await ask("classify", "apiary")
+    async with asyncio.timeout(20):
+        while not (found := json.loads(await ask("suggestions", "--json"))):
+            await served.registry.skills.classifier.wait_until_done()
+    (one,) = found
+    assert one["name"] in await ask("suggestions")
+    with pytest.raises(UsageError, match="no pending suggestion"):
+        await ask("approve", "nobody")
+    assert f"is a skill of {len(one['tools'])} tools." in await ask("approve", one["id"][:8])
+    assert "No skill is suggested." in await ask("suggestions")
+    assert "approved" in await ask("suggestions", "--all")
+    with pytest.raises(UsageError, match="no pending suggestion"):
+        await ask("reject", one["id"])
+
+
+async def test_progress_is_told_while_tools_are_classified(served, toolbox):
+    told: list[dict] = []
+    real = served.bus.publish_transient
+    served.bus.publish_transient = lambda kind, data, *rest: told.append({kind: dict(data)})
+    box = await toolbox([tool(f"send_email_{n}", "Send an email") for n in range(150)])
+    more = {"transport_type": "HTTP", "connection_config": {"url": box.url}}
+    await served.register("mail", **more)
+    await until(lambda: served.registry.skills.classifier.classified == 150)
+    served.bus.publish_transient = real
+    steps = [one["classification.progress"] for one in told if "classification.progress" in one]
+    assert len(steps) >= 2, "a page at a time"
+    assert steps[-1]["classified_tools"] == steps[-1]["total_tools"] == 150

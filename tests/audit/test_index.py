@@ -106,7 +106,7 @@ async def filled(store, opener, small) -> Filled:
 
     crashed, at_work = {"closes": False}, {"ended": False, "closes": False}
     for writer, state in (("w1", {}), ("w2", crashed), ("w3", at_work)):
-        times = sorted(NOW + rng.random() * 3_600 for _ in range(113))
+        times = sorted(NOW + rng.random() * 3_600 for _ in range(61))
         entries = [random_entry(rng, at) for at in times]
         await made.write(writer, entries, itertools.cycle([1, 3, 2, 4, 1, 2]), **state)
     return made
@@ -129,6 +129,8 @@ QUERIES = [
     {"correlation_id": "nothing"},
     {"own_calls_of": "a1"},
     {"own_calls_of": "boss"},
+    {"own_calls_of": "a1", "outcome": "error"},
+    {"own_calls_of": "a1", "tool": "box.t2"},
     {"outcome": "ok", "server_id": "s2"},
 ]
 

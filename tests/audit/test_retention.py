@@ -1,6 +1,7 @@
 """What is too old leaves the audit, once a day."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.registry.toolbox import until
@@ -32,7 +33,7 @@ async def scheduled(opener, store):
     log = await opener.log(store, now=lambda: NOW + clock.now())
 
     def begin() -> None:
-        keys = opener.vault.derive_keys("audit")
+        keys = partial(opener.vault.derive_keys, "audit")
         how = (90, store.audit, log, opener.checkpoints, keys, clock, lambda: NOW + clock.now())
         tasks.spawn(retire_daily(*how))
 
@@ -87,17 +88,18 @@ async def test_while_the_store_says_no_it_is_tried_again(opener, store, schedule
     await gone(left, old)
 
 
-@pytest.mark.parametrize(("days", "running"), [(90, 2), (0, 0)])
+@pytest.mark.parametrize(("days", "running"), [(90, 3), (0, 0)])
 async def test_the_service_keeps_to_its_setting(tmp_path, vault, days, running):
     from mcp_junction.app import Junction
     from mcp_junction.cli.serve import _forget
     from mcp_junction.cli.storage import Storage
     from mcp_junction.config.load import without_file
     from mcp_junction.store.store import default_url, open_store
+    from mcp_junction.vault.key_file import KeyFile
 
     clock = FakeClock()
     async with await open_store(default_url(tmp_path), vault) as store:
-        storage = Storage(store, vault, tmp_path)
+        storage = Storage(store, vault, tmp_path, KeyFile({}, tmp_path))
         config = without_file({}, {"audit_retention_days": days})
         async with (
             Junction(config, starts=False, clock=clock) as junction,

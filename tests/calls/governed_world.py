@@ -36,7 +36,7 @@ class GovernedWorld(World):
         chance: float = 0.5,
         **stages: Any,
     ) -> None:
-        clock = FakeClock()
+        clock, extra = FakeClock(), stages.pop("extra", ())
         self.facts = ToolFactsCache(ToolSettings(settings))
         breaker = settle = None
         if circuits is not None:
@@ -44,7 +44,7 @@ class GovernedWorld(World):
             settle = breaker.settle
         retry = RetryCalls(policy or RetryPolicy(), self.facts, clock, lambda: chance, settle)
         stages = {"retry": retry, "breaker": breaker} | stages | self.more_stages()
-        super().__init__(*upstreams, governed=GovernedStages(**stages), clock=clock)
+        super().__init__(*upstreams, governed=GovernedStages(**stages), clock=clock, extra=extra)
 
     def more_stages(self) -> dict[str, Any]:
         """Further stages, which need what this world has."""

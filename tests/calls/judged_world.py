@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Raw
@@ -18,6 +19,7 @@ from mcp_junction.catalog.scope import Scopes
 from mcp_junction.governance.schemas import SchemaCache
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.policy.conditions import GrantCondition
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
@@ -57,10 +59,12 @@ class JudgedWorld(World):
         settings: tuple[ToolSetting, ...] = (),
         schemas: SchemaCache | None = None,
         cache_ttl: float = 300.0,
+        conditions: Mapping[str, GrantCondition] = {},
         **stages: Any,
     ) -> None:
         self.time = NOW
-        self.policy = LivePolicy({one.key: f"id-{one.key}" for one in upstreams}, cache_ttl)
+        ids = {one.key: f"id-{one.key}" for one in upstreams}
+        self.policy = LivePolicy(ids, cache_ttl, conditions)
         self.facts = ToolFactsCache(ToolSettings(settings), schemas)
         self.authorizer = Authorizer(self.policy, self.facts, lambda: self.time)
         extra = {name: stages.pop(name) for name in ("strict_audit", "extra") if name in stages}

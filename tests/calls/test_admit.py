@@ -33,7 +33,7 @@ class Admitting:
         one = FakeUpstream("one", ("echo", "look"))
         log = await self._opener.log(self.store)
         audit = CallAudit(log)
-        admission = Admission(self.store.policy, lambda: world.time)
+        admission = Admission(self.store.policy, self.store.approvals, lambda: world.time)
         world = JudgedWorld(one, settings=settings, admit=AdmitCalls(audit, admission), **stages)
         world.one, world.log = one, log
         return world

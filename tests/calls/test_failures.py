@@ -4,7 +4,7 @@ import pytest
 
 from mcp_junction.calls.failures import find_failure, may_have_run, was_answered
 from mcp_junction.protocol.versions import DENIED, INTERNAL_ERROR
-from mcp_junction.resilience.failures import BreakerCount, Failure, FailureKind
+from mcp_junction.resilience.failures import BreakerScope, Failure, FailureKind
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.http.refusals import read_failure, read_retry_after
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
@@ -56,19 +56,19 @@ def test_an_answer_is_no_failure(kind):
     ],
 )
 def test_an_http_status_says_which_failure_it_is(status, headers, has_session, kind):
-    failure = read_failure(status, headers, has_session=has_session)
+    failure = read_failure(status, headers, is_session_lost=has_session and status == 404)
     assert failure.kind == kind
     assert failure.retry_after == (7.0 if headers else None)
-    assert (failure.counts is BreakerCount.NONE) == (status < 500)
+    assert (failure.counts is BreakerScope.NONE) == (status < 500)
 
 
 def test_a_server_may_say_how_long_to_wait_in_seconds_or_by_a_date():
     assert read_retry_after({}) is None
     assert read_retry_after({b"retry-after": b" 12 "}) == 12.0
-    assert read_retry_after({b"retry-after": b"9" * 400}) is None
+    assert read_retry_after({b"retry-after": b"9" * 400}) == 1e9
     assert read_retry_after({b"retry-after": b"soon"}) is None
     assert read_retry_after({b"retry-after": b"Thu, 01 Jan 1970 00:00:00 GMT"}) == 0.0
-    assert read_retry_after({b"retry-after": b"Thu, 01 Jan 2099 00:00:00 GMT"}) > 1e9
+    assert read_retry_after({b"retry-after": b"Thu, 01 Jan 2099 00:00:00 GMT"}) == 1e9
 
 
 def test_what_ran_and_what_was_refused_before_it_ran_are_told_apart():

@@ -73,7 +73,8 @@ class FallbackWorld(GovernedWorld):
         }
         for server in self.servers.values():
             server.refused_eras = {*Era} - {era}
-        self.live, self.checks = LivePolicy(SERVERS), checks
+        self.live = LivePolicy(SERVERS, conditions=more.pop("conditions", {}))
+        self.checks = checks
         super().__init__(*self.servers.values(), settings=settings, policy=POLICY, **more)
 
     def more_stages(self) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from tests.calls.judged_world import (
     grant,
     token_of,
 )
+from tests.calls.judged_world import NOW as JUDGED_AT
 from tests.calls.world import body
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.carried import NOTHING_CARRIED
 from mcp_junction.calls.methods import address
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
@@ -56,6 +58,33 @@ async def running():
 
 
 # -- what is allowed
+
+
+REVOKING = {
+    "revoked": lambda world: world.give(),
+    "expired": lambda world: setattr(world, "time", world.time + 60),
+    "unknown": lambda world: world.policy.set_blind(True),
+    "high-risk": lambda world: world.facts.settings.put(HIGH),
+}
+
+
+@pytest.mark.parametrize("change", REVOKING.values(), ids=REVOKING)
+async def test_a_decision_is_used_again_until_something_changes_it(running, change):
+    world = await running(grant("echo", expires_at=JUDGED_AT + 60, token_mode=TokenMode.SINGLE_USE))
+
+    def plain_call() -> Call:
+        call = world.ask()
+        call.carried = NOTHING_CARRIED
+        return call
+
+    calls = [plain_call() for _ in range(4)]
+    for call in calls:
+        assert (await world.run(call)).kind is OutcomeKind.RESULT
+    assert calls[2].decision is calls[3].decision
+    assert [call.is_plain for call in calls] == [True] * 4
+    change(world)
+    assert (await world.run(plain_call())).delivery is Delivery.NOT_SENT
+    assert len(world.one.wire.flights) == 4
 
 
 @pytest.mark.req("REQ-MCP-AUTH-001")

@@ -3,11 +3,21 @@
 import asyncio
 
 import pytest
+from msgspec import Raw
 from tests.calls.world import BOUND, World, body
 
 from mcp_junction.calls.call import Snapshot
 from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.pipeline import ExtraStage, build_handlers, compose, stages_of
+from mcp_junction.calls.pipeline import (
+    ExtraStage,
+    GovernedStages,
+    build_handlers,
+    compose,
+    stages_of,
+)
+from mcp_junction.calls.stages.admit import AdmitCalls
+from mcp_junction.calls.stages.fallback import FallbackCalls
+from mcp_junction.calls.stages.idempotency import RunOnce
 from mcp_junction.calls.stages.record import RecordCall
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import (
@@ -110,6 +120,38 @@ async def test_a_stage_is_only_on_the_path_of_the_methods_that_it_applies_to():
     assert path("tools/call") == ["record", "resolve", "authorize", "own", "resume"]
     assert path("resources/subscribe") == ["record", "resolve", "authorize", "subscribe"]
     assert path("tasks/get") == ["record", "resolve_task", "authorize", "resume"]
+
+
+async def test_plain_calls_take_the_path_without_the_stages_that_would_pass_them_on():
+    asked = []
+
+    def note(name):
+        def stage(call, following):
+            asked.append(name)
+            return following(call)
+
+        return stage
+
+    world = World(FakeUpstream("one"))
+    parts = world.parts._replace(own=note("own"), resume=note("resume"))
+    handle = build_handlers(parts)["tools/call"]
+    assert (await handle(world.call())).kind is OutcomeKind.RESULT
+    assert asked == []
+    call = world.call()
+    call.params["requestState"] = Raw(b"null")
+    assert (await handle(call)).kind is OutcomeKind.RESULT
+    assert asked == ["own", "resume"]
+
+
+async def test_a_stage_that_plain_calls_do_not_take_would_pass_them_on_as_they_are():
+    parts = World().parts
+    special = [AdmitCalls(None, None), RunOnce(None), FallbackCalls(None), parts.own, parts.resume]
+    governed = GovernedStages(admit=special[0], idempotency=special[1], fallback=special[2])
+    placed = stages_of(parts._replace(governed=governed))
+    assert {one.stage for one in placed if not one.takes_plain} == set(special)
+    call, passed = World(FakeUpstream("one")).call(), object()
+    for stage in special:
+        assert stage(call, lambda _: passed) is passed
 
 
 async def test_the_intent_is_written_right_before_each_call_is_forwarded():

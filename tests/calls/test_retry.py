@@ -19,6 +19,9 @@ REFUSED = outcomes.unavailable("one", "nobody listens", outcomes.LINK_FAILED)
 LIMITED = outcomes.failed(
     -32603, "429", Delivery.NOT_SENT, failure=Failure(FailureKind.RATE_LIMITED, retry_after=7.0)
 )
+FORGOTTEN = outcomes.failed(
+    -32603, "404", Delivery.NOT_SENT, failure=Failure(FailureKind.SESSION_LOST)
+)
 BUSY = outcomes.failed(
     -32603, "503", Delivery.UNKNOWN, failure=Failure(FailureKind.BUSY, retry_after=2.0)
 )
@@ -40,12 +43,22 @@ async def run(world: GovernedWorld, call=None, seconds: float = 60.0) -> Outcome
 
 
 @pytest.mark.req("REQ-MCP-CALL-002", "R-RETRY")
-@pytest.mark.parametrize("end", [REFUSED, LIMITED])
-async def test_what_was_not_sent_or_refused_before_it_ran_is_made_again(end):
-    server = Server(end, end, DONE)
+@pytest.mark.parametrize("ends", [(REFUSED, REFUSED), (REFUSED, LIMITED), (LIMITED, REFUSED)])
+async def test_what_was_not_sent_or_refused_before_it_ran_is_made_again(ends):
+    server = Server(*ends, DONE)
     outcome = await run(GovernedWorld(server))
     assert (outcome.kind, outcome.attempts) == (OutcomeKind.RESULT, 3)
     assert outcome.target == "one:echo"
+
+
+@pytest.mark.req("R-RETRY")
+@pytest.mark.parametrize("ends", [(LIMITED, LIMITED), (LIMITED, FORGOTTEN), (FORGOTTEN, LIMITED)])
+async def test_refusals_are_believed_once_for_a_tool_that_must_not_run_twice(ends):
+    server = Server(*ends, DONE)
+    outcome = await run(GovernedWorld(server))
+    assert (outcome.delivery, outcome.attempts) == (Delivery.NOT_SENT, 2)
+    again = await run(GovernedWorld(Server(LIMITED, LIMITED, DONE), settings=(allow_repeating(),)))
+    assert (again.kind, again.attempts) == (OutcomeKind.RESULT, 3)
 
 
 @pytest.mark.req("R-RETRY")
@@ -186,13 +199,14 @@ async def test_a_server_that_is_away_is_not_asked_again():
     assert (outcome.code, outcome.attempts) == (SERVER_UNAVAILABLE, 0)
 
 
-async def test_the_replay_of_the_link_itself_counts():
-    def replay(flight):
-        flight.caller.count_replay()
+@pytest.mark.req("R-RETRY")
+async def test_no_link_replays_a_call_by_itself():
+    def refuse(flight):
+        assert not flight.caller.can_replay, "so that it is sent three times at most"
         return REFUSED
 
-    outcome = await run(GovernedWorld(FakeUpstream("one", script=replay)))
-    assert outcome.attempts == 4, "two each; at three no other is begun"
+    outcome = await run(GovernedWorld(FakeUpstream("one", script=refuse)))
+    assert outcome.attempts == 3
 
 
 @pytest.mark.parametrize(("method", "attempts"), [("prompts/get", 2), ("tasks/update", 1)])
@@ -201,6 +215,6 @@ async def test_prompts_may_be_made_again_and_updates_of_tasks_may_not(method, at
     call = world.call()
     view = world.snapshot.catalog.view(world.session.spelling)
     call.method, call.route = method, view.find("one:echo")
-    running = world.tasks.spawn(world.parts.governed.retry(call, world.handlers["tools/call"]))
+    running = world.tasks.spawn(world.parts.governed.retry.bind(world.handlers["tools/call"])(call))
     await world.clock.advance(60.0)
     assert (await asyncio.wait_for(running, BOUND)).attempts == attempts

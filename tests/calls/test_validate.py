@@ -13,6 +13,7 @@ from tests.policy.test_arguments import KEPT, REFUSED
 
 from mcp_junction.calls.stages import validate
 from mcp_junction.calls.stages.validate import INLINE, ValidateArguments
+from mcp_junction.governance import schemas
 from mcp_junction.governance.schemas import SchemaCache
 from mcp_junction.policy.arguments import read_arguments
 from mcp_junction.protocol.versions import INVALID_PARAMS
@@ -187,3 +188,36 @@ async def test_without_a_need_nothing_of_the_arguments_is_kept(world):
     await made.run(call)
     assert call.arguments is None
     assert msgspec.json.decode(call.params["arguments"]) == {"title": "x"}
+
+
+async def test_arguments_by_a_large_schema_are_checked_in_a_thread(world, monkeypatch):
+    threads, compile_schema = [], schemas.compile_schema
+
+    def compile_there(text):
+        threads.append(threading.get_ident())
+        return compile_schema(text)
+
+    monkeypatch.setattr(schemas, "compile_schema", compile_there)
+    large = {**NOTE, "$defs": {f"d{i}": {"type": "string"} for i in range(1_000)}}
+    made = world(schema=large)
+    outcome = await made.run(made.ask(arguments={"title": 1}))
+    assert body(outcome)["data"]["errors"][0]["path"] == "/title"
+    assert (await made.run(made.ask(arguments={"title": "x"}))).kind is RESULT
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+async def test_a_schema_of_256_kb_is_not_compiled_and_lets_calls_pass(world, monkeypatch):
+    monkeypatch.setattr(schemas, "_compile", lambda *_: pytest.fail("it was compiled"))
+    made = world(schema={**NOTE, "$defs": {f"d{i}": {"type": "string"} for i in range(10_000)}})
+    assert (await made.run(made.ask(arguments={"title": 1}))).kind is RESULT
+
+
+@pytest.mark.parametrize(("mode", "passes"), [("on", False), ("warn", True)])
+async def test_arguments_of_very_many_parts_are_not_read(world, monkeypatch, mode, passes):
+    monkeypatch.setattr(validate, "read_arguments", lambda *_, **__: pytest.fail("they were read"))
+    made = world(mode, schema=FREE)
+    outcome = await made.run(made.ask(arguments={"many": [{}] * 300_000}))
+    assert (outcome.kind is RESULT) == passes
+    if not passes:
+        assert "too many parts" in body(outcome)["message"]

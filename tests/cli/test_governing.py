@@ -1,5 +1,6 @@
 """`grants`, `agents` and `explain`: who may call what, at a running service."""
 
+import io
 import json
 
 import pytest
@@ -45,7 +46,9 @@ def agent(ask, demo, request):
 @pytest.mark.req("REQ-MCP-AUTH-001")
 def test_an_agent_sees_nothing_then_what_it_is_granted_and_then_nothing_again(ask, ask_json, agent):
     name, key = agent
-    assert "There are no tools yet" in ask("tools", "list", "--key", key).stdout
+    nothing = " ".join(ask("tools", "list", "--key", key).stdout.split())
+    assert "Ask the operator for a grant" in nothing
+    assert "clock" not in nothing
     (made,) = ask_json("grants", "add", name, "clock.now", "--note", "to know the time")
     assert (made["agent_id"], made["server_id"], made["tool_name"]) == (name, "clock", "now")
     tools = ask_json("tools", "list", "--key", key)
@@ -59,6 +62,22 @@ def test_an_agent_sees_nothing_then_what_it_is_granted_and_then_nothing_again(as
     assert "is revoked" in ask("grants", "revoke", made["id"]).stdout
     assert ask_json("grants", "list", name) == []
     assert ask_json("tools", "list", "--key", key) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "has_token", "why"),
+    [
+        ("clock.now", False, ""),
+        ("notes.delete", True, "notes.delete is high-risk: its name contains 'delete'"),
+        ("notes.*", True, "is high-risk"),
+        ("clock.*", True, "may be high-risk"),
+        ("clock.unseen", True, "may be high-risk"),
+    ],
+)
+def test_a_token_is_shown_where_a_tool_may_need_it_and_why(ask, agent, pattern, has_token, why):
+    said = ask("grants", "add", agent[0], pattern).stdout
+    assert ("jtk_" in said) is has_token
+    assert why in said
 
 
 def test_a_grant_has_the_terms_that_it_was_given(ask_json, agent):
@@ -152,3 +171,71 @@ def test_help_has_examples(program, command):
     shown = program(command, "--help")
     assert shown.returncode == 0
     assert f"  mcp-junction {command} " in shown.stdout
+
+
+def test_a_condition_is_granted_shown_and_explained(ask, ask_json, agent):
+    name, key = agent
+    when = 'args.timezone == "UTC"'
+    (made,) = ask_json("grants", "add", name, "clock.now", "--when", when)
+    assert made["when"] == when
+    assert when in ask("grants", "list", name, env={"COLUMNS": "200"}).stdout
+    assert ask("tools", "call", "clock.now", '{"timezone": "UTC"}', "--key", key)
+    tokyo = '{"timezone": "Asia/Tokyo"}'
+    refused = ask("tools", "call", "clock.now", tokyo, "--key", key, fails=True)
+    assert "condition" in refused.stderr
+    told = ask("explain", name, "clock.now", tokyo, fails=True).stdout
+    assert "is not met" in told
+    assert "→  false" in told
+    wrong = ask("grants", "add", name, "clock.now", "--when", "args.x ==", fails=True)
+    assert "at character 10" in wrong.stderr
+
+
+def test_a_call_waits_for_a_person_who_approves_it_once(ask, ask_json, agent):
+    name, key = agent
+    ask("grants", "add", name, "notes.*", "--token-mode", "approval")
+    assert (
+        "a person approves each call" in ask("grants", "list", name, env={"COLUMNS": "200"}).stdout
+    )
+    call = ("tools", "call", "notes.delete", '{"name": "none"}', "--key", key)
+    assert "a person has to approve this call" in ask(*call, fails=True).stderr
+    (waiting,) = [one for one in ask_json("approvals") if one["agent_id"] == name]
+    assert waiting["tool_name"] == "delete"
+    assert waiting["id"] in ask("approvals", "list", env={"COLUMNS": "200"}).stdout
+    (shown,) = json.loads(ask("approvals", "reveal", waiting["id"]).stdout)
+    assert shown["arguments"] == {"name": "none"}
+    assert "passes once now" in ask("approvals", "approve", waiting["id"], "--note", "ok").stdout
+    assert "a person has to approve" not in ask(*call, fails=True).stderr  # there is no such note
+    assert "a person has to approve" in ask(*call, fails=True).stderr
+    (again,) = [one for one in ask_json("approvals") if one["agent_id"] == name]
+    assert "denied" in ask("approvals", "deny", again["id"]).stdout
+    assert "nobody can decide" in ask("approvals", "deny", again["id"], fails=True).stderr
+    assert "give the id" in ask("approvals", "approve", fails=True).stderr
+
+
+def test_the_live_table_shows_what_waits():
+    from rich.console import Console
+
+    from mcp_junction.cli.approvals import _make_table
+
+    one = {
+        "id": "5f2d", "state": "pending", "agent_id": "ann", "asked_by": "boss", "server_id": "s",
+        "tool_name": "delete", "preview": "{}", "risk": "its name", "kinds": ["tools"],
+        "expires_at": "2030-01-31T12:00:00Z",
+    }  # fmt: skip
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(_make_table([one]))
+    text = console.export_text()
+    assert "5f2d" in text
+    assert "ann, by boss" in text
+    assert "No call waits" in str(_make_table([]))
+
+
+def test_a_grant_is_tried_without_being_given(ask, ask_json, agent):
+    name, key = agent
+    ask("grants", "add", name, "clock.now")
+    assert ask("tools", "call", "clock.now", "--key", key)
+    ask("tools", "call", "clock.convert", "{}", "--key", key, fails=True)
+    tried = ask("grants", "add", name, "clock.*", "--dry-run", env={"COLUMNS": "200"}).stdout
+    assert "more allowed" in tried
+    assert "clock.convert" in tried
+    assert len(ask_json("grants", "list", name)) == 1

@@ -42,6 +42,7 @@ def test_every_command_of_the_guide_does_what_the_guide_says(demo, tmp_path):
     )
     said = list(zip(ended.stdout.split(_CUT), ended.stderr.split(_CUT), strict=True))
     assert ended.returncode == 0, (len(said), said[-1])
+    assert (tmp_path / "grant.json").stat().st_mode & 0o077 == 0, "it holds a token"
     for (block, shows), (out, err) in zip(blocks, said, strict=True):
         assert shows, f"the page says what this shows:\n{block}"
         assert shows in out + err, (block, out, err)

@@ -63,3 +63,17 @@ def test_the_token_of_a_grant_lives_as_long_as_the_setting_says(tmp_path, monkey
     assert grant.token_ttl == 60
     assert keys.run(words) == 0
     assert "mcp-junction grants" in capsys.readouterr().err
+
+
+def test_tokens_of_a_subject_are_revoked_from_before_now(tmp_path, capsys):
+    data, issuer = tmp_path / "data", "https://id.example.com"
+    words = ["revoke-tokens", "alice", "--issuer", issuer, "--json", "--data-dir", str(data)]
+    assert keys.run(words) == 0
+    assert '"subject": "alice"' in capsys.readouterr().out
+
+    async def read():
+        vault = Vault.from_environment({}, data)
+        async with await open_store(default_url(data), vault) as store:
+            return await store.revoked_subjects.of_issuer(issuer)
+
+    assert asyncio.run(read()).keys() == {"alice"}

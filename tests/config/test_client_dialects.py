@@ -100,7 +100,6 @@ def test_a_server_that_is_not_enabled_is_left_out(folder):
         ("autoApprove", ["read"]),
         ("trust", True),
         ("oauth", {"clientId": "x"}),
-        ("auth", {"CLIENT_ID": "x"}),
         ("watchPaths", ["/a"]),
         ("sandboxEnabled", True),
         ("headersHelper", "./get"),

@@ -237,6 +237,40 @@ def test_a_set_that_cannot_have_an_address_is_a_problem(folder, endpoints, path)
     assert (problem.code, problem.path) == (ProblemCode.INVALID_SCHEMA, path)
 
 
+@pytest.mark.req("J-EXPOSURE")
+def test_what_agents_and_clients_are_listed_is_read(folder):
+    rules = {
+        "agents": {"bot": {"exposure": "search", "favourites": ["git.log"]}},
+        "clients": {"Claude-Code": {"exposure": "all"}},
+        "endpoints": {"few": {"servers": ["git"], "favourites": ["git"]}},
+    }
+    config = folder.load({"mcpServers": {"git": {"command": "x"}}, "junction": rules})
+    assert config.agents == {"bot": ("search", ("git.log",))}
+    assert config.clients == {"claude-code": ("all", ())}
+    assert config.endpoints["few"].favourites == ("git",)
+
+
+@pytest.mark.req("J-EXPOSURE", "J-CONFIG-REPORT")
+@pytest.mark.parametrize(
+    ("rules", "path"),
+    [
+        ({"agents": ["bot"]}, "$.junction.agents"),
+        ({"agents": {"bot": "search"}}, "$.junction.agents.bot"),
+        ({"clients": {"c": {"exposure": "some"}}}, "$.junction.clients.c.exposure"),
+        ({"clients": {"c": {"favourites": "git"}}}, "$.junction.clients.c.favourites"),
+        (
+            {"endpoints": {"e": {"servers": [], "result_tokens": -1}}},
+            "$.junction.endpoints.e.result_tokens",
+        ),
+        ({"llm_provider": "openai"}, "$.junction.llm_provider"),
+        ({"llm_base_url": "ftp://x"}, "$.junction.llm_base_url"),
+    ],
+)
+def test_a_wrong_rule_of_what_is_listed_is_a_problem(folder, rules, path):
+    (problem,) = folder.problems({"mcpServers": {}, "junction": rules})
+    assert (problem.code, problem.path) == (ProblemCode.INVALID_SCHEMA, path)
+
+
 def test_which_servers_are_disabled_is_known(folder):
     entry = {"command": "x"}
     servers = {"git": entry, "off": {**entry, "disabled": True}}

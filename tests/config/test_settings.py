@@ -246,3 +246,16 @@ def test_what_governs_calls_is_derived_in_seconds():
     assert retry_policy_of(chosen) == RetryPolicy(5, 0.05, 1.5, 1.0)
     assert breaker_settings_of(chosen) == BreakerSettings(7, 5.0, 1)
     assert (token_ttl_of(chosen), cache_ttl_of(chosen)) == (60.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["junction.example", "https://j.example/?a=1", "https://j.example/#x", "https://u:p@j"]
+)
+def test_a_public_url_that_clients_cannot_use_is_an_error(text):
+    _, _, (problem,) = merge_settings({"public_url": text}, {}, {})
+    assert problem.path == "$.junction.public_url"
+
+
+def test_a_public_url_has_no_slash_at_its_end():
+    settings = merge_settings({}, {"JUNCTION_PUBLIC_URL": "https://j.example/a/"}, {}).settings
+    assert settings.public_url == "https://j.example/a"

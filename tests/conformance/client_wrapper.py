@@ -23,10 +23,11 @@ from typing import Any, NoReturn
 
 import mcp_types as types
 from mcp import Client
-from mcp.shared.exceptions import MCPDeprecationWarning
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from processes import gateway
 from pydantic import ValidationError
+from sign_in import MOST, SIGN_IN_NEEDED, Operator, auth_of
 
 Play = Callable[[Client], Awaitable[None]]
 
@@ -107,6 +108,23 @@ async def call_what_is_listed(client: Client) -> None:
         await client.call_tool(tool.name, dict.fromkeys(required, "value"))
 
 
+async def call_signed_in(url: str, operator: Operator) -> None:
+    """List and call; sign in again when a call asks for that."""
+    for _ in range(MOST + 1):
+        operator.connect()
+        async with Client(url, mode="auto") as client:
+            try:
+                for tool in (await client.list_tools()).tools:
+                    await client.call_tool(tool.name, {})
+            except MCPError as error:
+                if error.error.code != SIGN_IN_NEEDED:
+                    raise
+            else:
+                return
+        operator.sign_in()
+    raise SystemExit("a call wants yet another sign-in")
+
+
 # The client
 
 
@@ -125,12 +143,16 @@ async def play(name: str, version: str, url: str) -> None:
 
 
 @contextmanager
-def through_gateway(url: str) -> Iterator[str]:
+def through_gateway(url: str, name: str = "") -> Iterator[tuple[str, Path]]:
     with tempfile.TemporaryDirectory(prefix="junction-conformance-") as scratch:
         config = Path(scratch) / "config.json"
-        config.write_text(json.dumps({"mcpServers": {"mock": {"url": url, "type": "http"}}}))
+        entry: dict[str, Any] = {"url": url, "type": "http"}
+        if name.startswith("auth/"):
+            context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+            entry["auth"] = auth_of(name, context, Path(scratch))
+        config.write_text(json.dumps({"mcpServers": {"mock": entry}}))
         with gateway(config) as front:
-            yield front
+            yield front, Path(scratch) / "data"
 
 
 def stop(signum: int, frame: object) -> NoReturn:
@@ -149,8 +171,11 @@ def main(arguments: list[str]) -> None:
     if chosen.direct:
         asyncio.run(play(name, version, chosen.url))
     else:
-        with through_gateway(chosen.url) as front:
-            asyncio.run(play(name, version, front))
+        with through_gateway(chosen.url, name) as (front, data):
+            if name.startswith("auth/"):
+                asyncio.run(call_signed_in(front, Operator(front, data)))
+            else:
+                asyncio.run(play(name, version, front))
 
 
 if __name__ == "__main__":

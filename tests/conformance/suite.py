@@ -39,14 +39,16 @@ class Suite:
         command = shlex.join(loaded_junction())
         self._env = {**os.environ, "PATH": peers.path(), "JUNCTION_COMMAND": command}
 
-    def scenarios(self, role: str, version: str) -> list[str]:
-        """The names for the gateway as a `server` or a `client`, in the suite's order."""
+    def scenarios(self, role: str, version: str, *, auth: bool = False) -> list[str]:
+        """The names for the gateway as a `server` or a `client`, in the suite's order.
+
+        Those of authorization are apart: somebody has to sign in.
+        """
         if (role, version) not in _LISTED:
             _, said = self._run(["list", f"--{role}", "--spec-version", version], LIST_LASTS)
-            # Authorization is between a client and its server; extensions carry no version.
-            names = [name for name in LISTED.findall(said) if not name.startswith("auth/")]
-            _LISTED[role, version] = names
-        return _LISTED[role, version]
+            # Extensions carry no version.
+            _LISTED[role, version] = LISTED.findall(said)
+        return [name for name in _LISTED[role, version] if name.startswith("auth/") is auth]
 
     def against_server(self, url: str, version: str, folder: Path) -> list[Row]:
         """Every scenario of a version against the server at `url`."""
@@ -62,7 +64,9 @@ class Suite:
         self, command: Sequence[str], scenario: str, version: str, folder: Path
     ) -> Row:
         """One scenario against the client that `command` starts; it gets the URL as argument."""
-        chosen = ["--scenario", scenario, "--spec-version", version]
+        chosen = ["--scenario", scenario]
+        if version != "extension":
+            chosen += ["--spec-version", version]
         patience = ["--timeout", str(CLIENT_LASTS * 1000)]
         status, said = self._run(
             # The suite gives the command to a shell.
@@ -100,7 +104,8 @@ class Suite:
 def row_of(scenario: str, folder: Path, prefix: str, said: str) -> Row:
     """The row of a scenario from the suite's results in `folder`."""
     for path in folder.glob(f"{prefix}{scenario}-*/checks.json"):
-        if STAMP.fullmatch(path.parent.name.removeprefix(prefix + scenario)):
+        named = (prefix + scenario).rpartition("/")[2]
+        if STAMP.fullmatch(path.parent.name.removeprefix(named)):
             return read_checks(scenario, json.loads(path.read_text("utf-8")))
     return Row(scenario, 0, 1, (f"the suite left no result\n{_end_of(said)}",))
 

@@ -63,11 +63,22 @@ def test_what_never_was_one_is_refused(state):
 
 
 def test_another_key_opens_nothing_and_the_same_key_does():
-    key = b"k" * 32
-    state = Seal(key, "one").close(Ticket(OWNER, inner="x"))
-    assert Seal(key, "two").open(state, OWNER).inner == "x"
+    keys = [b"k" * 32]
+    state = Seal(lambda: keys, "one").close(Ticket(OWNER, inner="x"))
+    assert Seal(lambda: keys, "two").open(state, OWNER).inner == "x"
     with pytest.raises(RequestStateError):
-        Seal(b"j" * 32, "one").open(state, OWNER)
+        Seal(lambda: [b"j" * 32], "one").open(state, OWNER)
+
+
+def test_a_new_key_seals_and_opens_what_the_one_before_sealed():
+    keys = [[b"k" * 32]]
+    seal = Seal(lambda: keys[-1])
+    old = seal.close(Ticket(OWNER, inner="x"))
+    keys.append([b"n" * 32, b"k" * 32])
+    new = seal.close(Ticket(OWNER, inner="y"))
+    assert (seal.open(old, OWNER).inner, seal.open(new, OWNER).inner) == ("x", "y")
+    with pytest.raises(RequestStateError):
+        Seal(lambda: keys[0]).open(new, OWNER)
 
 
 def test_it_expires():

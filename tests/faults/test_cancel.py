@@ -12,6 +12,8 @@ from mcp_junction.testing.client import LineClient, key
 from mcp_junction.testing.history import Ledger
 from mcp_junction.testing.processes import until
 
+pytestmark = pytest.mark.preloaded
+
 PROMISED = 0.2
 BESIDE_OTHERS = 5.0  # a short run shares its machine with other tests
 

@@ -11,6 +11,8 @@ from tests.plugin_faults import Figures, Rig
 
 from mcp_junction.testing.client import key
 
+pytestmark = pytest.mark.preloaded
+
 ODD_IDS = [
     1,
     "1",

@@ -82,7 +82,7 @@ async def test_nothing_runs_twice_while_a_server_is_killed_again_and_again(
 
 @pytest.mark.req("F-02", "R-RETRY", "R-FALLBACK")
 @pytest.mark.parametrize(
-    "crashes", [pytest.param(8, id="short"), pytest.param(250, id="long", marks=pytest.mark.soak)]
+    "crashes", [pytest.param(8, id="short"), pytest.param(1_000, id="long", marks=pytest.mark.soak)]
 )
 async def test_a_crash_after_the_execution_is_unknown_and_not_made_up_for_by_another(
     rig: Rig, crashes: int

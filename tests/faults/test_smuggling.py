@@ -21,6 +21,8 @@ CALL = (
     '{"jsonrpc":"2.0","id":%d,"method":"tools/call",'
     '"params":{"name":"%s","arguments":{"nonce":"smuggled"}}}'
 )
+
+pytestmark = pytest.mark.preloaded
 ANSWER = '{"jsonrpc":"2.0","id":%d,"result":{"content":[],"smuggled":true}}'
 CANCEL = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
 # Inside a string these are plain characters, some of which some readers take for line ends.

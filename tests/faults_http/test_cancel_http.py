@@ -14,6 +14,8 @@ from tests.plugin_faults_http import KINDS, HttpRig
 from mcp_junction.testing import history
 from mcp_junction.testing.client import key
 
+pytestmark = pytest.mark.preloaded
+
 
 @dataclass(frozen=True)
 class Amount:

@@ -9,6 +9,8 @@ from tests.faults_http.wire import Client
 from tests.plugin_faults import Figures
 from tests.plugin_faults_http import KINDS, HttpRig
 
+pytestmark = pytest.mark.preloaded
+
 
 @pytest.mark.req("F-12", "R-ANSWER")
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from tests.plugin_faults_http import Gateway, HttpRig
 
 from mcp_junction.policy.principal import Role
 
+pytestmark = pytest.mark.preloaded
+
 PATHS = ["/mcp", "/mcp/", "/mcp/led", "/mcp/set", "/healthz", "/readyz", "/", "/no/such"]
 METHODS = ["GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT"]
 ROUTES = list(itertools.product(METHODS, PATHS))

@@ -16,6 +16,8 @@ from mcp_junction.testing.fault_proxy import FaultProxy
 from mcp_junction.testing.history import Ledger, Seen
 from mcp_junction.upstream import connecting
 
+pytestmark = pytest.mark.preloaded
+
 CALLS = 200
 LATER = 150  # from here on they are made in the middle of an outage
 WAITING = 100  # how many may wait for a server that has just gone

@@ -21,6 +21,8 @@ from tests.faults.test_smuggling import (
 from tests.faults_http.wire import Client, frame, until
 from tests.plugin_faults_http import KINDS, Gateway, HttpRig
 
+pytestmark = pytest.mark.preloaded
+
 BREAKS = ["\n", "\r\n", "\r", "\n\n", "\n \r\n"]
 # What the words of an event would be, if a line of ours ended early.
 EVENT = "\n\nevent: message\ndata: "

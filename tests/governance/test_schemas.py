@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from mcp_junction.governance import schemas
-from mcp_junction.governance.pattern_cost import count_nested_repeats
+from mcp_junction.governance.pattern_cost import count_nested_repeats, weigh_pattern
 from mcp_junction.governance.schema_cost import MAX_CHAIN, MAX_COST, measure_cost
 from mcp_junction.governance.schemas import SchemaCache, check_schema, compile_schema
 from mcp_junction.policy.arguments import read_arguments
@@ -167,7 +167,68 @@ def chain(length: int, **more) -> dict:
 )
 def test_a_schema_that_could_stall_us_is_not_used(schema):
     assert len(check_schema(dump(schema))) == 1
-    assert SchemaCache().of(dump(schema)) is None
+    assert lets_all_pass(SchemaCache().of(dump(schema)))
+
+
+def lets_all_pass(found) -> bool:
+    return found is None or (found.is_large and found.find_problems(read_arguments(b"{}"), 2) == [])
+
+
+def properties(count: int, part: dict) -> dict:
+    return {"properties": {f"p{i}": part for i in range(count)}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        properties(9_000, {"type": "string"}),  # 256 KB
+        properties(200, {"pattern": r"\p{L}{10}"}),
+        properties(10, {"pattern": "(?i)[\\x{0}-\\x{10FFFF}]"}),
+        properties(20, {"pattern": ".{1,1000}"}),
+        {"$defs": properties(20, {"patternProperties": {r"(\S.){500}": {}}})},
+    ],
+    ids=["256 KB", "letters", "ignoring case", "counts", "not used"],
+)
+def test_a_schema_that_takes_long_to_compile_is_flagged_and_not_compiled(schema, monkeypatch):
+    monkeypatch.setattr(schemas, "_compile", lambda *_: pytest.fail("it was compiled"))
+    assert [p.path for p in check_schema(dump(schema))] == [""]
+    assert lets_all_pass(SchemaCache().of(dump(schema)))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**NOTE, "$defs": properties(500, {"type": "string"})},
+        {**NOTE, "$defs": properties(20, {"pattern": r"\p{L}{2}"})},
+    ],
+    ids=["bytes", "patterns"],
+)
+def test_a_large_schema_is_compiled_once_when_it_is_used(schema, monkeypatch):
+    compiled, compile_one = [], schemas._compile
+    monkeypatch.setattr(schemas, "_compile", lambda *of: compiled.append(of) or compile_one(*of))
+    found = SchemaCache().of(dump(schema))
+    assert found is not None
+    assert (found.is_large, compiled) == (True, [])
+    for text, paths in ((b'{"title": "x"}', []), (b'{"title": 1}', ["/title"])):
+        problems = found.find_problems(read_arguments(text), len(text))
+        assert [one.path for one in problems] == paths
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "least", "most"),
+    [
+        ("^[a-z0-9_-]{1,64}$", 150, 600),
+        (r"^\d{4}-\d{2}-\d{2}$", 150, 600),
+        (r"\p{L}", 700, 1_000),
+        (r"\p{L}{10}", 7_000, 8_000),
+        (r"(\p{L}{10}){10}", 20_000, 25_000),
+        ("(?i)[a-z]", 9_000, 10_000),
+        ("a{99999999}", 20_000, 25_000),
+    ],
+)
+def test_a_pattern_weighs_what_it_takes_to_compile_it(pattern, least, most):
+    assert least <= weigh_pattern(pattern) <= most
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ class Rider:
     async def ask(self, method: str, params: Any) -> Outcome:
         return outcomes.result(json.dumps({"asked": method}).encode())
 
+    can_replay = True
+
     def count_replay(self) -> None:
         self.replays += 1
 

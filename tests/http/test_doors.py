@@ -85,9 +85,11 @@ async def test_hosts_and_origins_of_the_config_are_let_in(serving, keys):
         {},
         allowed_hosts="junction.example, other.example",
         allowed_origins="https://app.example vscode-webview://x",
+        public_url="https://public.example/j",
     )
     key = {"authorization": f"Bearer {text}"}
     assert (await post(gateway, host="Junction.Example:443", **key)).status == 200
+    assert (await post(gateway, host="public.example", **key)).status == 200
     assert (await post(gateway, origin="https://app.example")).status == 200
     assert (await post(gateway, origin="vscode-webview://x")).status == 200
     assert (await post(gateway, host="third.example")).status == 403

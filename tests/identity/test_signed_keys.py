@@ -169,6 +169,7 @@ async def test_keys_are_signed_anew_with_the_vaults_new_key(opener, dump):
     revoked, gone = await ring.create(Role.AGENT, "bot", "test")
     await ring.revoke(revoked.id, "test")
     async with await open_store(opener.url, Vault([new, old])) as turning:
+        await turning.protected.renew()
         assert (await KeyRing.open(turning)).principal(bearer(text)) is not None
     async with await open_store(opener.url, Vault([new])) as turned:
         ring = await KeyRing.open(turned)

@@ -328,6 +328,7 @@ _VARYING = (
     (r'"junction/id":"[0-9a-f]{16}"', '"junction/id":"ID"'),
     (r'"(\w+_(?:ms|at)|at)": ?(?:"[^"]*"|[^,}]+)', r'"\1":0'),
     (r'"since":[0-9.]+', '"since":0'),
+    (r'retry_after_ms\\":\d+', 'retry_after_ms":0'),  # in a text
     (r"again in [0-9.e+]+ s", "again in 0 s"),
     (r'"retry-after", "\d+"', '"retry-after", "0"'),
     (r'"(id|closes)":"(?:[0-9a-f]{24}|[0-9a-f]{16})"', r'"\1":"ROW"'),

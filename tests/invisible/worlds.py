@@ -138,10 +138,11 @@ class WorldMaker:
         random = self.random
         near = [f"{key}s" for key in shown] + [f"{key}__who" for key in shown]
         near += [key[:-1] for key in shown if len(key) > 1] + [k for k in KEYS if k not in shown]
-        near += [f"x{self._digits(8)}"]
         found = random.sample([key for key in dict.fromkeys(near) if key not in shown], count)
         if "d__y" in shown and "d" not in (*shown, *found):
             found[0] = "d"
+        elif random.random() < 0.5:
+            found[-1] = self.canary()
         return found
 
     def _settings(self) -> dict[str, Any]:
@@ -274,7 +275,8 @@ class WorldMaker:
         if set(marked.visible) != set(world.visible):  # a pattern covers a name with a canary
             items = [i if world.is_visible(i) else self._mark(i, named=False) for i in world.items]
             marked = replace(world, items=tuple(items))
-        return replace(marked, canaries=tuple(self.canaries))
+        shown = marked.known_servers  # a pattern for all servers may cover something of any
+        return replace(marked, canaries=tuple(c for c in self.canaries if c not in shown))
 
     def canary(self) -> str:
         made = f"cnry{self._digits(10)}"

@@ -71,9 +71,9 @@ async def test_the_tools_of_a_server_that_died_are_not_found_any_more(junction):
     assert "one (" not in (await client.tools())["find_tools"]["description"]
 
 
-def test_auto_is_refused_with_what_there_is(program, config):
-    words = program.refused("--config", config({"one": scripted()}, exposure="auto"))
-    assert "$.junction.exposure: must be one of all, search" in words
-    sets = {"few": {"servers": ["one"], "exposure": "auto"}}
+def test_an_unknown_exposure_is_refused_with_what_there_is(program, config):
+    words = program.refused("--config", config({"one": scripted()}, exposure="some"))
+    assert "$.junction.exposure: must be one of all, search, auto" in words
+    sets = {"few": {"servers": ["one"], "exposure": "some"}}
     words = program.refused("--config", config({"one": scripted()}, endpoints=sets))
-    assert "$.junction.endpoints.few.exposure: must be one of all, search" in words
+    assert "$.junction.endpoints.few.exposure: must be one of all, search, auto" in words

@@ -9,16 +9,17 @@ import socket
 import subprocess
 
 import pytest
+from tests import preloaded
 from tests.http.peer_http import HttpPeer, SsePeer
 from tests.http.wire import BOUND, Wire
-from tests.plugin_http import PROGRAM, stdio_entry, write_config
+from tests.plugin_http import stdio_entry, write_config
 from tests.plugin_journeys import scripted
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if "JUNCTION_" not in key}
     return subprocess.run(
-        [str(PROGRAM), *words], capture_output=True, text=True, timeout=BOUND, env=env
+        [*preloaded.program(), *words], capture_output=True, text=True, timeout=BOUND, env=env
     )
 
 
@@ -32,6 +33,7 @@ def refused(tmp_path, *options: str, servers=None, **settings) -> str:
     return ended.stderr
 
 
+@pytest.mark.preloaded
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -55,6 +57,7 @@ def test_without_keys_it_listens_to_this_machine_only(tmp_path, host):
     assert "mcp-junction keys create" in complaint
 
 
+@pytest.mark.preloaded
 async def test_with_a_key_it_listens_everywhere_and_asks_for_it(serve, tmp_path):
     run("keys", "create", "--role", "agent", "--data-dir", str(tmp_path / "data"))
     program = await serve({}, "--host", "0.0.0.0")
@@ -82,6 +85,7 @@ def test_a_set_that_makes_no_sense_is_named(tmp_path, endpoints, words):
     assert words in refused(tmp_path, servers={"one": stdio_entry()}, endpoints=endpoints)
 
 
+@pytest.mark.preloaded
 async def test_each_server_and_each_set_has_an_address(serve):
     renamed = stdio_entry() | {"junction": {"tools": {"rename": {"echo": "say"}}}}
     program = await serve(
@@ -135,6 +139,7 @@ async def test_told_to_stop_it_finishes_what_runs_and_ends_well(serve):
             await Wire.open(program.port)
 
 
+@pytest.mark.preloaded
 async def test_a_set_that_names_a_disabled_server_is_served_without_it(serve):
     off = {**stdio_entry(), "disabled": True}
     program = await serve(

@@ -113,6 +113,7 @@ READS = {
             {
                 Right.READ_TOOLS,
                 Right.CALL,
+                Right.SIGN_IN_ITSELF,
                 Right.READ_OWN_CALLS,
                 Right.READ_OWN_POLICY,
                 Right.READ_DOCS,

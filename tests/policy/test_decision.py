@@ -11,10 +11,10 @@ from mcp_junction.policy.decision import (
     PolicyDecision,
     can_see,
     decide,
-    explain,
 )
+from mcp_junction.policy.explanation import explain
 from mcp_junction.policy.grant_set import GrantSet
-from mcp_junction.policy.grants import KINDS, OWNER_GRANT, CallLimit, Grant, is_devious_uri
+from mcp_junction.policy.grants import KINDS, OWNER_GRANT, CallLimit, Grant, is_evasive_uri
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.policy.risk import assess
 from mcp_junction.policy.tokens import Token, TokenMode, hash_secret, read_token, write_token
@@ -104,7 +104,7 @@ def test_the_grants_of_another_agent_are_a_mistake():
         ("present", [token()], CARRIED, True),
         ("single_use", [token()], CARRIED, True),
         ("single_use", [token(used_at=NOW)], CARRIED, False),
-        ("approval", [token()], CARRIED, False),
+        ("approval", [], None, True),  # the store is asked when the call is admitted
     ],
 )
 def test_a_high_risk_call_also_needs_its_token(mode, tokens, presented, allowed):
@@ -259,7 +259,7 @@ def has_token(one: Grant, tokens: dict[str, list[Token]], carried: str | None, n
         live = [t for t in live if t.used_at is None]
     if one.token_mode in ("present", "single_use"):
         live = [t for t in live if t.id == carried]
-    return one.token_mode == "none" or (one.token_mode != "approval" and bool(live))
+    return one.token_mode in ("none", "approval") or bool(live)
 
 
 def naive(principal, named, some, target, now, tokens, carried) -> bool:
@@ -276,7 +276,7 @@ def naive(principal, named, some, target, now, tokens, carried) -> bool:
             continue
         if one.expires_at is not None and one.expires_at <= now:
             continue
-        is_odd = target.kind == "resources" and is_devious_uri(target.name)
+        is_odd = target.kind == "resources" and is_evasive_uri(target.name)
         if one.tool_name != "*" and (is_odd or not glob(one.tool_name, target.name)):
             continue
         if not is_high or has_token(one, tokens, carried, now):

@@ -68,7 +68,7 @@ def test_the_most_lenient_grant_comes_first():
     assert [one.id for one in found] == ["free", "window", "short", "single", "limited"]
 
 
-def test_a_grant_with_a_condition_admits_nothing_yet():
+def test_a_grant_whose_condition_is_not_compiled_admits_nothing():
     assert admitted([grant("*", when="true")], "read") is None
     assert len(GrantSet("a", [grant("*", when="true")])) == 1
 

@@ -101,8 +101,9 @@ def test_what_depends_on_the_token_carried_is_not_remembered():
         assert check.until is None
 
 
-def test_approvals_are_not_available_yet():
-    assert not passes("approval", [LIVE], carry())
+def test_an_approval_is_asked_for_when_the_call_is_admitted_and_never_remembered():
+    check = check_tokens(TokenMode.APPROVAL, [LIVE], carry(), NOW)
+    assert (check.passes, check.spends, check.until) == (True, False, None)
 
 
 @pytest.mark.parametrize(

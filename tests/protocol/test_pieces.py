@@ -41,6 +41,7 @@ def events() -> Callable[[bytes], object]:
     return EventReader(4 * SIZE).feed
 
 
+@pytest.mark.bulk
 @pytest.mark.parametrize(
     ("reader", "part"), [(lines, b"ab"), (events, b"ab"), (events, b"data:ab\n")]
 )

@@ -64,6 +64,37 @@ def test_a_replaced_secret_is_still_known(known):
     assert known.redact(f"{TOKEN} sk-another-0815") == "*** ***"
 
 
+@pytest.mark.req("S-14")
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_a_thousand_renewals_keep_the_last_values_known_and_no_more(known, is_masked):
+    def value(number: int) -> str:
+        return f"eyJhbGciOi.Token-{number:04}/x9"
+
+    known.learn_value(value(1))  # it is also a secret of ours, and so stays one
+    known.learn_renewed("box one", value(0))
+    known.process_pending()
+    few = known.size
+    for number in range(1, 1001):
+        known.learn_renewed("box one", value(number))
+        if is_masked:
+            former = max(number - 2, 0)
+            text = " ".join(map(value, {number, number - 1, former}))
+            assert set(known.redact(text).split()) == {"***"}
+    assert known.redact(f"{value(1000)} {value(999)} {value(1)} {TOKEN}") == "*** *** *** ***"
+    assert known.redact(value(500)) == value(500)
+    assert known.size < 6 * few
+
+
+@pytest.mark.req("S-14")
+def test_a_renewal_forgets_no_value_of_another_credential_nor_one_that_is_read_again(known):
+    known.learn_renewed("box one", "other-Value-0815")
+    for number in range(50):
+        known.learn_renewed("box two", f"eyJ0.Value-{number}/x9")
+        known.learn_renewed("box one", "other-Value-0815")
+        assert known.redact("other-Value-0815") == "***"
+    assert known.redact("eyJ0.Value-49/x9 eyJ0.Value-48/x9") == "*** ***"
+
+
 @pytest.mark.req("S-07")
 @pytest.mark.parametrize("end", [None, -30])
 def test_a_key_of_junctions_own_making_is_hidden_wherever_it_is_put(end):

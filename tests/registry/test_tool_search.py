@@ -6,6 +6,7 @@ import pytest
 from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool
 
+from mcp_junction.calls.tool_search import ToolQuery
 from mcp_junction.search import finder as finders
 
 
@@ -22,9 +23,9 @@ def read(monkeypatch):
     seen: list[str] = []
     tool_fields = finders.tool_fields
 
-    def watched(server, described):
+    def watched(server, described, title):
         seen.append(described.name)
-        return tool_fields(server, described)
+        return tool_fields(server, described, title)
 
     monkeypatch.setattr(finders, "tool_fields", watched)
     return seen
@@ -77,7 +78,8 @@ async def test_after_a_restart_tools_are_found_before_their_server_answers(platf
     assert run.registry.find("box").status == "CONNECTING"
     finding = run.junction.tool_search
     view = run.junction.snapshot.catalog.view(run.session.spelling)
-    assert [hit.pair for hit in await finding("penguin", 5, view.admits)] == [("box", "one")]
+    hits = (await finding(ToolQuery("penguin", 5), view)).hits
+    assert [hit.pair for hit in hits] == [("box", "one")]
     server.answers.set()
 
 

@@ -66,6 +66,21 @@ def test_a_credential_is_tried_again_once_it_was_renewed():
 def test_a_replay_is_made_once(kind):
     failure = Failure(FailureKind(kind), is_renewed=True)
     assert decide(failure, was_replayed=True) == Retry(False, RetryReason.REPLAYED)
+    assert not decide(failure, was_replayed=True, is_repeatable=True).again
+    spent = RetryBudget(NOW)
+    while spent.spend(NOW):
+        pass
+    assert decide(failure, budget=spent).again, "it mends what was wrong: it costs no budget"
+
+
+@pytest.mark.req("R-RETRY")
+def test_a_tool_that_must_not_run_twice_is_made_again_once_after_refusals():
+    limited = Failure(FailureKind.RATE_LIMITED)
+    assert decide(limited, was_replayed=True) == Retry(False, RetryReason.REPLAYED)
+    assert decide(limited, was_replayed=True, is_repeatable=True).again
+    busy = Failure(FailureKind.BUSY, retry_after=2.0)
+    assert not decide(busy, was_replayed=True, trusts_retry_after=True).again
+    assert decide(Failure(FailureKind.LINK, was_sent=False), was_replayed=True).again
 
 
 @pytest.mark.parametrize(
@@ -207,12 +222,13 @@ class Model:
         if facts["resume"] or facts["spoke"] or attempts >= 3:
             return False
         is_replay = kind in ("session_lost", "credential")
-        if (is_replay and facts["replayed"]) or (after or 0) > 30:
+        once = is_replay or (sent and refused_before and not repeatable)
+        if (once and facts["replayed"]) or (after or 0) > 30:
             return False
         wait = 0.0 if is_replay else max(0.5 * 2 ** (attempts - 1), after or 0)
         if facts["deadline"] is not None and now + wait >= facts["deadline"]:
             return False
-        return self.afford(now)
+        return is_replay or self.afford(now)
 
 
 @pytest.mark.bulk

@@ -27,9 +27,9 @@ def read(monkeypatch):
     seen: list[Pair] = []
     tool_fields = finders.tool_fields
 
-    def watched(server, described):
+    def watched(server, described, title):
         seen.append(Pair(server, described.name))
-        return tool_fields(server, described)
+        return tool_fields(server, described, title)
 
     monkeypatch.setattr(finders, "tool_fields", watched)
     return seen

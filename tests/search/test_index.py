@@ -116,14 +116,15 @@ def test_hidden_tools_are_neither_looked_at_nor_counted(monkeypatch):
 
     monkeypatch.setattr(indexes, "MOST_LOOKED_AT", 10)
     query = "common penguin walrus"
-    assert whole.search(query, 10, admits, visible) == alone.search(query, 10, everything)
+    numbers = whole.numbers_of(visible)
+    assert whole.search(query, 10, admits, numbers) == alone.search(query, 10, everything)
     assert set(asked) == set(visible[:2])
 
 
 def test_a_long_query_of_one_who_sees_much_is_cut_by_what_is_visible_alone(monkeypatch):
     shown = [tool(f"t{n}", "alpha beta gamma") for n in range(20)]
     index = index_of(s=[*shown, *(tool(f"h{n}", "gamma") for n in range(100))])
-    visible = [Pair("s", each.name) for each in shown]
+    visible = index.numbers_of(Pair("s", each.name) for each in shown)
     monkeypatch.setattr(indexes, "MOST_LOOKED_AT", 40)
     monkeypatch.setattr(indexes, "_COUNTED_PER_SCORED", 1)  # so two terms of twenty tools
     assert index.search("walrus gamma alpha", 30, everything, visible) != []

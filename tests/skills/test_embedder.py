@@ -1,8 +1,6 @@
-"""Texts to vectors: of which words, how long, and never by way of the network."""
+"""Texts to vectors: of which words, and how long."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -59,19 +57,3 @@ def test_a_tool_is_its_name_in_words_and_the_beginning_of_what_is_said_of_it(
     name, definition, text
 ):
     assert tool_text(name, definition) == text
-
-
-def test_nothing_that_could_download_is_loaded_and_nothing_is_logged():
-    """The package of the vectors brings a client for downloads along; none of it is imported."""
-    program = (
-        "import sys, logging, socket\n"
-        "def refuse(*_, **__): raise AssertionError('the network')\n"
-        "socket.socket.connect = socket.getaddrinfo = refuse\n"
-        "from mcp_junction.skills.embedder import WordVectors\n"
-        "assert 'numpy' not in sys.modules\n"
-        "WordVectors()(['hello'])\n"
-        "assert not logging.getLogger().handlers\n"
-        "print({'wordllama', 'requests', 'pydantic', 'huggingface_hub'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert (done.stdout.strip(), done.stderr) == (b"set()", b"")

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.skills.classifier import LocalModel, Subject, taxonomy
+from mcp_junction.skills.classifier import Subject, taxonomy
+from mcp_junction.skills.features import make_text
+from mcp_junction.skills.offline import LocalModel
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.tasks import TaskScope
 
@@ -43,12 +45,18 @@ async def test_it_answers_as_the_model_does_in_this_process(tasks):
     worker, model = ModelWorker(tasks), LocalModel()
     vectors = await asyncio.wait_for(worker.embed(TEXTS), BOUND)
     assert vectors == model.embed(TEXTS)
-    subjects = [Subject("t", text, vector) for text, vector in zip(TEXTS, vectors, strict=True)]
+    texts = [make_text(*text.split(". ")) for text in TEXTS]
+    subjects = [Subject("t", *both) for both in zip(texts, vectors, strict=True)]
     said = await asyncio.wait_for(worker.classify(subjects, taxonomy()), BOUND)
     assert said == model.classify(subjects, taxonomy())
     assert [one.primary for one in said] == ["communication", "weather-environment"]
     assert await asyncio.wait_for(worker.average(vectors), BOUND) == model.average(vectors)
     assert await worker.embed([]) == []
+    pooled = await asyncio.wait_for(worker.pool(texts[0], texts), BOUND)
+    assert pooled == model.pool(texts[0], texts)
+    said = await asyncio.wait_for(worker.classify(subjects, taxonomy(), pooled), BOUND)
+    assert said == model.classify(subjects, taxonomy(), pooled)
+    assert await worker.cluster([vectors[0]] * 3, ["a", "b", "c"]) == [[0, 1, 2]]
 
 
 async def test_jobs_asked_side_by_side_are_each_answered_with_their_own(tasks):
@@ -153,7 +161,7 @@ async def test_one_that_cannot_be_started_is_tried_again_later_each_time(tasks, 
 
 async def test_what_the_model_refuses_fails_that_job_alone(tasks):
     worker = ModelWorker(tasks)
-    bad = [Subject("a", "a", b"\0" * 8), Subject("b", "b", b"\0" * 12)]
+    bad = [Subject("x", make_text("x"), b"\0" * size) for size in (8, 12)]
     with pytest.raises(ModelUnavailable, match="ValueError"):
         await asyncio.wait_for(worker.classify(bad, taxonomy()), BOUND)
     pid = worker.pid

@@ -24,6 +24,11 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def has_tables() -> bool:
+    return False
+
+
 @pytest.mark.req("J-STORE")
 async def test_without_a_url_it_is_sqlite_and_postgres_with_one_and_both_do_the_same(
     tmp_path, vault, postgres

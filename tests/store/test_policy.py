@@ -15,6 +15,7 @@ from mcp_junction.policy.grants import ANY, KINDS, CallLimit, Grant, GrantSource
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.tokens import Token, TokenMode
 from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.policy import AgentPolicy
 from mcp_junction.store.records import KeyRecord, ServerRecord
 from mcp_junction.store.store import open_store
 from mcp_junction.vault.vault import Vault
@@ -190,7 +191,7 @@ async def test_a_removed_agent_leaves_nothing(store, tokens):
     removed = await store.policy.remove_agent("a1", NOW, "ann")
     assert sorted(removed.keys) == ["k1", "k2"]
     assert len(removed.grants) == 1
-    assert await policy_of(store) == ([], [])
+    assert await policy_of(store) == AgentPolicy([], [])
     assert await store.policy.agents.find("a1") is None
     assert {k.id for k in await store.keys.all() if k.revoked_at is None} == {"k3"}
     assert (await store.generations())["keys"] > generation
@@ -211,7 +212,7 @@ async def test_only_the_agents_that_changed_are_found(store, tokens):
     assert changed.keys() == {"a2", "a3"}
     assert max(changed.values()) == (await store.generations())["policy"]
     found = await store.policy.load_agents(changed, NOW)
-    assert found == {"a2": ([], []), "a3": ([], [])}
+    assert found == {"a2": AgentPolicy([], []), "a3": AgentPolicy([], [])}
     assert (await store.policy.load(NOW)).keys() == {"a1"}
 
 
@@ -359,8 +360,8 @@ async def test_another_key_of_the_vault_signs_everything_anew(store, store_url, 
     await store.policy.migrate([], "test", NOW)
     old, new = bytes(range(32)), bytes(range(32, 64))
     async with await open_store(store_url, Vault([new, old])) as both:
-        assert await both.policy.renew_signatures() == 4
-        assert await both.policy.renew_signatures() == 0
+        assert sum(table.renewed for table in await both.protected.renew()) == 4
+        assert sum(table.renewed for table in await both.protected.renew()) == 0
     async with await open_store(store_url, Vault([new])) as after:
         found = (await after.policy.load(NOW))["a1"]
         assert (len(found.grants), len(found.tokens)) == (1, 1)

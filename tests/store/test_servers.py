@@ -171,7 +171,7 @@ async def test_connections_are_sealed_anew_with_a_new_key(store, opener):
     await store.servers.add(server("one"))
     old, new = bytes(range(32)), bytes(range(1, 33))
     async with await open_store(opener.url, Vault([new, old])) as turning:
-        assert await turning.servers.reseal() == 1
+        assert sum(table.renewed for table in await turning.protected.renew()) == 1
     async with await open_store(opener.url, Vault([new])) as turned:
         assert (await turned.servers.get("one")).connection_config["env"]["API_KEY"] == SECRET
 
@@ -225,6 +225,6 @@ async def test_a_health_url_is_sealed_anew_with_a_new_key(store, opener):
     await store.servers.add(structs.replace(server("one"), health_check_url=HEALTH))
     old, new = bytes(range(32)), bytes(range(1, 33))
     async with await open_store(opener.url, Vault([new, old])) as turning:
-        assert await turning.servers.reseal() == 1
+        assert sum(table.renewed for table in await turning.protected.renew()) == 1
     async with await open_store(opener.url, Vault([new])) as turned:
         assert (await turned.servers.get("one")).health_check_url == HEALTH

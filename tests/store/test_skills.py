@@ -130,6 +130,18 @@ async def test_what_was_said_of_another_definition_or_skill_is_not_written(store
     assert await store.classification.put(server_id, [said(found["read"], "mail")]) == set()
 
 
+async def test_what_was_chosen_among_other_skills_is_not_kept(store):
+    server_id, found = await listed(store, "one", "read")
+    offered = {skill.id: skill.description for skill in (MAIL, MAPS)}
+    given = [said(found["read"], "mail")]
+    await store.skills.add(SkillRecord("inbox", "Inbox", "Read the emails in the inbox"))
+    assert await store.classification.put(server_id, given, by=offered) == set()
+    await store.skills.remove("inbox")
+    assert await store.classification.put(server_id, given, by=offered) == {found["read"].id}
+    await store.skills.change("maps", {"description": "Roads"})
+    assert await store.classification.put(server_id, given, by=offered) == set()
+
+
 async def test_a_changed_tool_is_pending_without_its_old_vector_and_one_that_is_back_with_it(store):
     server_id, found = await listed(store, "one", "send", "read")
     await store.classification.put(server_id, [said(tool, "mail") for tool in found.values()])
@@ -243,3 +255,12 @@ async def test_nobody_waits_for_each_other_in_a_circle(store):
         await store.servers.remove(server_id)
     await follow(store)
     assert (await store.skills.get("maps")).tool_count == 0
+
+
+async def test_a_vector_of_before_a_change_is_not_stored(store):
+    before = await store.skills.get("maps")
+    after = await store.skills.change("maps", {"description": "Roads"})
+    await store.skills.embed(before, b"late", 1)
+    assert (await store.skills.get("maps")).embedding is None
+    await store.skills.embed(after, b"new", 0)
+    assert (await store.skills.get("maps")).embedding == b"new"

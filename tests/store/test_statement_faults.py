@@ -106,14 +106,13 @@ async def everything(store: Store, *, until_one_fails: bool = False) -> list[Bas
         store.servers.count,
         lambda: store.servers.change(one.id, {"description": "x"}),
         lambda: store.servers.set_status({one.id: {"status": "CONNECTED"}}),
-        store.servers.reseal,
         lambda: store.tools.replace(one.id, tools),
         lambda: store.tools.replace(one.id, tools[:1]),
         store.tools.all,
         store.tools.count,
         lambda: store.tool_settings.change(one.id, "a", {"enabled": False}, "ann"),
         store.tool_settings.all,
-        store.tool_settings.renew_signatures,
+        store.protected.renew,
         lambda: store.declared_tools.replace(one.id, [DeclaredTool(one.id, "a", b"{}", "1")]),
         store.declared_tools.all,
         lambda: store.tools.mark(one.id, {"a": (("x",), True)}),
@@ -188,6 +187,7 @@ def check(failures: list[BaseException], statement: str) -> None:
     assert any(isinstance(error, StoreUnavailable) for error in failures), statement
 
 
+@pytest.mark.bulk
 @pytest.mark.req("S-15", "R-SUPERVISE")
 async def test_whichever_statement_fails_and_however_the_store_is_unavailable(
     faulty, faults, store_url
@@ -208,6 +208,7 @@ async def test_whichever_statement_fails_and_however_the_store_is_unavailable(
     assert await everything(faulty) == [], "it has recovered"
 
 
+@pytest.mark.bulk
 @pytest.mark.req("S-15", "R-SUPERVISE")
 async def test_whichever_statement_hangs_the_store_is_unavailable_and_recovers(faulty, faults):
     assert await everything(faulty) == []

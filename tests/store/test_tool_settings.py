@@ -4,6 +4,7 @@ import pytest
 from tests.store.records import definition, server
 
 from mcp_junction.errors import NotFound
+from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
 from mcp_junction.registry.tool_settings import CARRIED_FILE, carry_over_tool_settings
 from mcp_junction.store import database
@@ -24,6 +25,11 @@ EVERYTHING = {
 
 
 @pytest.fixture
+def has_tables() -> bool:
+    return False
+
+
+@pytest.fixture
 async def files(store) -> str:
     return (await store.servers.add(server())).id
 
@@ -31,12 +37,12 @@ async def files(store) -> str:
 async def test_a_setting_is_what_was_set_after_a_restart_and_a_rename(opener, store, files):
     await store.tool_settings.change(files, "a/b", EVERYTHING, "ann")
     await store.servers.change(files, {"name": "renamed"})
-    (found,) = await (await opener()).tool_settings.all()
-    assert (found.updated_by, found.updated_at > 0) == ("ann", True)
+    later = await opener()
+    (found,) = await later.tool_settings.all()
+    (record,) = await later.tool_settings.read_all()
+    assert (record.updated_by, record.updated_at > 0) == ("ann", True)
     target = FallbackTarget("x", "b", {"q": "/query"})
-    assert found.setting == ToolSetting(
-        files, "a/b", False, "high", False, True, 5, (target,), ">=1,<2"
-    )
+    assert found == ToolSetting(files, "a/b", False, "high", False, True, 5, (target,), ">=1,<2")
 
 
 async def test_what_is_set_to_nothing_is_unset_and_the_last_takes_the_row_along(store, files):
@@ -62,24 +68,40 @@ async def test_a_removed_server_takes_its_settings_and_declarations_with_it(stor
     "tampering",
     [
         "UPDATE tool_settings SET risk = 'low'",
-        "UPDATE tool_settings SET tool_name = 'b'",
         "UPDATE tool_settings SET mac = NULL",
         'UPDATE tool_settings SET fallbacks = \'[{"server_id": "x", "tool_name": "y"}]\'',
+        "UPDATE tool_settings SET fallbacks = 'nonsense'",
     ],
 )
-async def test_a_row_that_was_tampered_with_is_none(store, files, dump, tampering):
+async def test_a_row_that_was_tampered_with_disables_its_tool(store, files, dump, tampering):
     await store.tool_settings.change(files, "a", {"risk": "high"}, "ann")
     await dump.run(tampering)
-    assert await store.tool_settings.all() == []
+    unknown = ToolSetting(files, "a", enabled=False, is_unverified=True)
+    assert await store.tool_settings.all() == [unknown]
     changed = await store.tool_settings.change(files, "a", {"idempotent": True}, "ann")
     assert changed.risk is None, "nothing is taken over from it"
+    still = ToolSetting(files, "a", enabled=False, idempotent=True)
+    assert await store.tool_settings.all() == [still], "only who says so enables it again"
+    await store.tool_settings.change(files, "a", {"enabled": True, "risk": "high"}, "ann")
+    again = ToolSetting(files, "a", enabled=True, risk=RiskLevel.HIGH, idempotent=True)
+    assert await store.tool_settings.all() == [again]
+
+
+async def test_a_row_that_was_moved_disables_the_tool_that_it_was_moved_to(store, files, dump):
+    await store.tool_settings.change(files, "a", {"risk": "high"}, "ann")
+    await dump.run("UPDATE tool_settings SET tool_name = 'b'")
+    unknown = ToolSetting(files, "b", enabled=False, is_unverified=True)
+    assert await store.tool_settings.all() == [unknown]
+    await store.tool_settings.change(files, "b", {"enabled": None}, "ann")
+    assert await store.tool_settings.all() == [], "an operator can drop it, too"
 
 
 async def test_a_new_key_of_the_vault_signs_them_anew(store_url, store, files):
     await store.tool_settings.change(files, "a", {"risk": "high"}, "ann")
     old, new = bytes(range(32)), bytes(reversed(range(32)))
     async with await open_store(store_url, Vault([new, old])) as both:
-        assert await both.tool_settings.renew_signatures() == 1
+        renewed = {table.table: table.renewed for table in await both.protected.renew()}
+        assert renewed["tool_settings"] == 1
     async with await open_store(store_url, Vault([new])) as later:
         assert [one.risk for one in await later.tool_settings.all()] == ["high"]
 
@@ -125,7 +147,7 @@ async def test_settings_of_an_older_store_are_signed_once_and_audited(
     audit = await opener.log(store)
     assert [tool.name for tool in await store.tools.all("s")] == ["off", "plain", "slow"]
     assert await carry_over_tool_settings(store, audit, tmp_path) == 2
-    assert [one.setting for one in await store.tool_settings.all()] == [
+    assert await store.tool_settings.all() == [
         ToolSetting("s", "off", enabled=False),
         ToolSetting("s", "slow", risk="high", timeout_ms=70),
     ]

@@ -171,7 +171,7 @@ async def test_a_remote_server_of_both_eras_is_there_in_both(fixture_behind, pre
 async def test_a_shared_program_of_both_eras_is_there_in_one(fixture_behind, prefers, other):
     async with fixture_behind("stdio", "both", Hello(prefers=prefers)) as upstream:
         assert upstream.link.era is prefers
-        assert upstream.speaks(other) is False
+        assert upstream.extra_links.speaks(other) is False
         assert await upstream.for_era(other) is None
         assert upstream.starts == 1
 

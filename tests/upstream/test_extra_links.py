@@ -104,8 +104,8 @@ def is_gone(twin: Upstream) -> Callable[[], bool]:
 async def test_a_server_stands_for_itself_in_its_own_era():
     async with living([OLD, NEW]) as upstream:
         assert await upstream.for_era(NEW) is upstream
-        assert upstream.speaks(NEW) is True
-        assert upstream.speaks(OLD) is None
+        assert upstream.extra_links.speaks(NEW) is True
+        assert upstream.extra_links.speaks(OLD) is None
         assert len(upstream.links) == 1
 
 
@@ -115,7 +115,7 @@ async def test_a_server_of_both_eras_gets_a_twin_when_the_other_one_is_first_wan
         one, two = await asyncio.gather(upstream.for_era(other), upstream.for_era(other))
         assert one is two
         assert one.link.era is other
-        assert upstream.speaks(other) is True
+        assert upstream.extra_links.speaks(other) is True
         assert len(upstream.links) == 2
         assert await upstream.for_era(other) is one
         assert list(upstream.extra_links) == [one]
@@ -135,7 +135,7 @@ async def test_a_server_that_refused_an_era_is_not_asked_again(only):
     async with living([only], prefers=other) as upstream:
         assert upstream.link.era is only
         assert await upstream.for_era(other) is None
-        assert upstream.speaks(other) is False
+        assert upstream.extra_links.speaks(other) is False
         assert len(upstream.links) == 1
 
 
@@ -143,13 +143,13 @@ async def test_a_twin_that_is_refused_is_remembered_until_the_server_has_a_new_l
     async with living([OLD], prefers=OLD) as upstream:
         assert await upstream.for_era(NEW) is None
         assert await upstream.for_era(NEW) is None
-        assert upstream.speaks(NEW) is False
+        assert upstream.extra_links.speaks(NEW) is False
         assert openings(upstream) == [["initialize"], ["server/discover"]]
         assert caplog.records == []
         upstream.script = greets(["a"], silence, [OLD, NEW])
         upstream.links[0].lose()
         await until(upstream, lambda: upstream.link not in (None, upstream.links[0]))
-        assert upstream.speaks(NEW) is None
+        assert upstream.extra_links.speaks(NEW) is None
         assert (await connected(await upstream.for_era(NEW))).link.era is NEW
 
 

@@ -1,13 +1,15 @@
 """Sealing: what the vault promises of a value, and where its key comes from."""
 
 import base64
+import stat
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.errors import UsageError, VaultError
-from mcp_junction.vault.vault import FILE, VARIABLE, Vault, read_keys
+from mcp_junction.errors import MissingKey, UsageError, VaultError
+from mcp_junction.vault.key_file import FILE, VARIABLE, KeyFile, VaultKeys, read_keys
+from mcp_junction.vault.vault import Vault
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
 
@@ -84,3 +86,48 @@ def test_without_one_a_key_file_is_made_once_for_its_owner_only(tmp_path):
     path.write_text("")
     with pytest.raises(UsageError, match="holds no usable key"):
         read_keys({}, folder)
+
+
+def test_a_key_that_the_file_has_got_since_is_found_when_it_is_met(tmp_path):
+    running = Vault.from_environment({}, tmp_path)
+    old = running.seal(b"x", "row")
+    file = KeyFile({}, tmp_path)
+    file.write(VaultKeys((TWO, *file.read().active)))
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    other = Vault.from_environment({}, tmp_path)
+    assert running.key_id != other.key_id
+    assert running.open(other.seal(b"y", "row"), "row") == b"y"
+    assert running.key_id == other.key_id, "it seals with the new one from now on"
+    file.write(VaultKeys((b"t" * 32, *file.read().active)))
+    assert running.seal(b"z", "row")[1:5] == Vault([b"t" * 32]).seal(b"", "")[1:5]
+    other.refresh()
+    assert running.verify(b"m", other.sign(b"m", "p"), "p")
+    assert running.open(old, "row") == b"x"
+    assert not running.refresh()
+
+
+def test_a_retired_key_opens_and_verifies_nothing_but_is_there_for_the_audit(tmp_path):
+    old = Vault([ONE])
+    text = f"{TWO.hex()} retired:{ONE.hex()}"
+    vault = Vault.from_environment({VARIABLE: text}, tmp_path)
+    with pytest.raises(MissingKey):
+        vault.open(old.seal(b"x", "row"), "row")
+    assert not vault.verify(b"m", old.sign(b"m", "p"), "p")
+    assert vault.derive_keys("audit")[1:] == old.derive_keys("audit")
+    assert (vault.key_ids, vault.retired_ids) == ([Vault([TWO]).key_id], [old.key_id])
+
+
+def test_a_file_that_cannot_be_read_any_more_leaves_the_keys_as_they_are(tmp_path, caplog):
+    vault = Vault.from_environment({}, tmp_path)
+    sealed = vault.seal(b"x", "row")
+    (tmp_path / FILE).write_text("nonsense", "utf-8")
+    assert not vault.refresh()
+    assert "cannot be read again" in caplog.text
+    assert vault.open(sealed, "row") == b"x"
+    (tmp_path / FILE).unlink()
+    assert vault.open(sealed, "row") == b"x"
+
+
+def test_only_retired_keys_are_no_keys(tmp_path):
+    with pytest.raises(UsageError, match="no usable key"):
+        read_keys({VARIABLE: f"retired:{ONE.hex()}"}, tmp_path)

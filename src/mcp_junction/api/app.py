@@ -18,6 +18,7 @@ from litestar.types import Guard
 
 from mcp_junction.api import (
     agents,
+    approvals,
     calls,
     events,
     invoke,
@@ -29,21 +30,27 @@ from mcp_junction.api import (
     openapi,
     policies,
     registration,
+    server_auth,
     servers,
     settings,
+    simulating,
     skills,
+    suggestions,
     tools,
+    webhooks,
 )
 from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import to_answer
-from mcp_junction.api.rights import PRINCIPAL, check
+from mcp_junction.api.rights import PRINCIPAL, check, rights_needed
 from mcp_junction.api.routes import AnyRequest
 from mcp_junction.errors import NotPermitted, RequestError
+from mcp_junction.identity.challenges import make_scope_challenge
 from mcp_junction.listener.http.guard import describe_denial
 
 ROUTERS = (
     servers.ROUTES,
     servers.CONTROL_ROUTES,
+    server_auth.ROUTES,
     tools.ROUTES,
     calls.ROUTES,
     tools.SEARCH_ROUTES,
@@ -53,10 +60,14 @@ ROUTERS = (
     invoke.ROUTES,
     policies.ROUTES,
     agents.ROUTES,
+    approvals.ROUTES,
+    simulating.ROUTES,
+    webhooks.ROUTES,
     mcp_circuits.ROUTES,
     mcp_escalations.ROUTES,
     mcp_metrics.ROUTES,
     skills.ROUTES,
+    suggestions.ROUTES,
     events.ROUTES,
     servers.STATE_ROUTES,
     settings.ROUTES,
@@ -97,6 +108,10 @@ def _make_guard(context: ApiContext) -> Guard:
             check(principal, handler.opt)
         except RequestError as error:
             context.denials.add(describe_denial(scope, error.detail, principal))
+            tokens = context.access_tokens
+            if tokens is not None and principal is not None and tokens.is_own(principal):
+                challenge = make_scope_challenge(tokens, scope["path"], rights_needed(handler.opt))
+                error.headers["www-authenticate"] = challenge
             raise
 
     return guard

@@ -19,6 +19,7 @@ from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.errors import JunctionError, NotFound, RequestError
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import (
+    APPROVAL_NEEDED,
     CALL_TIMEOUT,
     CIRCUIT_OPEN,
     DENIED,
@@ -28,6 +29,7 @@ from mcp_junction.protocol.versions import (
     LINK_LOST,
     RATE_LIMITED,
     SERVER_UNAVAILABLE,
+    SIGN_IN_NEEDED,
 )
 from mcp_junction.registry.registry import Registry
 from mcp_junction.store.records import ServerRecord
@@ -39,6 +41,8 @@ _ERROR_CODES: Final = {
     CALL_TIMEOUT: "TIMEOUT",
     RATE_LIMITED: "RATE_LIMITED",
     DENIED: "DENIED",
+    SIGN_IN_NEEDED: "SIGN_IN_NEEDED",
+    APPROVAL_NEEDED: "APPROVAL_REQUIRED",
     CIRCUIT_OPEN: "CIRCUIT_OPEN",
     IDEMPOTENCY_CONFLICT: "IDEMPOTENCY_CONFLICT",
     LINK_LOST: "EXECUTION_FAILED",
@@ -46,7 +50,8 @@ _ERROR_CODES: Final = {
 }
 _STATUS_CODES: Final[dict[Any, str]] = {404: "SESSION_NOT_FOUND", 429: "RATE_LIMITED"}
 """Codes for what an HTTP server refused before it ran anything."""
-_TOLD: Final = ("errors", "retry_after_ms", "limit")
+_APPROVAL: Final = ("approval_id", "expires_at", "how")
+_TOLD: Final = ("errors", "retry_after_ms", "limit", "sign_in", *_APPROVAL)
 """Members of an error's data that the context repeats."""
 _QUOTED: Final = 200
 REVOKED: Final = "the key was revoked"

@@ -46,7 +46,7 @@ class RestRequest(NamedTuple):
     is_invoke: bool = False
 
 
-class RestEnd(NamedTuple):
+class RestOutcome(NamedTuple):
     """How a call ended, and when it began and ended."""
 
     call: Call
@@ -108,7 +108,7 @@ class RestCalls:
         payload, took = bytes(outcome.payload), ended - sent
         return RestReply(payload, reached, sent - began, took, call.correlation_id)
 
-    async def run(self, request: RestRequest) -> RestEnd:
+    async def run(self, request: RestRequest) -> RestOutcome:
         """Make a call, and wait for its end."""
         now, principal = self._junction.clock.now, request.principal
         began, session = now(), self._get_session(principal)
@@ -124,7 +124,7 @@ class RestCalls:
             outcome = await call.snapshot.handle(call)
         finally:
             del self._running[call]
-        return RestEnd(call, outcome, began, now())
+        return RestOutcome(call, outcome, began, now())
 
     def _make_call(self, request: RestRequest, session: Session) -> Call:
         server, carried = request.server, request.carried

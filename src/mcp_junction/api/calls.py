@@ -52,6 +52,8 @@ class CallResult(msgspec.Struct):
     responses=error_responses(
         "INVALID_ARGUMENTS",
         "TOOL_AMBIGUOUS",
+        "APPROVAL_REQUIRED",
+        "SIGN_IN_NEEDED",
         "DENIED",
         "TOOL_NOT_FOUND",
         "SERVER_NOT_FOUND",

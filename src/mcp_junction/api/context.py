@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from mcp_junction.api.calling import RestCalls
 from mcp_junction.api.event_streams import EventStreams
@@ -11,9 +11,15 @@ from mcp_junction.api.invocations import InvocationErrors
 from mcp_junction.api.rest_search import RestSearch
 from mcp_junction.app import Junction
 from mcp_junction.config.settings import OFF
+from mcp_junction.credentials.credentials import Credentials, no_tables
+from mcp_junction.credentials.sign_ins import SignIns
+from mcp_junction.governance.door_grants import DoorGrants
 from mcp_junction.governance.from_settings import token_ttl_of
 from mcp_junction.governance.policy_admin import PolicyAdministration
 from mcp_junction.identity.keys import KeyRing
+from mcp_junction.identity.tokens import AccessTokens
+from mcp_junction.listener.http.host import HttpHost
+from mcp_junction.listener.http.sign_in_pages import SessionSigner, SignInPages
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.registry.registry import Registry
@@ -28,9 +34,19 @@ class ApiContext:
     """What the handlers work with."""
 
     def __init__(
-        self, junction: Junction, registry: Registry, bus: Bus, store: Store, keys: KeyRing
+        self,
+        junction: Junction,
+        registry: Registry,
+        bus: Bus,
+        store: Store,
+        keys: KeyRing,
+        credentials: Credentials | None = None,
+        signer: SessionSigner | None = None,
     ) -> None:
+        """``signer`` signs the cookies of our pages for signing in; None for no pages."""
+        self._signer = signer
         self.junction = junction
+        self.credentials = credentials or Credentials(no_tables, junction.settings.name)
         self.registry = registry
         self.registrar = ServerRegistrar(registry)
         self.store = store
@@ -57,7 +73,9 @@ class ApiContext:
         if governance is None or governance.sync is None:
             return None
 
-        def forget(agent_id: str) -> None:
+        def forget(agent_id: str, grant_ids: Sequence[str]) -> None:
+            if governance.limits is not None:
+                governance.limits.forget(grant_ids)
             agent = junction.scopes.forget(Principal(agent_id, Role.AGENT))
             junction.snapshot.catalog.forget_agent(agent)
 
@@ -73,6 +91,14 @@ class ApiContext:
             forget,
         )
 
+    def make_pages(self, host: HttpHost) -> SignInPages | None:
+        """Make the pages on which people sign in to servers."""
+        servers, name = self.junction.servers, self.junction.settings.name
+        if self._signer is None:
+            return None
+        sign_ins = SignIns(self.credentials, lambda: [one.definition for one in servers.values()])
+        return SignInPages(sign_ins, host.principal, self._keys.is_in_force, self._signer, name)
+
     @property
     def policies(self) -> PolicyAdministration:
         """Changes grants, agents and tokens."""
@@ -80,10 +106,21 @@ class ApiContext:
         return self._policies
 
     @property
+    def access_tokens(self) -> AccessTokens | None:
+        """Verifies access tokens, where any are accepted."""
+        return self._keys.tokens
+
+    @property
     def live_policy(self) -> LivePolicy:
         """The grants as they are in force now."""
         assert self.junction.governance is not None, "the service has a policy"
         return self.junction.governance.policy
+
+    @property
+    def door_grants(self) -> DoorGrants | None:
+        """What access tokens give, where any are accepted."""
+        governance = self.junction.governance
+        return governance.door_grants if governance is not None else None
 
     @property
     def server_names(self) -> dict[str, str]:

@@ -22,10 +22,13 @@ log = logging.getLogger("mcp_junction.api")
 STATUS: Final = {
     "INVALID_ARGUMENTS": 400,
     "TOOL_AMBIGUOUS": 400,
+    "SIGN_IN_NEEDED": 401,
     "UNAUTHENTICATED": 401,
+    "APPROVAL_REQUIRED": 403,
     "DENIED": 403,
     "FORBIDDEN": 403,
     "AGENT_NOT_FOUND": 404,
+    "APPROVAL_NOT_FOUND": 404,
     "ESCALATION_NOT_FOUND": 404,
     "GRANT_NOT_FOUND": 404,
     "NOT_FOUND": 404,
@@ -33,7 +36,9 @@ STATUS: Final = {
     "SKILL_NOT_FOUND": 404,
     "TOOL_NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
+    "APPROVAL_DECIDED": 409,
     "IDEMPOTENCY_CONFLICT": 409,
+    "NOT_INTERACTIVE": 409,
     "SERVER_ALREADY_EXISTS": 409,
     "SERVER_OWNED_BY_FILE": 409,
     "SKILL_ALREADY_EXISTS": 409,
@@ -46,6 +51,7 @@ STATUS: Final = {
     "RATE_LIMITED": 429,
     "INTERNAL_ERROR": 500,
     "EXECUTION_FAILED": 502,
+    "SIGN_IN_FAILED": 502,
     "CIRCUIT_OPEN": 503,
     "SERVER_UNAVAILABLE": 503,
     "SERVER_CONNECTION_FAILED": 503,
@@ -57,16 +63,25 @@ STATUS: Final = {
 
 MCP_PREFIX: Final = "/api/v1/mcp"
 """Where errors have a type rather than a code."""
-MCP_STATUS: Final = STATUS | {"DENIED": 401, "VALIDATION_ERROR": 400, "EXECUTION_FAILED": 500}
+MCP_STATUS: Final = STATUS | {
+    "APPROVAL_REQUIRED": 401,
+    "DENIED": 401,
+    "VALIDATION_ERROR": 400,
+    "EXECUTION_FAILED": 500,
+}
 """The HTTP status of each code under ``/api/v1/mcp``."""
 MCP_TYPES: Final = {
     "INVALID_ARGUMENTS": "BadRequestError",
     "TOOL_AMBIGUOUS": "BadRequestError",
     "VALIDATION_ERROR": "BadRequestError",
+    "SIGN_IN_NEEDED": "SignInRequiredError",
     "UNAUTHENTICATED": "AuthorizationError",
     "DENIED": "AuthorizationError",
     "FORBIDDEN": "ForbiddenError",
+    "APPROVAL_REQUIRED": "ApprovalRequired",
+    "APPROVAL_DECIDED": "ApprovalDecidedError",
     "AGENT_NOT_FOUND": "AgentNotFoundError",
+    "APPROVAL_NOT_FOUND": "ApprovalNotFoundError",
     "ESCALATION_NOT_FOUND": "EscalationNotFoundError",
     "GRANT_NOT_FOUND": "GrantNotFoundError",
     "NOT_FOUND": "NotFoundError",
@@ -75,6 +90,7 @@ MCP_TYPES: Final = {
     "TOOL_NOT_FOUND": "ToolNotFoundError",
     "METHOD_NOT_ALLOWED": "MethodNotAllowedError",
     "IDEMPOTENCY_CONFLICT": "IdempotencyConflictError",
+    "NOT_INTERACTIVE": "NotInteractiveError",
     "SERVER_ALREADY_EXISTS": "ServerExistsError",
     "SERVER_OWNED_BY_FILE": "ServerOwnedByFileError",
     "SKILL_ALREADY_EXISTS": "SkillExistsError",
@@ -86,6 +102,7 @@ MCP_TYPES: Final = {
     "RATE_LIMITED": "RateLimitError",
     "INTERNAL_ERROR": "InternalError",
     "EXECUTION_FAILED": "ToolInvocationError",
+    "SIGN_IN_FAILED": "SignInFailedError",
     "CIRCUIT_OPEN": "CircuitOpenError",
     "SERVER_UNAVAILABLE": "ServerUnavailableError",
     "SERVER_CONNECTION_FAILED": "ServerUnavailableError",
@@ -100,12 +117,14 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.AlreadyExists, "SERVER_ALREADY_EXISTS"),
     (errors.FileOwned, "SERVER_OWNED_BY_FILE"),
     (errors.NotPermitted, "FORBIDDEN"),
+    (errors.AlreadyDecided, "APPROVAL_DECIDED"),
     (errors.DefinitionChanged, "TOOL_CHANGED"),
     (errors.VersionConflict, "VERSION_CONFLICT"),
     (errors.StoreUnavailable, "STORE_UNAVAILABLE"),
     (errors.CursorError, "VALIDATION_ERROR"),
     (errors.AddressRefused, "VALIDATION_ERROR"),
     (errors.VaultError, "VALIDATION_ERROR"),
+    (errors.OAuthError, "SIGN_IN_FAILED"),
     (errors.ServerError, "SERVER_CONNECTION_FAILED"),
 )
 """The code for each exception, most specific first; any other is an internal error."""
@@ -156,7 +175,7 @@ def to_answer(error: Exception, path: str = "") -> ErrorAnswer:
     found = _describe(error)
     sent = {name.lower(): value for name, value in found.headers.items()}
     if found.code == "UNAUTHENTICATED":
-        sent["www-authenticate"] = 'Bearer realm="mcp-junction"'
+        sent.setdefault("www-authenticate", 'Bearer realm="mcp-junction"')
     elif found.code in ("RATE_LIMITED", "STORE_UNAVAILABLE"):
         sent.setdefault("retry-after", "1")
     if is_mcp_path(path):
@@ -221,6 +240,9 @@ def _context(error: Exception) -> dict[str, Any]:
         return {"current_version": error.found}
     if isinstance(error, errors.AddressRefused | errors.VaultError):
         return {"problems": [{"path": "$.connection_config", "message": str(error)}]}
+    if isinstance(error, errors.OAuthError):
+        named = {"step": error.step, "host": error.host, "reason": error.reason}
+        return {**named, "oauth_error": error.code} if error.code else {**named}
     if isinstance(error, errors.CursorError):
         return {"problems": [{"path": "cursor", "message": str(error)}]}
     return {}

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from mcp_junction.api.context import ApiContext
-from mcp_junction.api.policy_models import DecisionExplained, ExplainRequest
+from mcp_junction.api.policy_models import (
+    ConditionExplained,
+    ConditionPart,
+    DecisionExplained,
+    ExplainRequest,
+)
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.errors import ArgumentsError, NotFound, RequestError
 from mcp_junction.governance.schemas import SchemaCache
-from mcp_junction.policy.arguments import read_arguments
+from mcp_junction.policy.arguments import Arguments, pick, read_arguments
+from mcp_junction.policy.cel_syntax import find_reads, parse_condition
 from mcp_junction.policy.decision import NO_GRANT, CallTarget
+from mcp_junction.policy.explanation import ExplainedCondition
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import assess
+from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.known_tools import KnownTool
 
 
-def explain_call(
+async def explain_call(
     context: ApiContext, principal: Principal, asked: ExplainRequest
 ) -> DecisionExplained:
     """Explain a call. Raises NotFound and RequestError for what is not there.
@@ -29,21 +39,63 @@ def explain_call(
     is_agent = principal.role is Role.AGENT
     tool = _find_tool(context, asked, is_agent)
     policy, agent_id, now = context.live_policy, asked.agent_id, time.time()
+    own = (principal.grantee or agent_id) if is_agent else None
     target = CallTarget("", asked.tool_name, TOOLS.name, assess(asked.tool_name))
-    unknown = policy.explain(agent_id, target, now, server_name=asked.server_id)
+    unknown = policy.explain(agent_id, target, now, server_name=asked.server_id, grantee=own)
     told = unknown
     if tool is not None:
         disabled = tool.reason.value if tool.reason is not None else ""
-        target = CallTarget(tool.server_id, tool.name, TOOLS.name, tool.state.risk, disabled)
-        told = policy.explain(agent_id, target, now, server_name=tool.server)
+        notes = tool.item.members.get("annotations")
+        target = CallTarget(
+            tool.server_id, tool.name, TOOLS.name, tool.state.risk, disabled, tool.server, notes
+        )
+        call = None if asked.params is None else _AskedCall(asked.params)
+        told = policy.explain(
+            agent_id, target, now, server_name=tool.server, grantee=own, call=call
+        )
         if is_agent and told.rule == NO_GRANT:
             told, tool = unknown, None
     conditions = list(told.would_pass_if)
+    if not is_agent and told.rule == NO_GRANT and context.door_grants is not None:
+        conditions += context.door_grants.find_conditions(agent_id, target)
     if tool is not None and asked.params is not None:
-        conditions += _check_params(tool, asked.params)
+        conditions += await asyncio.to_thread(_check_params, tool, asked.params)
     return DecisionExplained(
-        told.decision, told.rule, told.reason, told.cached, told.token_required, conditions
+        told.decision,
+        told.rule,
+        told.reason,
+        told.cached,
+        told.token_required,
+        conditions,
+        [_explain_condition(one, asked.params or {}) for one in told.conditions],
     )
+
+
+class _AskedCall:
+    """A call that is asked about: it has arguments, and nothing else."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self._params = params
+
+    def read_arguments(self) -> Arguments:
+        return read_arguments(msgspec.json.encode(self._params))
+
+    def read_field(self, name: str) -> None:
+        return None
+
+    def read_claims(self) -> dict[str, Any]:
+        return {}
+
+
+def _explain_condition(one: ExplainedCondition, params: dict[str, Any]) -> ConditionExplained:
+    shown, reads = redact_value(params), {}
+    for path in sorted(find_reads(parse_condition(one.when))):
+        pointer = "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in path[1:])
+        if path[0] == "args":
+            with suppress(ArgumentsError):  # it is not there
+                reads[".".join(path)] = pick(shown, pointer)
+    parts = [ConditionPart(part.text, part.value) for part in one.parts]
+    return ConditionExplained(one.grant_id, one.when, one.is_met, parts, reads)
 
 
 def _find_tool(context: ApiContext, asked: ExplainRequest, is_agent: bool) -> KnownTool | None:

@@ -14,7 +14,9 @@ from typing import Any, Final, Protocol
 from mcp_junction.api.errors import ErrorAnswer, to_answer
 from mcp_junction.api.rights import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.audit.denials import Denial
-from mcp_junction.errors import RequestError
+from mcp_junction.errors import IssuerUnavailable, RequestError, TokenRefused
+from mcp_junction.identity.challenges import make_challenge
+from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.http.guard import describe_denial
 from mcp_junction.listener.http.host import METRICS
 from mcp_junction.policy.principal import Principal
@@ -34,7 +36,14 @@ _NEEDED: Final = "a key is needed: Authorization: Bearer …"
 class KeyCheck(Protocol):
     """Authenticates bearer keys."""
 
+    tokens: AccessTokens | None
+    """Verifies access tokens, where any are accepted."""
+
     def principal(self, authorization: bytes) -> Principal | None: ...
+
+    async def verify(self, authorization: bytes) -> Principal | None:
+        """Verify an access token. Raises TokenRefused, IssuerUnavailable."""
+        ...
 
     @property
     def is_blind(self) -> bool:
@@ -79,7 +88,7 @@ class RestFront:
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         principal: Principal | None = None
         try:
-            scope[PRINCIPAL] = principal = self._admit(scope)
+            scope[PRINCIPAL] = principal = await self._admit(scope)
             if (exchange := scope.get("exchange")) is not None:
                 exchange.principal = principal
             if scope["path"] == METRICS:
@@ -99,11 +108,11 @@ class RestFront:
         """Refuse a request that was not read."""
         await respond(send, to_answer(RequestError(code, detail), path))
 
-    def _admit(self, scope: Scope) -> Principal | None:
+    async def _admit(self, scope: Scope) -> Principal | None:
         """Check a request, and return its principal; None without a key, on public paths only."""
-        principal = self._identify(scope["headers"])
+        principal = await self._identify(scope["headers"], scope["path"])
         if principal is None and scope["path"].rstrip("/") not in PUBLIC:
-            raise RequestError("UNAUTHENTICATED", _NEEDED)
+            raise self._unauthenticated(scope["path"])
         if self._draining and scope["path"] != METRICS:
             context = {"delivery": "not_sent"}
             again = {"retry-after": "1"}
@@ -117,16 +126,33 @@ class RestFront:
             _check_type(scope["headers"])
         return principal
 
-    def _identify(self, headers: list[tuple[bytes, bytes]]) -> Principal | None:
-        """Return the principal of a request's key; None without a key."""
+    async def _identify(self, headers: list[tuple[bytes, bytes]], path: str) -> Principal | None:
+        """Return the principal of a request's key or token; None without either."""
         given = [value for name, value in headers if name == b"authorization"]
         principal = self._keys.principal(given[0]) if len(given) == 1 else None
         if principal is None and given:
             if self._keys.is_blind:
                 words = "keys cannot be checked now: the store is away"
                 raise RequestError("STORE_UNAVAILABLE", words)
-            raise RequestError("UNAUTHENTICATED", _NEEDED)
+            principal = await self._verify(given, path)
         return principal
+
+    async def _verify(self, given: list[bytes], path: str) -> Principal:
+        """Verify an access token. Raises RequestError."""
+        try:
+            principal = await self._keys.verify(given[0]) if len(given) == 1 else None
+        except TokenRefused as refused:
+            raise self._unauthenticated(path, refused) from None
+        except IssuerUnavailable as error:
+            again = {"retry-after": "30"}
+            raise RequestError("STORE_UNAVAILABLE", str(error), headers=again) from None
+        if principal is None:
+            raise self._unauthenticated(path)
+        return principal
+
+    def _unauthenticated(self, path: str, refused: TokenRefused | None = None) -> RequestError:
+        told = {"www-authenticate": make_challenge(self._keys.tokens, path, refused)}
+        return RequestError("UNAUTHENTICATED", str(refused or _NEEDED), headers=told)
 
     async def _show_metrics(self, method: str, send: Send) -> None:
         if method not in ("GET", "HEAD"):

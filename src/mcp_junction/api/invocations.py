@@ -16,9 +16,10 @@ from mcp_junction.api.call_errors import (
     read_error_data,
     wait_header,
 )
-from mcp_junction.api.calling import RestEnd, RestRequest
+from mcp_junction.api.calling import RestOutcome, RestRequest
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.judged_call import JudgedCall
 from mcp_junction.errors import RequestError
 from mcp_junction.policy.acting import ROLE
 from mcp_junction.policy.decision import CallTarget, PolicyDecision
@@ -32,6 +33,8 @@ from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
 _QUOTED: Final = 200
+_TOLD: Final = ("errors", "approval_id", "expires_at", "how")
+"""Members of an error's data that the answer repeats."""
 _UNRESOLVED: Final = (INVALID_PARAMS, SERVER_UNAVAILABLE)
 _UNREACHABLE: Final = ("SERVER_CONNECTION_FAILED", "SESSION_NOT_FOUND")
 
@@ -44,7 +47,7 @@ class InvocationErrors:
         self._registry = registry
         self._errors = errors
 
-    def make(self, asked: RestRequest, end: RestEnd) -> RequestError:
+    def make(self, asked: RestRequest, end: RestOutcome) -> RequestError:
         """Make the error of a call without a result."""
         call, outcome = end.call, end.outcome
         if call.denial == REVOKED:
@@ -62,7 +65,7 @@ class InvocationErrors:
             code = "EXECUTION_FAILED"
         elif code in _UNREACHABLE:
             code = "SERVER_UNAVAILABLE"
-        context = {"errors": told["errors"]} if "errors" in told else {}
+        context: dict[str, object] = {name: told[name] for name in _TOLD if name in told}
         return RequestError(code, outcome.message, context, wait_header(told))
 
     def _explain_unresolved(self, asked: RestRequest, call: Call, outcome: Outcome) -> RequestError:
@@ -97,10 +100,11 @@ class InvocationErrors:
         return governance.policy.decide(
             call.caller.principal,
             carried.agent_id,
-            CallTarget(record.id, name, TOOLS, risk),
+            CallTarget(record.id, name, TOOLS, risk, server=record.name),
             time.time(),
             presented=carried.token,
             has_idempotency_key=carried.idempotency_key is not None,
+            call=JudgedCall(call),
         )
 
 
@@ -115,7 +119,7 @@ def _denied(decision: PolicyDecision, words: str) -> RequestError:
     return RequestError("FORBIDDEN" if decision.rule == ROLE else "DENIED", words)
 
 
-def describe_end(end: RestEnd) -> dict[str, Any]:
+def describe_end(end: RestOutcome) -> dict[str, Any]:
     """Return what every answer says about a call, whether it has a result or not."""
     outcome = end.outcome
     delivery = outcome.delivery.value if outcome.delivery is not None else "executed"

@@ -110,6 +110,8 @@ class InvocationResult(msgspec.Struct):
     opt=route_options(Right.CALL, Invocation),
     responses=mcp_error_responses(
         "INVALID_ARGUMENTS",
+        "APPROVAL_REQUIRED",
+        "SIGN_IN_NEEDED",
         "DENIED",
         "TOOL_NOT_FOUND",
         "TOOL_DISABLED",

@@ -124,6 +124,10 @@ async def list_audit_entries(
     names = {record.id: record.name for record in context.registry.all()}
     reads_all = has_right(principal, Right.READ_AUDIT)
     seal, unseal = (_as_it_is, _as_it_is) if reads_all else _sealed_for(context, principal)
+    beginning = parse_time("since", since)
+    if not reads_all:
+        own = await context.store.policy.agents.find_time_made(principal.id)
+        beginning = max(beginning or 0.0, own)
     asked = AuditQuery(
         own_calls_of=None if reads_all else principal.id,
         agent=agent_id,
@@ -131,7 +135,7 @@ async def list_audit_entries(
         tool=tool_name,
         decision=decision,
         correlation_id=correlation_id,
-        since=parse_time("since", since),
+        since=beginning,
         until=parse_time("until", until),
         limit=limit,
         before=None if cursor is None else _parse_cursor(unseal(cursor)),

@@ -89,8 +89,9 @@ async def list_escalations(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Response[list[Escalation]]:
-    principal = caller(request)
+    principal, beginning = caller(request), 0.0
     if not has_right(principal, Right.READ_AUDIT):
+        beginning = await context.store.policy.agents.find_time_made(principal.id)
         if agent_id not in (None, principal.id):
             return Response([])
         agent_id = principal.id
@@ -102,6 +103,7 @@ async def list_escalations(
         limit + 1,
     )
     found = await _escalations(context).read(asked)
+    found = [record for record in found if record.first_at >= beginning]
     more = write_cursor(_place(found[limit - 1])) if len(found) > limit else None
     names = _names(context)
     shown = [_show(names, record) for record in found[:limit]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
@@ -33,7 +34,7 @@ from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tool_settings import MAX_FALLBACKS, SETTABLE, ToolSetting
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.known_tools import KnownTool
-from mcp_junction.registry.tool_rules import INVALID_SCHEMA
+from mcp_junction.registry.member import INVALID_SCHEMA
 from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.slices import Slices
 
@@ -109,7 +110,7 @@ class MCPTool(msgspec.Struct):
         str | UnsetType,
         Meta(
             description="Why it is not enabled: disabled, incompatible_version, invalid_schema,"
-            " not_offered or quarantined.",
+            " not_offered, quarantined or setting_unverified.",
             examples=["incompatible_version"],
         ),
     ] = UNSET
@@ -198,7 +199,7 @@ async def show_mcp_tool(
             raise RequestError("DENIED", "there is no such tool that you may use")
     elif tool is None:
         raise RequestError("TOOL_NOT_FOUND", "there is no such tool; see GET /api/v1/mcp/tools")
-    return _details(context, principal, tool)
+    return await _details(context, principal, tool)
 
 
 @patch(
@@ -301,12 +302,12 @@ def _breaker_state(context: Context, tool: KnownTool) -> str:
     return circuits.breakers.state(tool.server_id, tool.name).value
 
 
-def _details(context: Context, principal: Principal, tool: KnownTool) -> MCPToolDetails:
+async def _details(context: Context, principal: Principal, tool: KnownTool) -> MCPToolDetails:
     shown = MCPToolDetails(**_describe(context, principal, tool))
     if has_right(principal, Right.READ_POLICY):
         shown.settings = _show_settings(context, tool.state.setting)
         if any(flag.startswith(INVALID_SCHEMA) for flag in tool.flags):
-            shown.diagnostics = _find_diagnostics(tool)
+            shown.diagnostics = await asyncio.to_thread(_find_diagnostics, tool)
     return shown
 
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from mcp_junction.config.registration import ServerOptions
+from mcp_junction.credentials.source import AuthFacts
 from mcp_junction.redaction.connections import mask_connection, mask_url
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.tool_rules import HiddenReason, ToolState
@@ -51,6 +52,8 @@ class Tool(msgspec.Struct):
     skill_ids: list[str]
     primary_skill_id: str | None
     skill_confidences: dict[str, float]
+    own_skill_confidences: dict[str, float]
+    classified_by: str
     is_classified: bool
     is_external: bool
     enabled: bool
@@ -62,17 +65,26 @@ class Tool(msgspec.Struct):
 
 
 class FoundTool(Tool, kw_only=True):
-    """A tool in the result of a search."""
+    """A tool in the result of a search; ``explain`` has the parts of its score, on request."""
 
     score: float
+    explain: dict[str, float] | UnsetType = UNSET
 
 
 class SearchMetadata(msgspec.Struct):
-    """How much was searched, and by which strategy."""
+    """How much was searched, and by which strategy; ``warning`` says what was not available."""
 
     servers_searched: int
     total_tools_searched: int
     strategy: str
+    warning: str | UnsetType = UNSET
+
+
+class MatchedSkill(msgspec.Struct):
+    """A skill that fits the query."""
+
+    id: str
+    score: float
 
 
 class SearchResult(msgspec.Struct):
@@ -80,6 +92,7 @@ class SearchResult(msgspec.Struct):
 
     query: str
     tools: list[FoundTool]
+    matched_skills: list[MatchedSkill]
     metadata: SearchMetadata
 
 
@@ -116,6 +129,22 @@ _ServerWithOptions: Any = msgspec.defstruct(
 )
 
 
+class CredentialFacts(msgspec.Struct):
+    """A credential for a server: whether it is good, until when, whose, and from which issuer."""
+
+    state: Annotated[
+        str,
+        Meta(
+            description="none, needs_sign_in, signed_in, refresh_failing, unavailable or refused."
+        ),
+    ]
+    subject: Annotated[str, Meta(description="`shared`, or `agent:` and the agent's id.")]
+    until: str | None = None
+    issuer: str | None = None
+    reason: str | None = None
+    scopes: list[str] = []
+
+
 class Server(_ServerWithOptions):  # type: ignore[misc]
     """A server: its definition, with secrets masked, and its state.
 
@@ -137,6 +166,10 @@ class Server(_ServerWithOptions):  # type: ignore[misc]
         str | UnsetType | None, Meta(description="When anything was heard of it last.")
     ] = UNSET
     instructions: str | UnsetType | None = UNSET
+    auth: Annotated[
+        CredentialFacts | UnsetType | None,
+        Meta(description="Whether we are signed in to it; null while it has not asked for that."),
+    ] = UNSET
     tools: list[Tool] | UnsetType = UNSET
 
 
@@ -270,6 +303,16 @@ def server_model(
     )
 
 
+def credential_model(facts: AuthFacts | None) -> CredentialFacts | None:
+    """Show a credential; None where none is asked for."""
+    if facts is None:
+        return None
+    return CredentialFacts(
+        facts.state, facts.subject, format_time(facts.until), facts.issuer, facts.reason,
+        list(facts.scopes),
+    )  # fmt: skip
+
+
 def health_model(record: ServerRecord) -> ServerHealth:
     return ServerHealth(
         **_copy_fields(record, ServerHealth),
@@ -311,6 +354,8 @@ def tool_model(
         skill_ids=record.skill_ids,
         primary_skill_id=record.primary_skill_id,
         skill_confidences=record.skill_confidences,
+        own_skill_confidences=record.own_skill_confidences,
+        classified_by=record.classified_by,
         is_classified=record.is_classified,
         is_external=True,
         enabled=state.enabled or state.reason is HiddenReason.QUARANTINED,

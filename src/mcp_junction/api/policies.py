@@ -98,6 +98,9 @@ async def list_grants(
 ) -> Response[list[PolicyGrant]]:
     agents = context.live_policy.agents if agent_id is None else [agent_id]
     grants = [grant for agent in agents for grant in context.live_policy.of(agent).grants]
+    door = context.door_grants
+    if door is not None:
+        grants += door.all if agent_id is None else door.of(agent_id)
     if context.has_owner() and agent_id in (None, OWNER_GRANT.agent_id):
         grants.append(OWNER_GRANT)
     return _show(request, context, grants, limit, cursor)
@@ -119,8 +122,10 @@ async def list_agent_grants(
 ) -> Response[list[PolicyGrant]]:
     principal = caller(request)
     check_readable(principal, ref)
-    grants = list(context.live_policy.of(ref).grants)
-    if not has_right(principal, Right.READ_POLICY):  # the others may name what it sees no more
+    grants = list(context.live_policy.of(principal.grantee or ref).grants)
+    if has_right(principal, Right.READ_POLICY):
+        grants += context.door_grants.of(ref) if context.door_grants is not None else []
+    else:  # the others may name what it sees no more
         now = time.time()
         grants = [grant for grant in grants if grant.is_live(now)]
     if ref == OWNER_GRANT.agent_id and context.has_owner():
@@ -181,7 +186,7 @@ async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> N
 async def explain(request: AnyRequest, context: Context) -> DecisionExplained:
     asked = await read_model(request, ExplainRequest)
     check_readable(caller(request), asked.agent_id)
-    return explain_call(context, caller(request), asked)
+    return await explain_call(context, caller(request), asked)
 
 
 def _show(

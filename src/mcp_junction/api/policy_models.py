@@ -13,6 +13,7 @@ from mcp_junction.api.models import format_time
 from mcp_junction.api.requests import Ref
 from mcp_junction.governance.policy_admin import IssuedGrant
 from mcp_junction.policy.acting import MAX_AGENT_ID
+from mcp_junction.policy.cel_syntax import MAX_SOURCE
 from mcp_junction.policy.grants import (
     ANY,
     INVOKE,
@@ -78,6 +79,15 @@ class GrantRequest(msgspec.Struct, forbid_unknown_fields=True):
             examples=[["tools"]],
         ),
     ] = (TOOLS,)
+    when: Annotated[
+        str,
+        Meta(
+            max_length=MAX_SOURCE,
+            description="A condition on each call, in CEL: over `agent`, `tool`, `args`, `request`"
+            " and `now`. The grant lets pass only calls for which it is true.",
+            examples=['args.path.startsWith("/srv/public/")'],
+        ),
+    ] = ""
     limits: GrantLimits | None = None
     token_mode: Annotated[
         TokenMode,
@@ -97,6 +107,7 @@ class GrantRequest(msgspec.Struct, forbid_unknown_fields=True):
             tool_name=self.tool_name,
             kinds=order_kinds(self.kinds),
             actions=self.actions,
+            when=self.when.strip(),
             limits=limits,
             token_mode=self.token_mode,
             token_ttl=default_ttl if self.token_ttl is None else self.token_ttl,
@@ -114,6 +125,7 @@ class PolicyGrant(msgspec.Struct):
     tool_name: Pattern
     kinds: list[Kind]
     actions: list[str]
+    when: Annotated[str, Meta(description="The condition on each call; empty is none.")]
     limits: GrantLimits | None
     token_mode: TokenMode
     token_ttl: Annotated[float, Meta(description="Seconds.", examples=[900])]
@@ -197,6 +209,28 @@ class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
 
+class ConditionPart(msgspec.Struct):
+    """An operand of a condition's `&&` and `||`, and what it comes to."""
+
+    text: Annotated[str, Meta(examples=['args.path.startsWith("/srv/public/")'])]
+    value: Annotated[
+        str, Meta(description="true, false, or why it is neither.", examples=["false"])
+    ]
+
+
+class ConditionExplained(msgspec.Struct):
+    """A condition of a grant that covers the call, over the params that were given."""
+
+    grant_id: str
+    when: str
+    is_met: bool
+    parts: list[ConditionPart]
+    reads: Annotated[
+        dict[str, Any],
+        Meta(description="What it reads of the params; secrets are left out."),
+    ]
+
+
 class DecisionExplained(msgspec.Struct):
     """What would be decided about a call now, why, and what would let it pass."""
 
@@ -204,8 +238,8 @@ class DecisionExplained(msgspec.Struct):
     rule: Annotated[
         str,
         Meta(
-            description="What decides: `grant:ID`, `default` (no grant allows it), `token`, `role`"
-            " or `store`.",
+            description="What decides: `grant:ID`, `default` (no grant allows it), `condition`,"
+            " `token`, `role` or `store`.",
             examples=["default"],
         ),
     ]
@@ -213,6 +247,10 @@ class DecisionExplained(msgspec.Struct):
     cached: bool
     token_required: bool
     would_pass_if: list[str]
+    conditions: Annotated[
+        list[ConditionExplained],
+        Meta(description="Those of the grants that cover the call, part by part."),
+    ] = []
 
 
 def grant_model(
@@ -268,6 +306,7 @@ def _grant_fields(
         "tool_name": grant.tool_name,
         "kinds": list(grant.kinds),
         "actions": list(grant.actions),
+        "when": grant.when,
         "limits": limits,
         "token_mode": grant.token_mode,
         "token_ttl": grant.token_ttl,

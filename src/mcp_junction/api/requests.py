@@ -27,6 +27,11 @@ _TYPES: Final[dict[str, Any]] = {
         for name, option in OPTIONS.items()
         if option.most
     },
+    **{
+        name: Annotated[str, Meta(max_length=4096)]
+        for name, option in OPTIONS.items()
+        if option.is_path
+    },
 }
 """Constraints of a field beyond its type."""
 
@@ -81,7 +86,7 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
 class Search(msgspec.Struct, forbid_unknown_fields=True):
     """What to search for, and among what. Filters have ids or names, of servers and of skills.
 
-    ``auto`` takes the best way there is, which is by keywords.
+    ``auto`` is ``hybrid``, or ``keyword`` while there are no vectors.
     """
 
     query: Annotated[str, Meta(min_length=1, max_length=1_000)]
@@ -89,8 +94,9 @@ class Search(msgspec.Struct, forbid_unknown_fields=True):
     server_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     skill_filter: Annotated[list[Ref], Meta(max_length=100)] | None = None
-    strategy: Literal["auto", "keyword"] = "auto"
+    strategy: Literal["auto", "hybrid", "semantic", "keyword", "hierarchical"] = "auto"
     include_schemas: bool = False
+    explain: bool = False
 
 
 class DefinitionHash(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from mcp_junction.api.errors import as_skill_errors
 from mcp_junction.api.models import (
     FoundTool,
+    MatchedSkill,
     SearchMetadata,
     SearchResult,
     SourceServer,
@@ -19,6 +21,15 @@ from mcp_junction.api.models import (
     tool_model,
 )
 from mcp_junction.app import Junction
+from mcp_junction.calls.tool_search import (
+    AUTO,
+    KEYWORD,
+    SearchAnswer,
+    SkillTools,
+    ToolHit,
+    ToolQuery,
+    ToolSearch,
+)
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
@@ -28,13 +39,15 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.registry import Registry
 from mcp_junction.registry.tool_rules import ToolState
+from mcp_junction.skills.classifier import SkillVerdict
 from mcp_junction.store.records import ServerRecord, ToolRecord
 
 if TYPE_CHECKING:
     from mcp_junction.api.requests import Search
-    from mcp_junction.search.index import Hit
+    from mcp_junction.registry.search_vectors import SkillMemberships
+    from mcp_junction.search.semantic import SemanticIndex
+    from mcp_junction.store.store import Store
 
-KEYWORD: Final = "keyword"
 _DIGITS: Final = 4
 
 
@@ -67,14 +80,19 @@ class VisibleTools:
     def show(
         self, record: ToolRecord, server: SourceServer, state: ToolState, *, with_schema: bool
     ) -> Tool:
-        """Show a tool, to who sees less than everything without flags that compare it with others.
+        """Show a tool, to who sees less than everything as if there were no others.
 
-        Of several tools that are alike, hidden ones decide which of them is flagged, and for what.
+        Of several tools that are alike, hidden ones decide which of them is flagged, and for what;
+        and a tool's skills are those that it has by itself, without the rest of its server.
         """
         shown = tool_model(record, server, state, with_schema=with_schema)
         if self.scope.grants is not None:
             kept = (flag for flag in shown.flags if flag.partition(": ")[0] not in NAMING_OTHERS)
             shown.flags = list(kept)
+            if own := record.own_skill_confidences:
+                verdict = SkillVerdict(own)
+                shown.skill_ids, shown.primary_skill_id = list(own), verdict.primary
+                shown.skill_confidences = own
         return shown
 
 
@@ -84,6 +102,24 @@ class RestSearch:
     def __init__(self, junction: Junction, registry: Registry) -> None:
         self._junction = junction
         self._registry = registry
+        self._memberships: SkillMemberships | None = None
+        self._own_memberships: SkillMemberships | None = None
+
+    def use_vectors(self, store: Store, make_index: Callable[[], SemanticIndex]) -> None:
+        """Search by meaning, too, with the index of vectors that is made when it is needed."""
+        from mcp_junction.registry.search_vectors import SkillMemberships
+
+        search, registry = self._junction.tool_search, self._registry
+        self._memberships = SkillMemberships(registry, store)
+        self._own_memberships = SkillMemberships(registry, store, is_own=True)
+        search.describe_server = self._describe_server
+        search.make_vectors = make_index
+
+    def _describe_server(self, key: str) -> str:
+        try:
+            return self._registry.find(key).description
+        except NotFound:
+            return ""
 
     async def __call__(self, asked: Search, principal: Principal) -> SearchResult:
         """Search the tools that a principal may see.
@@ -104,52 +140,77 @@ class RestSearch:
             and (named is None or key in named)
             and catalog.shows_server(scope, key)
         }
-        skilled = await self._skilled(asked.skill_filter)
+        is_limited = scope.grants is not None
+        skilled = await self._skilled(asked.skill_filter, is_own=is_limited)
         own = view.own if named is None and skilled is None else frozenset[str]()
-
-        def admits(pair: Pair) -> bool:
-            if pair.server == OWN_SERVER:
-                return pair.name in own
-            if skilled is not None and pair not in skilled:
-                return False
-            return pair.server in servers and view.admits(pair)
-
-        hits = await self._junction.tool_search(asked.query, asked.limit, admits, view)
-        total = sum(servers.values()) + len(own) if skilled is None else sum(map(admits, skilled))
+        search = self._junction.tool_search
+        query = ToolQuery(
+            asked.query,
+            asked.limit,
+            asked.strategy,
+            None if named is None and asked.include_external else frozenset(servers),
+            skilled,
+            with_own=bool(own),
+            skills=await self._read_memberships(is_own=is_limited),
+        )
+        found = await search(query, view)
+        if skilled is None:
+            total = sum(servers.values()) + len(own)
+        else:
+            total = sum(pair.server in servers and view.admits(pair) for pair in skilled)
         return SearchResult(
             asked.query,
-            await self._shown(hits, visible, with_schema=asked.include_schemas),
-            SearchMetadata(len(servers), total, KEYWORD),
+            await self._shown(found.hits, visible, asked),
+            [MatchedSkill(id_, round(score, _DIGITS)) for id_, score in found.skills.items()],
+            SearchMetadata(len(servers), total, found.strategy, _warn(asked, found, search)),
         )
 
-    async def _skilled(self, refs: list[str] | None) -> set[Pair] | None:
-        """The tools that have one of these skills; None where any will do."""
+    async def _read_memberships(self, *, is_own: bool) -> Sequence[SkillTools]:
+        if self._memberships is None or self._own_memberships is None:
+            return ()
+        return await (self._own_memberships() if is_own else self._memberships())
+
+    async def _skilled(self, refs: list[str] | None, *, is_own: bool) -> set[Pair] | None:
+        """The tools that have one of these skills, or by themselves; None where any will do."""
         if refs is None:
             return None
         with as_skill_errors():
-            found = await self._registry.skills.holding(refs)
+            found = await self._registry.skills.holding(refs, is_own=is_own)
         names = {record.id: record.name for record in self._registry.all()}
         return {Pair(names[server], name) for server, name in found if server in names}
 
     async def _shown(
-        self, hits: list[Hit], visible: VisibleTools, *, with_schema: bool
+        self, hits: list[ToolHit], visible: VisibleTools, asked: Search
     ) -> list[FoundTool]:
+        with_schema = asked.include_schemas
         external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
         records = await self._registry.tools.named(external)
         servers = {record.id: visible.source(record) for record in self._registry.all()}
         found = []
         for hit in hits:
             score = round(hit.score, _DIGITS)
+            record = records.get(hit.pair)
             if hit.pair.server == OWN_SERVER:
                 found.append(_own(hit.pair.name, score, with_schema=with_schema))
-                continue
-            record = records.get(hit.pair)
-            if record is not None and record.server_id in servers:  # else it has left meanwhile
+            elif record is None or record.server_id not in servers:
+                continue  # it has left meanwhile
+            else:
                 server = servers[record.server_id]
                 state = self._registry.tools.state_of(record)
                 shown = visible.show(record, server, state, with_schema=with_schema)
                 found.append(FoundTool(**_members(shown), score=score))
+            if asked.explain and found:
+                found[-1].explain = {k: round(part, _DIGITS) for k, part in hit.parts.items()}
         return found
+
+
+def _warn(asked: Search, found: SearchAnswer, search: ToolSearch) -> str | UnsetType:
+    """Say what was asked for, or is set up, and could not be had."""
+    if search.store_error:
+        return "the vector store is away: vectors in memory were searched"
+    if found.strategy == KEYWORD and asked.strategy not in (AUTO, KEYWORD):
+        return "there are no vectors yet, or they cannot be had now: words were searched"
+    return UNSET
 
 
 def _members(tool: msgspec.Struct) -> dict[str, Any]:
@@ -169,6 +230,8 @@ def _own(name: str, score: float, *, with_schema: bool) -> FoundTool:
         skill_ids=[],
         primary_skill_id=None,
         skill_confidences={},
+        own_skill_confidences={},
+        classified_by="",
         is_classified=False,
         is_external=False,
         enabled=True,

@@ -19,6 +19,7 @@ from mcp_junction.api.models import (
     Server,
     ServerPage,
     ToolPage,
+    credential_model,
     format_time,
     health_model,
     history_model,
@@ -216,12 +217,20 @@ def _instructions(server: Upstream) -> str | None:
 
 async def _shown(context: Context, record: ServerRecord, with_tools: bool, absent: bool) -> Server:
     if not with_tools:
-        return server_model(record, absent=absent)
+        return _with_auth(context, server_model(record, absent=absent))
     tools = [] if absent else await context.registry.tools.all(record.id)
     whose = source_server(record)
     states = context.registry.tools.state_of
     each = [tool_model(one, whose, states(one), with_schema=False) for one in tools]
-    return server_model(record, each, absent=absent)
+    return _with_auth(context, server_model(record, each, absent=absent))
+
+
+def _with_auth(context: Context, shown: Server) -> Server:
+    server = None if shown.absent else context.junction.servers.get(shown.name)
+    source = None if server is None else context.credentials.source(server.definition)
+    is_remote = server is not None and server.definition.transport != "stdio"
+    shown.auth = credential_model(source.facts) if source is not None and is_remote else None
+    return shown
 
 
 def _by_name(record: ServerRecord) -> tuple[Any, ...]:

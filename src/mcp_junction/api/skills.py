@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -42,8 +43,7 @@ WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` t
     opt=route_options(Right.CHANGE_SKILLS, NewSkill),
     responses=error_responses("SKILL_ALREADY_EXISTS", has_body=True),
     summary="Make a skill",
-    description="Tools that are classified from now on may have it; to have others classified"
-    " again, `POST /api/v1/aggregator/servers/{id}/tools/classify`.",
+    description="All tools are classified again, in the background.",
 )
 async def make_skill(request: AnyRequest, context: Context) -> Response[Skill]:
     made = await read_model(request, NewSkill)
@@ -90,7 +90,8 @@ async def show_skill(
         "SKILL_NOT_FOUND", "SKILL_ALREADY_EXISTS", "VERSION_CONFLICT", has_body=True
     ),
     summary="Change a skill",
-    description="Only what is given changes. Its id stays, and so do the tools that have it.",
+    description="Only what is given changes. Its id stays. With another description, all tools are"
+    " classified again.",
 )
 async def change_skill(
     request: AnyRequest, context: Context, skill_id: Ref, if_match: IfMatch = None
@@ -140,18 +141,20 @@ def _respond(
 async def _hide_tools(
     request: AnyRequest, context: Context, records: Sequence[SkillRecord]
 ) -> Sequence[SkillRecord]:
-    """Count only tools that the caller may see. A mean vector may be of others too: show none."""
+    """Count only tools that the caller may see, and that have the skill by themselves.
+
+    A mean vector may be of others too: show none.
+    """
     scope = context.junction.scopes.of(caller(request), EVERYTHING)
     if scope.grants is None:
         return records
     servers = {server.id: server.name for server in context.registry.all()}
-    shown = []
-    for record in records:
-        tools = await context.registry.skills.holding([record.id])
-        pairs = [Pair(servers[server], name) for server, name in tools if server in servers]
-        count = sum(scope.admits(TOOLS, pair) for pair in pairs)
-        shown.append(replace(record, tool_count=count, embedding=None))
-    return shown
+    counts = Counter(
+        skill
+        for skill, server, name in await context.store.classification.own_memberships()
+        if server in servers and scope.admits(TOOLS, Pair(servers[server], name))
+    )
+    return [replace(one, tool_count=counts[one.id], embedding=None) for one in records]
 
 
 def _by_name(record: SkillRecord) -> tuple[Any, ...]:

@@ -259,8 +259,8 @@ class AuditBatch:
 
     def _encode_rows(self, count: int) -> bool:
         """Encode the next ``count`` entries; return whether there are more."""
-        writer, lines, tag = self._chain.writer, self._lines, self._tag
-        done = len(lines)
+        writer, lines, tag, keys = self._chain.writer, self._lines, self._tag, self._keys
+        times, tags, done = self._times, self._tags, len(lines)
         for seq, given in enumerate(self._entries[done : done + count], self._first + done):
             at = given.at
             try:
@@ -271,12 +271,12 @@ class AuditBatch:
                 at = entry.at
                 line, key, correlation = entry.encode(writer, seq)
             lines.append(line)
-            self._times.append(at)
-            self._keys.add(key)
+            times.append(at)
+            keys.add(key)
             if correlation is not None:
                 self._correlations.append(correlation)
             tag.update(line)
-            self._tags.append(tag.digest())
+            tags.append(tag.digest())
         return len(lines) < len(self._entries)
 
 

@@ -69,7 +69,7 @@ async def retire_daily(
     trail: AuditTrail,
     audit: AuditLog,
     checkpoints: CheckpointDirectory,
-    keys: Sequence[bytes],
+    keys: Callable[[], Sequence[bytes]],
     clock: Clock,
     now: Callable[[], float] = time.time,
 ) -> None:
@@ -78,7 +78,7 @@ async def retire_daily(
     while True:
         await clock.sleep(pause)
         try:
-            removed = await retire(trail, audit, checkpoints, keys, now() - days * DAY)
+            removed = await retire(trail, audit, checkpoints, keys(), now() - days * DAY)
         except (StoreUnavailable, OSError) as error:
             log.warning("old rows of the audit cannot be removed now: %s", error)
             pause = AGAIN

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.carried import NOTHING_CARRIED
 from mcp_junction.calls.deadlines import IdleLimit
 from mcp_junction.calls.methods import NAMED, with_name
 from mcp_junction.catalog.items import Route
@@ -45,7 +46,8 @@ class Attempt(msgspec.Struct, eq=False):
     @property
     def principal(self) -> Principal:
         """Whose it is on a link that several share; the agent that it is made for counts."""
-        return self.call.user
+        call = self.call
+        return call.caller.principal if call.carried is NOTHING_CARRIED else call.user
 
     # -- sending
 
@@ -101,6 +103,10 @@ class Attempt(msgspec.Struct, eq=False):
             self.flight.abandon(silent, "it said nothing")
 
     # -- what its flights report
+
+    @property
+    def can_replay(self) -> bool:
+        return not self.call.is_retried
 
     def count_replay(self) -> None:
         self.call.attempts += 1

@@ -13,18 +13,21 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.audit.chain import NAMES, EncodedRow, clean_text, encode_row
+from mcp_junction.calls.carried import NOTHING_CARRIED
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.catalog.items import Route
 from mcp_junction.policy.decision import ALLOW, PolicyDecision
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.correlation import BEGINNING, read_beginning
 from mcp_junction.protocol.frames import octets
 from mcp_junction.redaction.payloads import digest_params, summarize
-from mcp_junction.store.audit_terms import TermKey, needs_filter
+from mcp_junction.store.audit_terms import PROMPT, TermKey, needs_filter
 from mcp_junction.telemetry.events import OutcomeName
 
 _OK: Final = OutcomeName.OK.value
 _TOOL_ERROR: Final = OutcomeName.TOOL_ERROR.value
 _MAX_SUBJECTS: Final = 1_000
+_join = b"".join
 
 
 class _Subject(msgspec.Struct, frozen=True):
@@ -36,6 +39,10 @@ class _Subject(msgspec.Struct, frozen=True):
     """Server, target, decision and whether that was cached."""
     rule: Raw
     """Acting agent, tool and rule."""
+    head: Raw
+    """The kind of a plain call, and ``who``."""
+    tail: Raw
+    """The detail and the intent of a plain call, which has neither, ``rule``, and its labels."""
     key: TermKey
     made_of: tuple[Principal, str, Route, PolicyDecision | None]
     """Keeps these alive: the subject is found by their ids."""
@@ -71,6 +78,39 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
         )
         if subject is None:
             subject = _add_subject(ended)
+        outcome, arguments = ended.outcome, ended.arguments
+        if (
+            ended.carried is not NOTHING_CARRIED
+            or ended.intent is not None
+            or ended.read_tool_error is not False
+            or outcome.attempts != 1
+            or arguments is None
+        ):
+            return self._encode_labelled(writer, seq, subject)
+        correlation = ended.correlation_id
+        line = encode_row(
+            (
+                writer,
+                seq,
+                at,
+                subject.head,
+                correlation,
+                subject.what,
+                digest_params(_join((arguments,))),
+                _OK_AT_ONCE,
+                ended.seconds * 1000,
+                summarize(_join((outcome.payload,)), subject.key[2]),
+                subject.tail,
+            )
+        )
+        made = read_beginning(correlation[:BEGINNING])
+        if made is not None and -1.0 <= at - made <= PROMPT:
+            return line, subject.key, None
+        return line, subject.key, correlation
+
+    def _encode_labelled(self, writer: str, seq: int, subject: _Subject) -> EncodedRow:
+        """Encode a call that is not plain in every respect."""
+        ended, at = self.ended, self.at
         correlation, carried, arguments = ended.correlation_id, ended.carried, ended.arguments
         is_filtered = needs_filter(correlation, at)
         if carried.correlation_id is not None:  # else it is one of ours
@@ -108,10 +148,13 @@ def _add_subject(ended: CallEnded) -> _Subject:
     actor, target, tool_name = NAMES[principal.id], NAMES[canonical], NAMES[tool]
     is_cached = decision is not None and decision.cached
     rule = None if decision is None else decision.rule
+    who, by_rule = _fields(actor, principal.role, NAMES[ended.method]), (None, tool_name, rule)
     subject = _Subject(
-        _fields(actor, principal.role, NAMES[ended.method]),
+        who,
         _fields(server_id, target, ALLOW, is_cached),
-        _fields(None, tool_name, rule),
+        _fields(*by_rule),
+        _fields("call", who),
+        _fields(None, None, *by_rule, None, None),
         (actor, None, server_id, tool_name, target, ALLOW),
         (principal, ended.method, route, decision),
     )
@@ -124,3 +167,7 @@ def _add_subject(ended: CallEnded) -> _Subject:
 def _fields(*values: object) -> Raw:
     """Encode fields that stand together in a row."""
     return Raw(encode_row(values)[1:-1])
+
+
+_OK_AT_ONCE: Final = _fields(_OK, None, 1)
+"""The outcome, the delivery and the attempts of nearly all calls."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the stdio mode does without them
     from mcp_junction.policy.decision import PolicyDecision
     from mcp_junction.policy.grants import Grant
     from mcp_junction.resilience.breakers import Permit
+    from mcp_junction.telemetry.otlp import TraceContext
 
 Handler = Callable[["Call"], Awaitable[Outcome]]
 
@@ -78,6 +79,9 @@ class Caller(Channel, Protocol):
     endpoint: Endpoint
     usage: QuotaUsage
     """What its principal uses of its quota."""
+
+    takes_links: bool
+    """Whether it understands links to resources in the results of tools."""
 
     def ask(self, method: str, params: Raw, channel: Channel) -> Awaitable[Outcome]: ...
 
@@ -128,12 +132,17 @@ class Call(msgspec.Struct, eq=False):
     flight: Flight | None = None
     """The flight of the current attempt, or of the last one."""
     attempts: int = 0
+    is_retried: bool = False
+    """Whether the stage ``retry`` decides about all its attempts; else a link may replay it."""
     sent_at: float = 0.0
     """When its first attempt was made, by the clock of the pipeline; 0 is never."""
     waited: float = 0.0
     """Seconds that its attempts waited for a link."""
     carried: Carried = NOTHING_CARRIED
     """What the request carried for Junction itself."""
+    is_plain: bool = False
+    """Whether it carries nothing for us, continues nothing, and is for a server's own thing that
+    is neither high-risk nor has fallbacks. ``authorize`` finds out; the pipeline says for what."""
     facts: ToolFacts | None = None
     """What is known of its target, where calls are governed."""
     decision: PolicyDecision | None = None
@@ -180,6 +189,8 @@ class Call(msgspec.Struct, eq=False):
     usage: QuotaUsage | None = None
     """What is used of the quota of the agent that it is made for; None is that of the caller."""
     _ending: asyncio.Event | None = None
+    trace: TraceContext | None = None
+    """Its place in a trace, where calls are traced."""
     own_correlation_id: str | None = None
     """The one that was made here, because the caller has sent none."""
 

@@ -26,6 +26,8 @@ class Carried(msgspec.Struct, frozen=True, gc=False):
     task_id: str | None = None
     idempotency_key: str | None = None
     token: PresentedToken | None = None
+    traceparent: str | None = None
+    """The caller's place in a trace, where a header of its request says it."""
     timeout: float = 0.0
     """Seconds after which the call ends; 0 is no limit of the caller's."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mcp_junction.resilience.failures import Failure, FailureKind
+from mcp_junction.resilience.failures import REFUSED_BEFORE_RUNNING, Failure, FailureKind
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
 
 _ANSWERED: Final = Failure(FailureKind.REFUSED)
@@ -23,7 +23,6 @@ _USELESS: Final = frozenset(
     }
 )
 """Failures that say nothing against the server: another one would do no better."""
-_BEFORE_RUN: Final = frozenset({FailureKind.RATE_LIMITED, FailureKind.SESSION_LOST})
 
 
 def find_failure(outcome: Outcome) -> Failure | None:
@@ -60,4 +59,4 @@ def may_have_run(outcome: Outcome) -> bool:
 
 def _is_refused_before(outcome: Outcome) -> bool:
     """Whether the server's own error says that the call did not run."""
-    return outcome.failure is not None and outcome.failure.kind in _BEFORE_RUN
+    return outcome.failure is not None and outcome.failure.kind in REFUSED_BEFORE_RUNNING

@@ -34,13 +34,16 @@ def make_governed_stages(
     record = audit.record if audit is not None else None
     breaker = CircuitBreaker(circuits, is_settled=True) if circuits is not None else None
     settle = breaker.settle if breaker is not None else None
+    admit = None
+    if audit is not None and admission is not None:
+        admit = AdmitCalls(audit, admission, governance.approvals)
     return GovernedStages(
         authorize=authorizer.authorize,
         limit=limit,
         validate=validate,
         idempotency=RunOnce(claims) if claims is not None else None,
         fallback=FallbackCalls(authorizer, checks, record),
-        admit=AdmitCalls(audit, admission) if audit is not None and admission is not None else None,
+        admit=admit,
         retry=RetryCalls(retry_policy_of(settings), governance.facts, clock, settle=settle),
         recheck=authorizer.recheck,
         breaker=breaker,

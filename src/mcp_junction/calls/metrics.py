@@ -94,7 +94,7 @@ class CallMetrics:
             if outcome.kind is SUSPENDED:
                 return
             tally.count_error(classify_error(ended))
-        elif ended.is_tool_error:
+        elif ended.read_tool_error or (ended.read_tool_error is None and ended.is_tool_error):
             tally.count_error(TOOL_FAILED)
         tally.times.append(ended.seconds * 1000)
         routings.append(ended.routing_seconds)

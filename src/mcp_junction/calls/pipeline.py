@@ -2,14 +2,15 @@
 
 This is the one place where their order is written. ``record`` is outermost, so that unknown names
 are recorded too; ``forward`` stands next to the wire and may run more than once for a call. A
-stage that does not apply to a method is not on its path.
+stage that does not apply to a method is not on its path; one that passes every plain call on as it
+is (``Call.is_plain``) is not on the path of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import FunctionType, MethodType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from mcp_junction.calls.attempt import LinkChoice
 from mcp_junction.calls.call import Call, Handler
@@ -26,9 +27,10 @@ from mcp_junction.upstream.outcome import Outcome
 
 _NOT_OF_TASKS = frozenset(ALL_METHODS) - OF_TASKS
 _ANSWERED_ONCE = frozenset(ALL_METHODS) - SUBSCRIBING
+_AUTHORIZE: Final = "authorize"
 
 
-class Stage(Protocol):
+class SimpleStage(Protocol):
     """One policy around the rest of the path."""
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -36,12 +38,26 @@ class Stage(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundStage(Protocol):
+    """The same for every call: what follows is told once, so that no frame is needed for it."""
+
+    def bind(self, following: Handler) -> Handler:
+        """Return the path that begins with this stage."""
+        ...
+
+
+Stage = SimpleStage | BoundStage
+
+
 class PlacedStage(NamedTuple):
-    """A stage, its name, and the methods that it applies to."""
+    """A stage, its name, and the calls that it applies to."""
 
     name: str
     stage: Stage
     methods: Collection[str] = ALL_METHODS
+    takes_plain: bool = True
+    """Whether plain calls take it, too; ``authorize`` has found out which these are."""
 
 
 class ExtraStage(NamedTuple):
@@ -84,32 +100,36 @@ class PipelineParts(NamedTuple):
     """Writes to the audit, in strict mode, what is about to be sent."""
     extra: Sequence[ExtraStage] = ()
     governed: GovernedStages = UNGOVERNED
+    ask_to_sign_in: Callable[[Call, Outcome], Outcome] | None = None
 
 
 def stages_of(parts: PipelineParts) -> list[PlacedStage]:
     """The stages before ``forward``, in order."""
     governed = parts.governed
-    listed: list[tuple[str, Stage | None, Collection[str]]] = [
-        ("record", RecordCall(parts.clock, parts.deadlines, parts.sinks), ALL_METHODS),
-        ("resolve", resolve, _NOT_OF_TASKS),
-        ("resolve_task", parts.resolve_task, OF_TASKS),
-        ("authorize", governed.authorize or authorize, ALL_METHODS),
-        ("own", parts.own, (CALL_TOOL,)),
-        ("resume", parts.resume, _ANSWERED_ONCE),
-        ("limit", governed.limit, ALL_METHODS),
-        ("validate", governed.validate, (CALL_TOOL,)),
-        ("idempotency", governed.idempotency, (CALL_TOOL,)),
-        ("fallback", governed.fallback, (CALL_TOOL,)),
-        ("admit", governed.admit, (CALL_TOOL,)),
-        ("subscribe", Subscribe(parts.register), SUBSCRIBING),
-        ("retry", governed.retry, _ANSWERED_ONCE),
+    record = RecordCall(parts.clock, parts.deadlines, parts.sinks, parts.ask_to_sign_in)
+    listed: list[tuple[str, Stage | None, Collection[str], bool]] = [
+        ("record", record, ALL_METHODS, True),
+        ("resolve", resolve, _NOT_OF_TASKS, True),
+        ("resolve_task", parts.resolve_task, OF_TASKS, True),
+        (_AUTHORIZE, governed.authorize or authorize, ALL_METHODS, True),
+        ("own", parts.own, (CALL_TOOL,), False),
+        ("resume", parts.resume, _ANSWERED_ONCE, False),
+        ("limit", governed.limit, ALL_METHODS, True),
+        ("validate", governed.validate, (CALL_TOOL,), True),
+        ("idempotency", governed.idempotency, (CALL_TOOL,), False),
+        ("fallback", governed.fallback, (CALL_TOOL,), False),
+        ("admit", governed.admit, (CALL_TOOL,), False),
+        ("subscribe", Subscribe(parts.register), SUBSCRIBING, True),
+        ("retry", governed.retry, _ANSWERED_ONCE, True),
         # for each attempt:
-        ("recheck", governed.recheck, ALL_METHODS),
-        ("breaker", governed.breaker, ALL_METHODS),
-        ("intent", parts.intend, ALL_METHODS),
+        ("recheck", governed.recheck, ALL_METHODS, True),
+        ("breaker", governed.breaker, ALL_METHODS, True),
+        ("intent", parts.intend, ALL_METHODS, True),
     ]
     stages = [
-        PlacedStage(name, stage, methods) for name, stage, methods in listed if stage is not None
+        PlacedStage(name, stage, methods, takes_plain)
+        for name, stage, methods, takes_plain in listed
+        if stage is not None
     ]
     for after, stage in parts.extra:
         place = next(i for i, placed in enumerate(stages) if placed.name == after)
@@ -121,10 +141,21 @@ def build_handlers(parts: PipelineParts) -> Mapping[str, Handler]:
     """Compose the path of each method."""
     stages = stages_of(parts)
     forward = Forward(parts.clock, parts.deadlines, parts.links).__call__
-    return {
-        method: compose((placed.stage for placed in stages if method in placed.methods), forward)
-        for method in ALL_METHODS
-    }
+    return {method: _path(stages, method, forward) for method in ALL_METHODS}
+
+
+def _path(stages: Sequence[PlacedStage], method: str, last: Handler) -> Handler:
+    """Compose the path of a method, which forks where it is known which calls are plain."""
+    placed = [one for one in stages if method in one.methods]
+    fork = 1 + next(i for i, one in enumerate(placed) if one.name == _AUTHORIZE)
+    whole = compose((one.stage for one in placed[fork:]), last)
+    shorter = compose((one.stage for one in placed[fork:] if one.takes_plain), last)
+
+    def choose(call: Call) -> Awaitable[Outcome]:
+        return shorter(call) if call.is_plain else whole(call)
+
+    is_forked = not all(one.takes_plain for one in placed)
+    return compose((one.stage for one in placed[:fork]), choose if is_forked else whole)
 
 
 def compose(stages: Iterable[Stage], last: Handler) -> Handler:
@@ -137,6 +168,8 @@ def compose(stages: Iterable[Stage], last: Handler) -> Handler:
 
 def _around(stage: Stage, following: Handler) -> Handler:
     """A closure: on the path of every call it costs a third of what ``partial`` does."""
+    if isinstance(stage, BoundStage):
+        return stage.bind(following)
     around = stage if isinstance(stage, FunctionType | MethodType) else stage.__call__
 
     def handler(call: Call) -> Awaitable[Outcome]:

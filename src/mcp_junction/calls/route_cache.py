@@ -1,6 +1,6 @@
-"""RouteCache: remembers which route a stateless request led to.
+"""RouteCache: remembers which route a request led to.
 
-Stateless clients repeat everything in each request, mostly in the same bytes.
+Clients call the same tools again and again, by names in the same bytes.
 The cache holds look-ups in one catalog and is dropped with its snapshot. It decides nothing: every
 stage that may refuse a call runs each time.
 """
@@ -20,6 +20,7 @@ from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.param_headers import ParamHeader, encode_plain
 
+_join = b"".join
 MAX_CACHED: Final = 4096
 MAX_BYTES: Final = 256
 """A longer name is looked up each time."""
@@ -43,6 +44,18 @@ class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
 
     Keyed by all that a look-up depends on: spelling, Scope, method, and the bytes of the name.
     """
+
+    def look_up(
+        self,
+        catalog: Catalog,
+        spelling: Spelling,
+        scope: Scope,
+        method: str,
+        params: dict[str, Raw],
+    ) -> CachedRoute:
+        """Look up what a request with a name is for; find it where it was not asked for before."""
+        found = self.get((spelling, scope, method, _join((params["name"],))))
+        return found or self.find(catalog, spelling, scope, method, params)
 
     def find(
         self,

@@ -1,17 +1,19 @@
 """ToolSearch: searches the tools of the current catalog. The caller's View says what may be found.
 
 Nothing is indexed before somebody wants to search (``begin``). Tools of servers that left stay
-indexed, but are not found, until the servers return.
+indexed, but are not found, until the servers return. Without a SemanticIndex a search goes by
+words; with one, by words and meaning, unless the vectors cannot be had in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.catalog.items import ListItem
+from mcp_junction.catalog.items import ListItem, ServerLists
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
 from mcp_junction.catalog.view import View
 from mcp_junction.protocol.names import Pair
@@ -19,7 +21,70 @@ from mcp_junction.tasks import TaskScope
 
 if TYPE_CHECKING:
     from mcp_junction.search.finder import Finder
-    from mcp_junction.search.index import Hit
+    from mcp_junction.search.ranking import Ranked, SkillGroup
+    from mcp_junction.search.semantic import SemanticIndex
+
+AUTO: Final = "auto"
+KEYWORD: Final = "keyword"
+HYBRID: Final = "hybrid"
+_REMEMBERED: Final = 200_000
+"""Numbers of tools in all remembered admissions together."""
+
+
+class SkillTools(NamedTuple):
+    """A skill, and the tools that have it."""
+
+    id: str
+    text: str
+    tools: Set[Pair]
+
+
+class ToolQuery(NamedTuple):
+    """What to search for, and among what."""
+
+    text: str
+    limit: int
+    strategy: str = AUTO
+    servers: frozenset[str] | None = None
+    """Only tools of these servers; of all, if it is None."""
+    tools: Set[Pair] | None = None
+    """Only these tools; all, if it is None."""
+    with_own: bool = True
+    """Whether Junction's own tools can be found, where they are listed."""
+    skills: Sequence[SkillTools] = ()
+
+
+class ToolHit(NamedTuple):
+    """A tool that was found, its score from 0 to 1, and the parts of that."""
+
+    pair: Pair
+    score: float
+    parts: Mapping[str, float] = {}
+
+
+class SearchAnswer(NamedTuple):
+    """What was found, best first; by which strategy; and the skills that fit, with scores."""
+
+    hits: list[ToolHit]
+    strategy: str
+    skills: Mapping[str, float] = {}
+
+
+class _Admission(NamedTuple):
+    """What a caller may find: numbers of the index. ``visible`` is what counts for rarity."""
+
+    numbers: frozenset[int]
+    mask: bytes
+    visible: frozenset[int] | None
+
+
+class _NumberedSkills(NamedTuple):
+    """Skills with their tools as numbers, which hold for one version of the index."""
+
+    skills: Sequence[SkillTools]
+    version: int
+    groups: list[SkillGroup]
+    classified: frozenset[int]
 
 
 class ToolSearch:
@@ -30,17 +95,31 @@ class ToolSearch:
         self._catalog = catalog
         self._own = own_offers({})
         self._finder: Finder | None = None
+        self._admissions: dict[tuple[View, frozenset[str] | None, bool], _Admission] = {}
+        self._version = -1
+        self._skills: _NumberedSkills | None = None
+        self.make_vectors: Callable[[], SemanticIndex] | None = None
+        """Makes the index of vectors; without it a search goes by words alone."""
+        self.describe_server: Callable[[str], str] | None = None
+        """What an operator says of a server."""
 
     @property
     def indexed(self) -> int:
         """How many tools of servers can be found, as far as they may be seen."""
         return max(0, len(self._finder.index) - len(self._own)) if self._finder is not None else 0
 
+    @property
+    def store_error(self) -> str:
+        """Why the vector store is not used now; empty when it is, or when there is none."""
+        vectors = self._finder.vectors if self._finder is not None else None
+        return vectors.store_error if vectors is not None else ""
+
     def follow(self, catalog: Catalog) -> None:
         """Search another catalog from now on."""
         self._catalog = catalog
+        self._admissions.clear()
         if self._finder is not None:
-            self._finder.follow(self._offers())
+            self._finder.follow(self._offers(), self._titles())
 
     def begin(self) -> Finder:
         """Index what there is, and from now on what comes."""
@@ -48,28 +127,150 @@ class ToolSearch:
             # Imported where it is used: most clients are shown everything, and search nothing.
             from mcp_junction.search.finder import Finder
 
-            self._finder = Finder(self._tasks)
-            self._finder.follow(self._offers())
+            vectors = self.make_vectors() if self.make_vectors is not None else None
+            self._finder = Finder(self._tasks, vectors)
+            self._finder.follow(self._offers(), self._titles())
         return self._finder
 
-    async def __call__(
-        self,
-        query: str,
-        limit: int,
-        admits: Callable[[Pair], bool],
-        view: View | None = None,
-    ) -> list[Hit]:
-        """The best tools for a query among those admitted, best first.
+    async def __call__(self, query: ToolQuery, view: View) -> SearchAnswer:
+        """Find the best tools for a query in a View, best first, equals by name.
 
-        What the View of the caller hides does not even count for how rare a word is.
+        What the View of the caller hides has no influence, not even on how rare a word is.
         """
         finder = self.begin()
         await finder.wait_until_current()
-        if view is None or view.scope.grants is None:
-            return finder.search(query, limit, admits)
-        own = (Pair(OWN_SERVER, offer.name) for offer in self._own)
-        return finder.search(query, limit, admits, chain(view.known_pairs(), own))
+        admission = self._admit(finder, query, view)
+        if finder.vectors is not None and query.strategy != KEYWORD:
+            ranked = await self._rank(finder, finder.vectors, query, admission)
+            if ranked is not None:
+                return self._show(finder, query, ranked)
+        numbers, index = admission.numbers, finder.index
+        hits = index.search(
+            query.text, query.limit, lambda pair: index.number(pair) in numbers, admission.visible
+        )
+        return SearchAnswer(
+            [ToolHit(pair, score, {"words": score}) for pair, score in hits], KEYWORD
+        )
+
+    async def _rank(
+        self, finder: Finder, vectors: SemanticIndex, query: ToolQuery, admission: _Admission
+    ) -> Ranked | None:
+        from mcp_junction.search.ranking import RankJob
+        from mcp_junction.search.texts import split_clauses
+
+        index = finder.index
+        words = index.score(query.text, admission.visible)
+        groups, classified = self._number_skills(finder, query.skills)
+        job = RankJob(
+            query.text,
+            split_clauses(query.text),
+            query.limit,
+            admission.mask,
+            array("I", words.keys()).tobytes(),
+            array("f", words.values()).tobytes(),
+            HYBRID if query.strategy == AUTO else query.strategy,
+            groups,
+            _mask(admission.numbers - classified, len(admission.mask)) if groups else b"",
+        )
+        is_limited = query.servers is not None or query.tools is not None
+        sees_all = not is_limited and admission.visible is None
+        return await vectors.rank(job, None if sees_all else admission.numbers)
+
+    def _number_skills(
+        self, finder: Finder, skills: Sequence[SkillTools]
+    ) -> tuple[list[SkillGroup], frozenset[int]]:
+        """Convert the tools of skills to numbers, and return also the numbers of all of them."""
+        from mcp_junction.search.ranking import SkillGroup
+
+        index, known = finder.index, self._skills
+        if known is None or known.skills is not skills or known.version != index.version:
+            numbers = [index.numbers_of(one.tools) for one in skills]
+            groups = [
+                SkillGroup(one.id, one.text, array("I", members).tobytes())
+                for one, members in zip(skills, numbers, strict=True)
+            ]
+            classified = frozenset(chain.from_iterable(numbers))
+            known = self._skills = _NumberedSkills(skills, index.version, groups, classified)
+        return known.groups, known.classified
+
+    def _show(self, finder: Finder, query: ToolQuery, ranked: Ranked) -> SearchAnswer:
+        hits = [
+            ToolHit(
+                pair,
+                one.score,
+                {
+                    "meaning": one.meaning,
+                    "words": one.words,
+                    "server": one.server,
+                    "skill": one.skill,
+                },
+            )
+            for one in ranked.tools
+            if (pair := finder.index.pair(one.number)) is not None
+        ]
+        hits.sort(key=lambda hit: (-hit.score, hit.pair))
+        strategy = HYBRID if query.strategy == AUTO else query.strategy
+        return SearchAnswer(hits[: query.limit], strategy, ranked.skills)
+
+    # -- what may be found
+
+    def _admit(self, finder: Finder, query: ToolQuery, view: View) -> _Admission:
+        index = finder.index
+        if self._version != index.version or self._remembered() > _REMEMBERED:
+            self._admissions.clear()
+            self._version = index.version
+        key = (view, query.servers, query.with_own)
+        found = self._admissions.get(key)
+        if found is None:
+            found = self._admissions[key] = self._make_admission(finder, *key)
+        if query.tools is None:
+            return found
+        numbers = found.numbers & index.numbers_of(query.tools)
+        return found._replace(numbers=numbers, mask=_mask(numbers, index.size))
+
+    def _remembered(self) -> int:
+        return sum(len(one.numbers) for one in self._admissions.values())
+
+    def _make_admission(
+        self, finder: Finder, view: View, servers: frozenset[str] | None, with_own: bool
+    ) -> _Admission:
+        own: Iterable[Pair] = (Pair(OWN_SERVER, offer.name) for offer in self._own)
+        index = finder.index
+        visible = None
+        if view.scope.grants is not None:
+            own = list(own)
+            visible = index.numbers_of(chain(view.known_pairs(), own))
+        present = (
+            pair for pair in view.present_pairs() if servers is None or pair.server in servers
+        )
+        listed = (pair for pair in own if with_own and pair.name in view.own)
+        numbers = index.numbers_of(chain(present, listed))
+        return _Admission(numbers, _mask(numbers, index.size), visible)
+
+    # -- what there is
+
+    def _known(self) -> dict[str, ServerLists]:
+        return {**self._catalog.departed, **self._catalog.offerings}
 
     def _offers(self) -> dict[str, tuple[ListItem, ...]]:
-        known = {**self._catalog.departed, **self._catalog.offerings}
-        return {key: held.tools for key, held in known.items()} | {OWN_SERVER: self._own}
+        offers = {key: held.tools for key, held in self._known().items()}
+        return offers | {OWN_SERVER: self._own}
+
+    def _titles(self) -> dict[str, str]:
+        """What is said of each server: by itself, and by an operator."""
+        found = {}
+        for key, held in self._known().items():
+            info = held.upstream.greeting.info if held.upstream.greeting is not None else {}
+            title = info.get("title") or info.get("name")
+            said = [title if isinstance(title, str) else ""]
+            if self.describe_server is not None:
+                said.append(self.describe_server(key))
+            found[key] = ", ".join(filter(None, said))
+        return found
+
+
+def _mask(numbers: Set[int], size: int) -> bytes:
+    mask = bytearray(size)
+    for number in numbers:
+        mask[number] = 1
+    return bytes(mask)

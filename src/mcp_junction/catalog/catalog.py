@@ -14,56 +14,27 @@ from typing import Final
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
+from mcp_junction.catalog.exposure import ListedTokens, list_search
 from mcp_junction.catalog.items import ALL as EVERY_KIND
 from mcp_junction.catalog.items import (
     PROMPTS,
     RESOURCES,
     TEMPLATES,
     TOOLS,
-    ListItem,
     ListKind,
     ServerLists,
 )
 from mcp_junction.catalog.name_history import URIS, NameHistories
-from mcp_junction.catalog.own_tools import own_offers
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.catalog.view import View, Visible
-from mcp_junction.config.settings import ALL, SEARCH
+from mcp_junction.config.settings import ALL
 from mcp_junction.policy.access import admit_all
 from mcp_junction.protocol import names
 from mcp_junction.protocol.merged_list import PageCache
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.protocol.versions import DEFAULT_PAGE_SIZE
-
-TOKEN_BYTES: Final = 4
-"""Bytes of UTF-8 that count as one token."""
-
-
-class ListedTokens:
-    """Counts the tokens of tool lists sent since the start, and those that search saved."""
-
-    __slots__ = ("_listed", "_whole")
-
-    def __init__(self) -> None:
-        self._listed = 0
-        self._whole = 0
-
-    def add(self, listed: int, whole: int) -> None:
-        """Count a list: its bytes, and those that all definitions would have had."""
-        self._listed += listed
-        self._whole += whole
-
-    @property
-    def listed(self) -> int:
-        return self._listed // TOKEN_BYTES
-
-    @property
-    def saved(self) -> int:
-        """Tokens saved by search; negative when the three search tools take more than all tools."""
-        return (self._whole - self._listed) // TOKEN_BYTES
-
 
 _MOST_SHOWN: Final = 100_000
 
@@ -82,6 +53,12 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     page_size: int = DEFAULT_PAGE_SIZE
     exposure: str = ALL
     """What is listed where an endpoint does not say: all tools, or those to search them with."""
+    exposure_tokens: int = 8_000
+    """Where exposure is ``auto``: the tokens of all tools above which search is listed."""
+    favourites: tuple[str, ...] = ()
+    """Patterns of tools that are listed beside those to search with, at every endpoint."""
+    skills: Mapping[Pair, str] = {}
+    """The name of the likeliest skill of each tool, as far as tools are classified."""
     order: tuple[str, ...] = ()
     departed: Mapping[str, ServerLists] = {}
     """What servers offered that are not there now. Their names stay theirs."""
@@ -130,6 +107,10 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         if histories is self.histories:
             return self
         return self._next(self.offerings, self.departed, self.order, None, histories)
+
+    def with_skills(self, skills: Mapping[Pair, str]) -> Catalog:
+        """This catalog with other skills of tools."""
+        return msgspec.structs.replace(self.rebuilt(), skills=skills)
 
     def rebuilt(self) -> Catalog:
         """This catalog with all views made anew."""
@@ -241,7 +222,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         view = self.show(spelling, kind, scope)
         page = view.items.page(cursor)
         if kind is TOOLS:
-            whole = len(page) if not view.own else 0 if cursor else view.whole_size
+            whole = len(page) if not view.lists_search else 0 if cursor else view.whole_size
             self.tokens.add(len(page), whole)
         return page
 
@@ -261,11 +242,12 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         found = self._views.get(place)
         if found is None or found.scope is not scope:
             visible = self._visible(scope, kind)
+            history = self.histories.of(scope, spelling, kind)
             found = View(
                 visible,
-                self.histories.of(scope, spelling, kind),
+                history,
                 self.resources(scope),
-                own=self._own(visible),
+                search=list_search(visible, history.plain.names, self),
                 timeout=self.timeout,
                 page_size=self.page_size,
                 pages=self.pages,
@@ -364,13 +346,6 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             pairs = {Pair(key, offer.name): offer for offer in offering.of(kind)}
             found = self._lists[key, kind] = NumberedList(offering.upstream, pairs, roll)
         return found
-
-    def _own(self, visible: Visible) -> tuple[ListItem, ...]:
-        """Junction's own tools, where they are listed instead of the servers'."""
-        exposure = visible.scope.endpoint.exposure or self.exposure
-        if visible.kind is not TOOLS or exposure != SEARCH:
-            return ()
-        return own_offers(visible.count_by_server())
 
     def _all(self) -> dict[str, ServerLists]:
         """Every offering, also of servers that left, in the order in which names are given."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-from mcp_junction.config.load import Config
+from mcp_junction.config.load import Config, ExposureRule
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import ConfigError, Problem, ProblemCode
 from mcp_junction.protocol.names import STRICT, Pair, Spelling
@@ -45,6 +45,10 @@ class Endpoint(msgspec.Struct, frozen=True, cache_hash=True):
     """How names are written for clients nothing is known about; None is as everywhere."""
     exposure: str | None = None
     """Whether all tools are listed, or those to search them with; None is as everywhere."""
+    favourites: tuple[str, ...] = ()
+    """Patterns of tools that are listed beside those to search with."""
+    result_tokens: int | None = None
+    """Above how many tokens a result is given as its beginning; 0 is never, None as everywhere."""
 
     def admits(self, pair: Pair) -> bool:
         return self.patterns is None or any(p.admits(pair) for p in self.patterns)
@@ -78,12 +82,45 @@ def spelling_at(endpoint: Endpoint, settings: Settings, separator: str, servers:
     return Spelling(separator, prefixed=prefixed)
 
 
+def shown_to(endpoint: Endpoint, config: Config, client: str, agent: str) -> Endpoint:
+    """Return an endpoint with what it lists to a client of this name and an agent of this id.
+
+    The agent's own rule comes first, then the endpoint's, then the client's; the favourites of all
+    of them are listed.
+    """
+    if not config.agents and not config.clients:
+        return endpoint
+    of_agent = config.agents.get(agent, ExposureRule())
+    begins = [prefix for prefix in config.clients if client.lower().startswith(prefix)]
+    of_client = config.clients[max(begins, key=len)] if begins else ExposureRule()
+    favourites = dict.fromkeys((*endpoint.favourites, *of_agent.favourites, *of_client.favourites))
+    return msgspec.structs.replace(
+        endpoint,
+        exposure=of_agent.exposure or endpoint.exposure or of_client.exposure,
+        favourites=tuple(favourites),
+    )
+
+
+@lru_cache(256)
+def favourites_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Compile patterns of tools, to be matched with ``server.tool``; None if there are none.
+
+    A pattern without a tool stands for all tools of its server.
+    """
+    if not patterns:
+        return None
+    either = (text for one in patterns for text in (one, f"{one}.*"))
+    return re.compile("|".join(map(translate, either)))
+
+
 def named_set(
     name: str,
     entries: Sequence[str],
     servers: Collection[str],
     names: str | None = None,
     exposure: str | None = None,
+    favourites: tuple[str, ...] = (),
+    result_tokens: int | None = None,
 ) -> Endpoint:
     """A set of the config file. Raises ValueError for an entry that names no server.
 
@@ -95,7 +132,14 @@ def named_set(
         if found is None:
             raise ValueError(f"{entry!r} names no server")
         patterns.append(found)
-    return Endpoint(f"mcp/{name}", tuple(patterns), names=names, exposure=exposure)
+    return Endpoint(
+        f"mcp/{name}",
+        tuple(patterns),
+        names=names,
+        exposure=exposure,
+        favourites=favourites,
+        result_tokens=result_tokens,
+    )
 
 
 def named_sets(config: Config) -> dict[str, Endpoint]:
@@ -108,7 +152,7 @@ def named_sets(config: Config) -> dict[str, Endpoint]:
         place = f"$.junction.endpoints.{name}"
         try:
             known = {*servers, *config.disabled}
-            chosen = found[name] = named_set(name, entries, known, asked.names, asked.exposure)
+            chosen = found[name] = named_set(name, entries, known, *asked[1:])
         except ValueError as error:
             problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -20,9 +20,10 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.client_dialects import ToolSelection
+from mcp_junction.config.settings import ALL as EVERYTHING_LISTED
 from mcp_junction.errors import CircularError, ServerError
 from mcp_junction.policy.access import admit_all
-from mcp_junction.protocol.names import Spelling
+from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.events import ServerChange, ServerChanged
@@ -74,6 +75,18 @@ class ListChange(msgspec.Struct, frozen=True, eq=False, dict=True):
         if old_order == new_order:
             return names, [], []
         return names, old_order, new_order
+
+
+class SkillsChange(ListChange, frozen=True, eq=False, dict=True):
+    """Tools of one server have other skills, which the search tool names where it is listed."""
+
+    default: str = EVERYTHING_LISTED
+    """What is listed where an endpoint does not say."""
+
+    def is_visible(self, scope: Scope) -> bool:
+        if (scope.endpoint.exposure or self.default) == EVERYTHING_LISTED:
+            return False
+        return super().is_visible(scope)
 
 
 Changed = Callable[[Sequence[ListChange]], None]
@@ -232,6 +245,22 @@ class LiveCatalog:
             self._servers[new] = self._servers.pop(old)
         changes = _compare(new, None, self.catalog.offerings.get(old))
         self._swap(self.catalog.renamed(old, new, self._order), changes)
+
+    def show_skills(self, skills: Mapping[Pair, str]) -> None:
+        """Let the search tool name the skills that tools have now."""
+        before = self.catalog.skills
+        if skills == before:
+            return
+        changed: dict[str, list[ListItem]] = {}
+        for pair in {**before, **skills}:
+            if before.get(pair) != skills.get(pair):
+                changed.setdefault(pair.server, []).append(ListItem(pair.name, {}))
+        default = self.catalog.exposure
+        changes = [
+            SkillsChange(TOOLS, server, (), tuple(items), default)
+            for server, items in changed.items()
+        ]
+        self._swap(self.catalog.with_skills(skills), changes)
 
     def narrow(self, sets: Iterable[Endpoint]) -> None:
         """There are these named sets now, as the file has been read again."""

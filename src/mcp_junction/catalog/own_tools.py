@@ -21,25 +21,36 @@ MOST_DESCRIBED: Final = 20
 LONGEST_QUERY: Final = 1000
 USUALLY_FOUND: Final = 10
 _NAMED: Final = 40
+_SKILLS_NAMED: Final = 15
 _LONGEST_KEY: Final = 80
+_NONE: Final[Mapping[str, int]] = {}
+_LOADED: Final = {
+    "anthropic/alwaysLoad": True,
+    "anthropic/searchHint": "search, find, describe and call the tools of all connected servers",
+}
+"""For clients that keep tools out of the context until they are searched for: not these three."""
 
 _READING: Final = {"readOnlyHint": True, "openWorldHint": False}
 _CHANGING: Final = {"readOnlyHint": False, "openWorldHint": True}
 
 
-def own_offers(servers: Mapping[str, int]) -> tuple[ListItem, ...]:
+def own_offers(
+    servers: Mapping[str, int], skills: Mapping[str, int] = _NONE
+) -> tuple[ListItem, ...]:
     """Return the three tools. ``servers``: how many tools each server has that can be called now.
 
-    The description names the servers: models do not use a search without knowing what it covers.
+    The description names the servers, and the ``skills`` that their tools have: models do not use a
+    search without knowing what it covers.
     """
+    words = _describe_search(servers, skills)
     return (
-        _offer(FIND, "Find tools", _describe_search(servers), _FIND_PROPERTIES, _READING),
+        _offer(FIND, "Find tools", words, _FIND_PROPERTIES, _READING),
         _offer(DESCRIBE, "Describe tools", _DESCRIBE_TEXT, _DESCRIBE_PROPERTIES, _READING),
         _offer(CALL, "Call a tool", _CALL_TEXT, _CALL_PROPERTIES, _CHANGING),
     )
 
 
-def _describe_search(servers: Mapping[str, int]) -> str:
+def _describe_search(servers: Mapping[str, int], skills: Mapping[str, int]) -> str:
     if not servers:
         return f"Search for tools. No server is connected now; try again later. {_NEXT_STEPS}"
     named = [f"{key[:_LONGEST_KEY]} ({count})" for key, count in list(servers.items())[:_NAMED]]
@@ -48,8 +59,13 @@ def _describe_search(servers: Mapping[str, int]) -> str:
     total = sum(servers.values())
     return (
         f"Search the {total} tools that you can call here. They belong to these servers (with the"
-        f" number of their tools): {', '.join(named)}{rest}. {_NEXT_STEPS}"
+        f" number of their tools): {', '.join(named)}{rest}.{_about(skills)} {_NEXT_STEPS}"
     )
+
+
+def _about(skills: Mapping[str, int]) -> str:
+    named = [name[:_LONGEST_KEY] for name in list(skills)[:_SKILLS_NAMED]]
+    return f" They are for: {'; '.join(named)}." if named else ""
 
 
 _NEXT_STEPS: Final = (
@@ -115,5 +131,6 @@ def _offer(
         "description": description,
         "inputSchema": schema,
         "annotations": hints,
+        "_meta": _LOADED,
     }
     return ListItem(name, {key: Raw(encode.dumps(value)) for key, value in members.items()})

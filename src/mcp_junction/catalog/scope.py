@@ -21,6 +21,8 @@ from mcp_junction.protocol.names import Pair
 
 log = logging.getLogger("mcp_junction.catalog")
 
+_MAX_FOUND: Final = 10_000
+
 
 class Scope(msgspec.Struct, frozen=True, eq=False):
     """What is visible to a caller. Compared by identity: other grants make another Scope."""
@@ -106,28 +108,47 @@ _NO_GRANTS: Final = _NoGrants()
 class Scopes:
     """Gives each caller its Scope, by the policy as it is now."""
 
-    __slots__ = ("_failing", "_made", "_policy", "_saw_everything")
+    __slots__ = (
+        "_failing", "_found", "_found_by", "_made", "_policy", "_saw_everything", "differ",
+    )  # fmt: skip
 
-    def __init__(self, policy: AccessPolicy | None = None) -> None:
+    def __init__(self, policy: AccessPolicy | None = None, *, lists_differ: bool = False) -> None:
         """Without a policy, everybody may use everything."""
+        self.differ = policy is not None or lists_differ
+        """Whether callers may be shown different lists at one endpoint."""
         self._policy = policy
         self._made: dict[str, dict[Endpoint, Scope]] = {}
         """The Scopes of each agent that sees less than everything, by endpoint."""
         self._saw_everything: set[str] = set()
         self._failing: set[str] = set()
         """The agents for whom the policy raises an error, which is logged once."""
-
-    @property
-    def has_policy(self) -> bool:
-        """Whether callers may see different things at one endpoint."""
-        return self._policy is not None
+        self._found: dict[tuple[int, Endpoint], tuple[Scope, Principal]] = {}
+        """By the id of the principal, which it keeps alive; for the policy's current version."""
+        self._found_by: int | None = None
 
     def of(self, principal: Principal, endpoint: Endpoint) -> Scope:
         """What a principal sees at an endpoint: nothing while the policy fails for it."""
-        if self._policy is None:
+        policy = self._policy
+        if policy is None:
             return everything_at(endpoint)
+        version = getattr(policy, "version", None)
+        if version != self._found_by:
+            self._found.clear()
+            self._found_by = version
+        found = self._found.get((id(principal), endpoint))
+        if found is not None:
+            return found[0]
+        scope = self._find(policy, principal, endpoint)
+        if version is not None and not self._failing:
+            if len(self._found) >= _MAX_FOUND:
+                self._found.clear()
+            self._found[id(principal), endpoint] = scope, principal
+        return scope
+
+    def _find(self, policy: AccessPolicy, principal: Principal, endpoint: Endpoint) -> Scope:
+        """Ask the policy; the same grants make the same Scope as before."""
         agent = _agent_of(principal)
-        grants = self._ask_policy(self._policy, principal, agent)
+        grants = self._ask_policy(policy, principal, agent)
         if grants is None:
             self._saw_everything.add(agent)
             return everything_at(endpoint)
@@ -143,6 +164,7 @@ class Scopes:
     def forget(self, principal: Principal) -> str:
         """Forget a principal that has left; return whose names need not be remembered."""
         agent = _agent_of(principal)
+        self._found.clear()
         self._made.pop(agent, None)
         self._failing.discard(agent)
         self._saw_everything.discard(agent)
@@ -162,7 +184,7 @@ class Scopes:
 
 
 def _agent_of(principal: Principal) -> str:
-    return f"{principal.role}:{principal.id}"
+    return f"{principal.role}:{principal.grantee or principal.id}"
 
 
 OPEN_SCOPES = Scopes()

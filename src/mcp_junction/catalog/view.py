@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -62,6 +63,20 @@ class Visible(msgspec.Struct, frozen=True, eq=False):
         mask = self.mask
         return [n for listed in self.lists.values() for n in listed.items if mask[n] == PRESENT]
 
+    def size(self, number: int, name: str) -> int:
+        """The bytes of an item in a list under a name, computed without encoding it."""
+        members = self.lists[self.roll.pairs[number].server].items[number].members
+        named = len(encode.dumps(name)) - len(members["name"])
+        return named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())
+
+    def is_larger(self, budget: int, names: Sequence[str]) -> bool:
+        """Whether all items that can be called take more bytes; counts no further than that."""
+        for number in self.present():
+            budget -= self.size(number, names[number])
+            if budget < 0:
+                return True
+        return False
+
     def count_by_server(self) -> dict[str, int]:
         """How many items each server has that can be called."""
         mask = self.mask
@@ -70,6 +85,16 @@ class Visible(msgspec.Struct, frozen=True, eq=False):
             for key, listed in self.lists.items()
         }
         return {key: count for key, count in counts.items() if count}
+
+
+class SearchListing(msgspec.Struct, frozen=True):
+    """What is listed to a client that searches: Junction's own tools, and favourites."""
+
+    own: Sequence[ListItem]
+    favourites: re.Pattern[str] | None = None
+    """Matches the favourites as ``server.tool``."""
+    is_listed: bool = True
+    """Whether that is listed; if not, all tools are, and the own ones can be called."""
 
 
 class View:
@@ -81,15 +106,17 @@ class View:
         history: NameHistory,
         resources: ResourceView,
         *,
-        own: Sequence[ListItem] = (),
+        search: SearchListing | None = None,
         timeout: float,
         page_size: int,
         pages: PageCache,
     ) -> None:
         self.scope = visible.scope
         self.mask = visible.mask
-        self.own = frozenset(offer.name for offer in own)
-        """The names of Junction's own tools, where they are listed instead of the others."""
+        self.own = frozenset(offer.name for offer in search.own) if search else frozenset()
+        """The names of Junction's own tools, where they can be called."""
+        self.lists_search = search is not None and search.is_listed
+        """Whether the own tools and favourites are listed instead of all tools."""
         self.resources = resources
         self.history = history
         self.names: dict[int, str] = {}
@@ -99,7 +126,7 @@ class View:
         self._visible = visible
         self._roll = visible.roll
         self._plain = history.plain
-        self._own_offers = own
+        self._search = search
         self._timeout = timeout
         self._page_size = page_size
         self._pages = pages
@@ -255,6 +282,10 @@ class View:
         """The pairs that can be seen here, also of servers that have left."""
         return map(self._roll.pairs.__getitem__, self._visible.known())
 
+    def present_pairs(self) -> Iterator[Pair]:
+        """The pairs that can be seen and called here."""
+        return map(self._roll.pairs.__getitem__, self._visible.present())
+
     def name_of(self, pair: Pair) -> str | None:
         """The name of a pair here, also if its server has left; None when it is not known."""
         number = self._roll.number(pair)
@@ -283,7 +314,7 @@ class View:
     @property
     def items(self) -> MergedList:
         """The list, for clients to see."""
-        load = self._load_own if self._own_offers else self._load
+        load = self._load_search if self.lists_search else self._load
         return MergedList(
             self._visible.kind.member, load, self._pages, self._page_key, self._page_size
         )
@@ -296,9 +327,19 @@ class View:
 
         return list(map(self._name, present)), encode_items
 
-    def _load_own(self) -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
-        items = [encode.dumps(offer.members) for offer in self._own_offers]
-        return [offer.name for offer in self._own_offers], lambda start, end: items[start:end]
+    def _load_search(self) -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
+        own = self._search.own if self._search is not None else ()
+        favourites = self._find_favourites()
+        items = [*(encode.dumps(offer.members) for offer in own), *map(self._encode, favourites)]
+        listed = [*(offer.name for offer in own), *map(self._name, favourites)]
+        return listed, lambda start, end: items[start:end]
+
+    def _find_favourites(self) -> list[int]:
+        wanted = self._search.favourites if self._search is not None else None
+        if wanted is None:
+            return []
+        pairs = self._roll.pairs
+        return [n for n in self._visible.present() if wanted.match(".".join(pairs[n]))]
 
     def describe(self, pair: Pair) -> bytes:
         """A pair that can be called, as a list would describe it."""
@@ -323,13 +364,8 @@ class View:
         """The bytes of a list of all tools of this view, also when only search is listed."""
         head = len(self._visible.kind.member) + 7
         present = self._visible.present()
-        return head + sum(map(self._size, present)) + max(0, len(present) - 1)
-
-    def _size(self, number: int) -> int:
-        """The bytes of an item in a list, computed without encoding it."""
-        members = self._visible.lists[self._roll.pairs[number].server].items[number].members
-        named = len(encode.dumps(self._name(number))) - len(members["name"])
-        return named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())
+        sizes = (self._visible.size(number, self._name(number)) for number in present)
+        return head + sum(sizes) + max(0, len(present) - 1)
 
     # -- hints
 

@@ -57,6 +57,11 @@ def _print(found: dict[str, Any]) -> None:
     console.print(escape(printable(found["reason"])))
     if found["token_required"]:
         console.print("It is a high-risk tool: a call needs a token of the grant.")
+    for one in found["conditions"]:
+        state = "met" if one["is_met"] else "not met"
+        console.print(f"The condition of grant {escape(one['grant_id'])} is {state}:")
+        for part in one["parts"]:
+            console.print(f"  {escape(printable(part['text']))}  →  {escape(part['value'])}")
     if found["would_pass_if"]:
         console.print("It would pass if:")
         for one in found["would_pass_if"]:

@@ -19,10 +19,12 @@ from mcp_junction.cli.printing import print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
 from mcp_junction.cli.targets import name_target, read_targets
 from mcp_junction.errors import UsageError
+from mcp_junction.policy.patterns import compile_pattern
 
 POLICIES: Final = "/api/v1/mcp/policies"
+TOOLS: Final = "/api/v1/mcp/tools"
 KINDS: Final = ("tools", "prompts", "resources")
-TOKEN_MODES: Final = ("window", "present", "single_use", "none")
+TOKEN_MODES: Final = ("window", "present", "single_use", "approval", "none")
 _SHORT: Final = 8
 """How much of an id is shown: enough to name a grant by."""
 _COLOURS: Final = {"migrated": "yellow", "owner": "cyan"}
@@ -53,10 +55,13 @@ def run(argv: list[str]) -> int:
         "  window      one that has not expired exists; the call need not carry it (default)\n"
         "  present     the call carries it\n"
         "  single_use  the call carries one that was not used before\n"
+        "  approval    a person approved this very call (see: mcp-junction approvals --help)\n"
         "  none        no token (only an administrator may grant this)\n\n"
         "examples:\n  mcp-junction grants add build-bot git.git_status 'files.read_*'\n"
         "  mcp-junction grants add build-bot 'git.*' --limit 100/3600 --expires 7d\n"
-        "  mcp-junction grants add build-bot files.delete_file --token-mode single_use --ttl 5m\n",
+        "  mcp-junction grants add build-bot files.delete_file --token-mode single_use --ttl 5m\n"
+        "  mcp-junction grants add build-bot files.read_file"
+        " --when 'args.path.startsWith(\"/srv/public/\")'\n",
     )
     _add_options(add)
     renew = actions.add_parser("renew", help="make a new token for a grant and print it, once")
@@ -83,10 +88,23 @@ def _add_options(add: argparse.ArgumentParser) -> None:
         help="tools, prompts, resources, separated by commas (default: tools; all for server.*)",
     )
     add.add_argument("--token-mode", choices=TOKEN_MODES, help="default: window")
+    add.add_argument(
+        "--when",
+        metavar="CEL",
+        help="a condition on each call, like 'args.path.startsWith(\"/srv/public/\")'",
+    )
     add.add_argument("--ttl", metavar="TIME", help="how long a token is good for, like 15m")
     add.add_argument("--limit", metavar="CALLS/TIME", help="at most so many calls, like 100/1h")
     add.add_argument("--expires", metavar="WHEN", help="when the grant ends: 7d, or a date")
     add.add_argument("--note", metavar="TEXT", help="what the grant is for")
+    add.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="give nothing: show what it would have changed for the agent's last calls",
+    )
+    add.add_argument(
+        "--last", metavar="N", type=int, default=1_000, help="how many calls, with --dry-run"
+    )
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -114,6 +132,8 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
 
 def _describe_terms(one: dict[str, Any]) -> Iterator[str]:
     """Describe what a grant asks for and how long it lasts, in lines."""
+    if one["when"]:
+        yield f"when {one['when']}"
     if one["limits"]:
         yield f"at most {one['limits']['calls']}/{format_seconds(one['limits']['per'])}"
     if one["expires_at"]:
@@ -121,6 +141,8 @@ def _describe_terms(one: dict[str, Any]) -> Iterator[str]:
     mode, until = one["token_mode"], format_moment(one["token_expires_at"])
     if mode == "none":
         yield "high risk: no token needed"
+    elif mode == "approval":
+        yield "high risk: a person approves each call"
     elif mode == "window":
         yield f"high risk: until {until}" if until else "high risk: renew the token first"
     else:
@@ -136,20 +158,63 @@ def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
         for target in read_targets(remote, args.patterns):
             what = {"server_id": target.server_id, "tool_name": target.tool_name}
             body = {"agent_id": args.agent, **what, "kinds": list(target.kinds), **terms}
+            if args.dry_run:
+                asked = {"grant": body, "last": args.last}
+                _print_simulation(args, remote.post(f"{POLICIES}/simulate", asked))
+                continue
             made.append(remote.post(f"{POLICIES}/grant", body))
     finally:  # when a later one is refused, these were given all the same
-        _print_given(args, made)
+        _print_given(args, made, remote)
     return 0
 
 
-def _print_given(args: argparse.Namespace, made: list[dict[str, Any]]) -> None:
+def _print_simulation(args: argparse.Namespace, found: dict[str, Any]) -> None:
+    """Print what a grant would have changed."""
+    if not args.json:
+        words = f"{found['newly_allowed']} more allowed, {found['newly_denied']} denied"
+        depends = f", {found['depends']} by its condition" if found["depends"] else ""
+        whose = printable(found["agent_id"])
+        print(f"Of the last {found['calls']} calls of {whose}: {words}{depends}.")
+    rows = (
+        (one["calls"], name_target(one), one["before"], one["after"]) for one in found["changes"]
+    )
+    headings = ("calls", "what", "before", "after")
+    print_table(args, found, headings, rows, "Nothing would have changed.")
+
+
+def _print_given(
+    args: argparse.Namespace, made: list[dict[str, Any]], remote: ServiceClient
+) -> None:
     if args.json and made:
         print_json(made)
         return
+    has_tokens = any(one["token"] for one in made)
+    tools = list(remote.array(TOOLS, enabled_only=False)) if has_tokens else []
     for one in made:
         what = printable(f"{one['agent_id']} may use {name_target(one)}")
         print(f"Grant {one['id'][:_SHORT]}: {what} ({', '.join(one['kinds'])})")
-        _print_token(one)
+        why = _explain_token(one, tools)
+        if why and one["token"]:
+            print(f"  {printable(why)}")
+            _print_token(one)
+
+
+def _explain_token(grant: dict[str, Any], tools: list[dict[str, Any]]) -> str:
+    """Say why a grant needs a token: for a tool that is high-risk, or may be; empty if for none."""
+    if "tools" not in grant["kinds"]:
+        return ""
+    server, pattern = grant["server_id"], compile_pattern(grant["tool_name"])
+    found = [
+        tool
+        for tool in tools
+        if server in ("*", tool["server_id"]) and pattern.matches(tool["tool_name"])
+    ]
+    for tool in found:
+        if tool["risk"] == "high":
+            return f"{name_target(tool)} is high-risk: {tool['risk_reason']}."
+    if found and pattern.is_exact and server != "*":
+        return ""
+    return "A tool that it fits may be high-risk; none that is known is."
 
 
 def _read_terms(args: argparse.Namespace) -> dict[str, Any]:
@@ -157,6 +222,8 @@ def _read_terms(args: argparse.Namespace) -> dict[str, Any]:
     terms: dict[str, Any] = {}
     if args.kinds:
         terms["kinds"] = _read_kinds(args.kinds)
+    if args.when:
+        terms["when"] = args.when
     if args.token_mode:
         terms["token_mode"] = args.token_mode
     if args.ttl:

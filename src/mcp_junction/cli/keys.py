@@ -1,4 +1,4 @@
-"""``mcp-junction keys create|list|revoke``: manages the bearer keys of HTTP clients."""
+"""``mcp-junction keys``: manages the bearer keys of HTTP clients, and revokes access tokens."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from mcp_junction.policy.principal import (
 )
 from mcp_junction.store.agents import AgentRecord
 from mcp_junction.store.records import KeyRecord
+from mcp_junction.store.revoked_subjects import RevokedSubject
 from mcp_junction.store.store import Store
 from mcp_junction.telemetry.bus import Bus
 
@@ -80,7 +81,17 @@ def run(argv: list[str]) -> int:
     listing = actions.add_parser("list", help="show all keys, without their secrets")
     revoke = actions.add_parser("revoke", help="revoke a key, at once")
     revoke.add_argument("id", metavar="ID", help="as shown by list")
-    for action in (create, listing, revoke):
+    tokens = actions.add_parser(
+        "revoke-tokens",
+        help="refuse the access tokens that were issued to somebody until now",
+        description="Refuse all access tokens that the door's issuer has issued to a subject until"
+        " now.\nTokens that are issued later are accepted: block the subject there, too.",
+    )
+    tokens.add_argument("subject", metavar="SUBJECT", help="the claim sub of the tokens")
+    tokens.add_argument(
+        "--issuer", metavar="URL", required=True, help="as in the config file of the service"
+    )
+    for action in (create, listing, revoke, tokens):
         add_store_options(action)
         action.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
@@ -201,10 +212,25 @@ async def _revoke(args: argparse.Namespace, store: Store, log: AuditLog) -> int:
     return 0
 
 
+async def _revoke_tokens(args: argparse.Namespace, store: Store, log: AuditLog) -> int:
+    me, now = LOCAL_OWNER, time.time()
+    detail = {"issuer": args.issuer}
+    async with log.act(me.id, me.role, "tokens.revoke", target=args.subject, detail=detail):
+        revoked = RevokedSubject(args.issuer, args.subject, now, me.id)
+        await store.revoked_subjects.revoke(revoked)
+    if args.json:
+        shown = {"subject": args.subject, "issuer": args.issuer, "not_before": _format_time(now)}
+        print(json.dumps(shown))
+    else:
+        print(f"Tokens of {args.subject} from before now are revoked.", file=sys.stderr)
+    return 0
+
+
 _ACTIONS: dict[str, Callable[[argparse.Namespace, Store, AuditLog], Awaitable[int]]] = {
     "create": _create,
     "list": _list,
     "revoke": _revoke,
+    "revoke-tokens": _revoke_tokens,
 }
 
 

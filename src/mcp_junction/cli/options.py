@@ -30,6 +30,8 @@ _SETTINGS = (
     "inherit_env",
     "require_key",
     "trusted_proxies",
+    "tls_cert",
+    "tls_key",
     "store",
 )
 
@@ -81,7 +83,7 @@ def add_config_options(options: argparse.ArgumentParser) -> None:
     names.add_argument(
         "--exposure",
         choices=EXPOSURES,
-        help="list all tools (default), or only three that search, describe and call them",
+        help="list all tools (default), only three to search, describe and call them, or by size",
     )
     servers = options.add_argument_group("servers")
     servers.add_argument(
@@ -125,6 +127,13 @@ def add_service_options(options: argparse.ArgumentParser) -> None:
         help="let your own programs on this machine use /mcp without a key, although keys were"
         " made; on loopback only",
     )
+    network.add_argument(
+        "--tls-cert",
+        metavar="FILE",
+        help="serve https with this certificate, and those that lead to its root (PEM); it is read"
+        " again when it changes",
+    )
+    network.add_argument("--tls-key", metavar="FILE", help="the key of the certificate (PEM)")
     network.add_argument(
         "--trusted-proxies",
         metavar="LIST",

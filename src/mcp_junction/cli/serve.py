@@ -28,14 +28,20 @@ if TYPE_CHECKING:
     from mcp_junction.app import Junction
     from mcp_junction.audit.log import AuditLog
     from mcp_junction.cli.storage import Storage
+    from mcp_junction.config.door import DoorConfig
+    from mcp_junction.credentials.credentials import Credentials
     from mcp_junction.governance.governance import Governance
     from mcp_junction.identity.keys import KeyRing
+    from mcp_junction.identity.tokens import AccessTokens
     from mcp_junction.registry.registry import Registry, RegistryParts
+    from mcp_junction.store.credentials import CredentialTables
     from mcp_junction.telemetry.bus import Bus
 
 
 REQUEST_STATE = "request-state"
-"""What the key that seals states of requests is derived for: they outlive a restart."""
+"""What the keys that seal states of requests are derived for: they outlive a restart."""
+VAULT_EVERY = 0.3
+"""Seconds between looks at the file of the vault's keys."""
 
 
 log = logging.getLogger("mcp_junction.cli")
@@ -68,11 +74,9 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.api.context import ApiContext
     from mcp_junction.cli.storage import open_storage
     from mcp_junction.governance.assembly import open_governance
-    from mcp_junction.governance.policy_upgrade import migrate_agents
-    from mcp_junction.identity.keys import KeyRing, adopt_admin_key, sign_existing_keys
     from mcp_junction.registry.context import RegistryContext
     from mcp_junction.registry.registry import Registry, RegistryParts
-    from mcp_junction.registry.tool_settings import carry_over_tool_settings
+    from mcp_junction.registry.search_vectors import make_index
     from mcp_junction.service import Service
     from mcp_junction.telemetry.bus import Bus
 
@@ -81,26 +85,29 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         storage = await enter(open_storage(given, serving=True))
-        await storage.store.servers.seal_urls()
+        await _seal(storage)
         audit = await enter(storage.audit_log())
+        await storage.store.vault_users.report(audit.writer, storage.vault.key_ids)
         bus = await enter(Bus(storage.store.events, audit.writer))
-        parts = RegistryParts(RegistryContext(config.settings, storage.store, audit, bus))
-        await sign_existing_keys(storage.store, audit, storage.folder)
-        await migrate_agents(storage.store, audit, storage.folder)
-        await carry_over_tool_settings(storage.store, audit, storage.folder)
+        shared = config.settings, storage.store, audit, bus
+        parts = RegistryParts(RegistryContext(*shared))
+        await _upgrade(storage, audit)
         context = parts.context
         governance = await open_governance(
-            config.settings, storage.store, audit, bus, context.tool_settings, context.clock
+            *shared, context.tool_settings, context.clock, config.door
         )
-        junction = await enter(_make_junction(config, parts, storage, governance))
-        keys = await KeyRing.open(storage.store)
-        await adopt_admin_key(keys, {**read_service_dotenv(given), **variables()})
+        credentials = await _open_credentials(config, parts, storage, stack)
+        junction = await enter(_make_junction(config, parts, storage, governance, credentials))
+        keys = await _open_keys(config, given, storage, governance)
         registry = Registry(junction, parts)
+        api = ApiContext(junction, registry, bus, storage.store, keys, credentials, storage.vault)
+        vectors = make_index(junction, registry, storage.store, storage.folder)
+        api.searching.use_vectors(storage.store, lambda: vectors)
         service = Service(
             junction,
             keys,
             given.host,
-            ApiContext(junction, registry, bus, storage.store, keys),
+            api,
             owner_without_key=given.owner_without_key,
             on_loaded=tune_interpreter,
             on_listening=_print_demo_words if given.demo else None,
@@ -108,14 +115,70 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
         await enter(registry)
         await _make_first_key(keys, storage, audit)
         _follow_file(given, config, junction, registry, bus)
-        _forget(config.settings.audit_retention_days, storage, audit, junction)
-        _index_audit(storage, audit, junction)
+        _start_jobs(config, storage, audit, junction)
         await service.serve(given.host, given.port, stop, hurried)
     return 0
 
 
+async def _open_keys(
+    config: Config, given: argparse.Namespace, storage: Storage, governance: Governance
+) -> KeyRing:
+    """Read the keys, and have access tokens accepted beside them where a door is configured."""
+    from mcp_junction.identity.keys import KeyRing, adopt_admin_key
+
+    keys = await KeyRing.open(storage.store)
+    if config.door is not None:
+        keys.tokens = _make_access_tokens(config.door, storage, governance)
+    await adopt_admin_key(keys, {**read_service_dotenv(given), **variables()})
+    return keys
+
+
+async def _seal(storage: Storage) -> None:
+    """Seal what is not, or not by the current key."""
+    await storage.store.servers.seal_urls()
+    if len(storage.vault.key_ids) > 1:
+        await storage.store.protected.renew()
+
+
+def _start_jobs(config: Config, storage: Storage, audit: AuditLog, junction: Junction) -> None:
+    _forget(config.settings.audit_retention_days, storage, audit, junction)
+    _index_audit(storage, audit, junction)
+    _follow_vault(storage, audit, junction)
+
+
+async def _upgrade(storage: Storage, audit: AuditLog) -> None:
+    """Sign and carry over what an earlier version has stored; each of them once."""
+    from mcp_junction.governance.policy_upgrade import migrate_agents
+    from mcp_junction.identity.keys import sign_existing_keys
+    from mcp_junction.registry.tool_settings import carry_over_tool_settings
+
+    for upgrade in (sign_existing_keys, migrate_agents, carry_over_tool_settings):
+        await upgrade(storage.store, audit, storage.folder)
+
+
+async def _open_credentials(
+    config: Config, parts: RegistryParts, storage: Storage, stack: AsyncExitStack
+) -> Credentials:
+    """Read the credentials for servers; they are let go of after the servers."""
+    from mcp_junction.credentials.credentials import Credentials
+
+    async def tables() -> CredentialTables:
+        return storage.store.credentials
+
+    settings = config.settings
+    credentials = Credentials(tables, settings.name, settings.public_url)
+    credentials.listeners.append(parts.auth_events.note)
+    stack.push_async_callback(credentials.close)
+    await credentials.load()
+    return credentials
+
+
 def _make_junction(
-    config: Config, parts: RegistryParts, storage: Storage, governance: Governance
+    config: Config,
+    parts: RegistryParts,
+    storage: Storage,
+    governance: Governance,
+    credentials: Credentials,
 ) -> Junction:
     """Compose a Junction with the registry and the audit as listeners."""
     from mcp_junction.app import Junction
@@ -130,14 +193,25 @@ def _make_junction(
         supervised=True,
         starts=False,
         audit=CallAudit(context.audit),
-        state_key=storage.vault.derive_keys(REQUEST_STATE)[0],
+        state_keys=partial(storage.vault.derive_keys, REQUEST_STATE),
         clock=context.clock,
         supervision=context.supervision,
         call_sinks=parts.call_sinks,
         server_sinks=(*parts.server_sinks, *governance.server_sinks),
         governance=governance,
         review=parts.tools,
+        token_sources=credentials,
     )
+
+
+def _make_access_tokens(door: DoorConfig, storage: Storage, governance: Governance) -> AccessTokens:
+    """Make what verifies the access tokens of an issuer, and puts in force what they give."""
+    from mcp_junction.identity.issuer_keys import IssuerKeys
+    from mcp_junction.identity.tokens import AccessTokens
+
+    grants = governance.door_grants
+    admit = grants.admit if grants is not None else None
+    return AccessTokens(door, IssuerKeys(door), storage.store.revoked_subjects, admit)
 
 
 async def _make_first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> None:
@@ -162,12 +236,17 @@ async def _make_first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> N
 def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
     """Remove what is too old from the audit, and expired grants, daily; 0 days is never."""
     from mcp_junction.audit.retention import retire_daily
+    from mcp_junction.cli.storage import AUDIT
+    from mcp_junction.governance.approvals import retire_approvals_daily
     from mcp_junction.governance.policy_sync import retire_policy_daily
 
     if days:
         retire = partial(retire_policy_daily, days, storage.store.policy, junction.clock)
         junction.tasks.supervise("policy retention", retire, is_vital=False)
-        trail, points, keys = storage.store.audit, storage.checkpoints, storage.audit_keys
+        settle = partial(retire_approvals_daily, days, storage.store.approvals, junction.clock)
+        junction.tasks.supervise("approvals retention", settle, is_vital=False)
+        trail, points = storage.store.audit, storage.checkpoints
+        keys = partial(storage.vault.derive_keys, AUDIT)
         forget = partial(retire_daily, days, trail, audit, points, keys, junction.clock)
         junction.tasks.supervise("audit retention", forget, is_vital=False)
 
@@ -178,6 +257,21 @@ def _index_audit(storage: Storage, audit: AuditLog, junction: Junction) -> None:
 
     index = partial(index_regularly, storage.store.audit, audit.writer, junction.clock)
     junction.tasks.supervise("audit index", index, is_vital=False)
+
+
+def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None:
+    """Take over the vault's keys when their file changes, and say so to a rotation."""
+
+    async def follow() -> None:
+        while True:
+            if storage.vault.refresh() or storage.vault.key_ids != reported:
+                reported[:] = storage.vault.key_ids
+                await storage.store.vault_users.report(audit.writer, reported)
+                log.warning("the vault has other keys now; %s seals", storage.vault.key_id)
+            await junction.clock.sleep(VAULT_EVERY)
+
+    reported = list(storage.vault.key_ids)
+    junction.tasks.supervise("vault", follow, is_vital=False)
 
 
 def _print_demo_words(url: str) -> None:

@@ -10,14 +10,16 @@ from typing import Any, Final
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_message, print_table
 from mcp_junction.cli.remote import SERVERS, ServiceClient, add_remote_options, server_path
+from mcp_junction.cli.sign_in import add_sign_in_options, log_in, log_out, show_auth
 from mcp_junction.errors import UsageError
 
 _PATIENCE: Final = 35.0
 _LOOK: Final = 0.2
 _SHOWN: Final = (
     "id", "name", "status", "absent", "description", "transport_type", "origin", "enabled",
-    "reachable", "authenticated", "healthy", "error_message", "tool_count", "response_time_ms",
-    "error_rate", "last_health_check", "isolation", "pin", "registered_at", "connected_at",
+    "reachable", "authenticated", "auth", "healthy", "error_message", "tool_count",
+    "response_time_ms", "error_rate", "last_health_check", "isolation", "pin", "registered_at",
+    "connected_at",
 )  # fmt: skip
 
 
@@ -58,9 +60,10 @@ def run(argv: list[str]) -> int:
     disconnect.add_argument(
         "--force", action="store_true", help="cancel its calls instead of waiting for them"
     )
-    for action in (show, remove, connect, disconnect):
+    of_auth = add_sign_in_options(actions)
+    for action in (show, remove, connect, disconnect, *of_auth):
         action.add_argument("name", metavar="NAME", help="the server's name or id")
-    for action in (listing, show, add, remove, connect, disconnect):
+    for action in (listing, show, add, remove, connect, disconnect, *of_auth):
         add_remote_options(action)
     # argparse does not accept a command after options: it begins at the first "--".
     end = argv.index("--") if "--" in argv else len(argv)
@@ -111,13 +114,21 @@ def _add_options(add: argparse.ArgumentParser) -> None:
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
     found = list(remote.pages(SERVERS, status=args.status, include_absent=args.all or None))
     rows = [
-        (one["name"], "ABSENT" if one.get("absent") else one["status"], one["tool_count"],
+        (one["name"], _status(one), one["tool_count"],
          one["transport_type"], one["origin"], one["error_message"] or one["description"])
         for one in found
     ]  # fmt: skip
     headings = ("server", "status", "tools", "by", "from", "")
     empty = "There are no servers yet; see: mcp-junction servers add --help"
     return print_table(args, found, headings, rows, empty)
+
+
+def _status(one: dict[str, Any]) -> str:
+    """The status to show: whether it is broken, or only wants a sign-in."""
+    needs_sign_in = (one.get("auth") or {}).get("state") == "needs_sign_in"
+    if one.get("absent"):
+        return "ABSENT"
+    return "SIGN IN" if needs_sign_in else str(one["status"])
 
 
 def _show(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -222,4 +233,7 @@ _ACTIONS: Final = {
     "remove": _remove,
     "connect": _connect,
     "disconnect": _disconnect,
+    "login": log_in,
+    "logout": log_out,
+    "auth": show_auth,
 }

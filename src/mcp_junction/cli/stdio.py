@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
     _need_streams()
     # What is imported here and below runs beside what was started before it: first the warden, then
     # the servers.
-    from mcp_junction.listener.stdout import give_back, take_stdout
+    from mcp_junction.listener.stdout import restore_stdout, take_stdout
     from mcp_junction.upstream.headstart import head_start, start_warden
 
     stdout = take_stdout()
@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
         config = read_config(given, lenient=given.lenient)
     except JunctionError:
         warden.dismiss()
-        give_back(stdout)
+        restore_stdout(stdout)
         raise
     sys.stdout = sys.stderr  # where stray prints end anyway; and they wait for nobody
     headstart = head_start(config, variables(), warden)
@@ -92,6 +92,7 @@ def _epilog() -> str:
 async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> int:
     import logging
     import signal
+    from contextlib import AsyncExitStack
 
     from mcp_junction.app import Junction
     from mcp_junction.catalog.endpoints import EVERYTHING
@@ -107,7 +108,15 @@ async def _serve(config: Config, stdout: int, headstart: Headstart | None) -> in
         logging.getLogger("mcp_junction").warning(
             "%s has no enabled servers: there is nothing to serve", config.source
         )
-    async with Junction(config, headstart=headstart, environ=variables()) as junction:
+    async with AsyncExitStack() as stack:
+        credentials = None
+        if any(server.transport != "stdio" for server in config.servers):
+            from mcp_junction.cli.local_credentials import open_local_credentials
+
+            credentials = await stack.enter_async_context(open_local_credentials(config))
+        junction = await stack.enter_async_context(
+            Junction(config, headstart=headstart, environ=variables(), token_sources=credentials)
+        )
         calls = TaskScope("calls")
         stateless = StatelessDispatcher(junction)
         listener = StdioListener(

@@ -17,6 +17,7 @@ from mcp_junction.config.variables import is_own_variable, is_secret_variable
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.store.serving_lock import ServingLock
 from mcp_junction.store.store import Store, default_url, open_store, sqlite_file
+from mcp_junction.vault.key_file import KeyFile
 from mcp_junction.vault.vault import Vault
 
 AUDIT = "audit"
@@ -28,6 +29,8 @@ class Storage(NamedTuple):
     store: Store
     vault: Vault
     folder: Path
+    key_file: KeyFile
+    """Where the vault's keys are."""
 
     @property
     def checkpoints(self) -> CheckpointDirectory:
@@ -54,14 +57,16 @@ async def open_storage(
     environ = {**dotenv, **variables()}
     url = args.store or environ.get("JUNCTION_STORE") or default_url(folder)
     url = _add_password(url, environ.get("PGPASSWORD"))
-    vault = Vault.from_environment(environ, folder)
+    key_file = KeyFile(environ, folder)
+    keys = key_file.read()
+    vault = Vault(keys.active, keys.retired, key_file)
     KNOWN.learn_url(url)
     for value in (*hidden_values(), *_secrets_of(dotenv)):
         KNOWN.learn_value(value)
     file = sqlite_file(url) if serving else None
     with ServingLock(file) if file is not None else nullcontext():
         async with await open_store(url, vault) as store:
-            yield Storage(store, vault, folder)
+            yield Storage(store, vault, folder, key_file)
 
 
 def _secrets_of(dotenv: dict[str, str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from mcp_junction.cli.call import format_result, read_arguments
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_message, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options
+from mcp_junction.cli.remote import SERVERS, ServiceClient, add_remote_options
 from mcp_junction.cli.tool_settings import add_tool_actions, set_tool, show_tool
 from mcp_junction.errors import RequestError, UsageError
 
@@ -183,8 +183,20 @@ def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
     groups = list(remote.pages(TOOLS, server=args.server, **chosen))
     tools = [tool for group in groups for tool in group["tools"]]
     rows = [(tool["name"], _first_line(tool["description"])) for tool in tools]
-    empty = "There are no tools yet; see: mcp-junction servers list"
+    empty = "" if tools or args.json else _explain_nothing(remote)
     return print_table(args, tools, ("tool", ""), rows, empty)
+
+
+def _explain_nothing(remote: ServiceClient) -> str:
+    """Say why no tools are listed; to an agent, who is told nothing hidden, what to ask for."""
+    try:
+        remote.get(SERVERS, limit=1)
+    except RequestError:  # who may not look at servers is an agent
+        return (
+            "There are no tools that this key may use. Ask the operator for a grant of what you"
+            " need: mcp-junction grants add AGENT SERVER.TOOL"
+        )
+    return "There are no tools yet; see: mcp-junction servers list"
 
 
 def _search(args: argparse.Namespace, remote: ServiceClient) -> int:

@@ -64,7 +64,6 @@ _NO_EFFECT = {
     "alwaysAllow": _ASKING,
     "autoApprove": _ASKING,
     "trust": _ASKING,
-    "auth": _SIGN_IN,
     "oauth": _SIGN_IN,
     "authProviderType": _SIGN_IN,
     "headersHelper": "Junction runs no program to get headers; write them under headers",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from mcp_junction.config import client_dialects as client_keys
 from mcp_junction.config.document import child_path, members, parse
+from mcp_junction.config.door import DoorConfig, read_door
 from mcp_junction.config.merge import merge_settings
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings
@@ -44,6 +45,15 @@ class EndpointSet(NamedTuple):
     entries: tuple[str, ...]
     names: str | None = None
     exposure: str | None = None
+    favourites: tuple[str, ...] = ()
+    result_tokens: int | None = None
+
+
+class ExposureRule(NamedTuple):
+    """What one agent, or one kind of client, is listed; None is as everywhere."""
+
+    exposure: str | None = None
+    favourites: tuple[str, ...] = ()
 
 
 class Config(NamedTuple):
@@ -60,6 +70,12 @@ class Config(NamedTuple):
     """Keys of disabled servers. A named set may list them; it shows nothing of them."""
     sources: Mapping[str, str] = MappingProxyType({})
     """Where each setting comes from that does not have its default."""
+    agents: Mapping[str, ExposureRule] = MappingProxyType({})
+    """What agents are listed, by their ids."""
+    clients: Mapping[str, ExposureRule] = MappingProxyType({})
+    """What clients are listed, by how their names begin, in lower case."""
+    door: DoorConfig | None = None
+    """Whose access tokens the service accepts, if it accepts any."""
 
     def once(self) -> Config:
         """The same config for a command that runs once: servers that fail are not restarted."""
@@ -110,11 +126,29 @@ def load(
     problems += found
     endpoints, found = _endpoints(own.get("endpoints"), servers)
     problems += found
+    agents, found = _exposure_rules(own.get("agents"), "$.junction.agents")
+    problems += found
+    clients, found = _exposure_rules(own.get("clients"), "$.junction.clients")
+    problems += found
+    door, found = read_door(own.get("door"))
+    problems += found
     if problems:
         # A repeated entry has its problems twice.
         raise ConfigError(path, list(dict.fromkeys(problems)))
     checked = tuple(_mark_circular(server, path) for server in servers)
-    return Config(path, checked, settings, _identity(path), endpoints, disabled, sources)
+    by_name = {name.lower(): rule for name, rule in clients.items()}
+    return Config(
+        path,
+        checked,
+        settings,
+        _identity(path),
+        endpoints,
+        disabled,
+        sources,
+        agents,
+        by_name,
+        door,
+    )
 
 
 def _read(path: str) -> str:
@@ -205,21 +239,58 @@ def _endpoints(
             problems.append(_schema_problem(path, "a name is letters, digits, '-', '_' and '.'"))
         chosen: dict[str, Any] = {}
         if isinstance(entries, dict):
-            chosen = {member: entries.get(member) for member in _SET_OPTIONS}
+            chosen, found = _list_options(entries, path, _SET_OPTIONS)
+            problems += found
+            chosen["result_tokens"] = tokens = entries.get("result_tokens")
+            if tokens is not None and (type(tokens) is not int or tokens < 0):
+                place = child_path(path, "result_tokens")
+                problems.append(_schema_problem(place, "must be a whole number, 0 or more"))
             entries = entries.get("servers")
-            problems += [
-                _schema_problem(
-                    child_path(path, member), f"must be one of {', '.join(_SET_OPTIONS[member])}"
-                )
-                for member, value in chosen.items()
-                if value is not None and value not in _SET_OPTIONS[member]
-            ]
-        if not isinstance(entries, list) or not all(isinstance(e, str) and e for e in entries):
+        if not _is_texts(entries):
             words = 'must be an array like ["git", "files.read_*"], or an object with it as servers'
             problems.append(_schema_problem(path, words))
             continue
         sets[name] = EndpointSet(tuple(entries), **chosen)
     return sets, problems
+
+
+def _exposure_rules(value: Any, root: str) -> tuple[dict[str, ExposureRule], list[Problem]]:
+    """Read what agents, or clients, are listed."""
+    if not isinstance(value or {}, dict):
+        return {}, [_schema_problem(root, "must be an object: a name and an object for each")]
+    rules: dict[str, ExposureRule] = {}
+    problems: list[Problem] = []
+    for name, options in (value or {}).items():
+        path = child_path(root, name)
+        if not isinstance(options, dict):
+            problems.append(_schema_problem(path, "must be an object with exposure or favourites"))
+            continue
+        chosen, found = _list_options(options, path, {"exposure": EXPOSURES})
+        problems += found
+        rules[name] = ExposureRule(**chosen)
+    return rules, problems
+
+
+def _list_options(
+    given: dict[str, Any], path: str, choices: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Read what is listed to somebody: words to choose from, and favourites."""
+    chosen: dict[str, Any] = {member: given.get(member) for member in choices}
+    problems = [
+        _schema_problem(child_path(path, member), f"must be one of {', '.join(choices[member])}")
+        for member, value in chosen.items()
+        if value is not None and value not in choices[member]
+    ]
+    favourites = given.get("favourites") or []
+    if not _is_texts(favourites):
+        words = 'must be an array of tools like ["github.create_issue", "files.read_*"]'
+        problems.append(_schema_problem(child_path(path, "favourites"), words))
+        favourites = []
+    return {**chosen, "favourites": tuple(favourites)}, problems
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) and one for one in value)
 
 
 def _mark_circular(server: ServerDefinition, path: str) -> ServerDefinition:

@@ -13,9 +13,12 @@ from mcp_junction.config.settings import (
     AUDIT_MODES,
     CLASSIFIERS,
     DEFAULTS,
+    EMBEDDING_PROVIDERS,
     EXPOSURES,
     FORMER_NAMES,
+    LLM_PROVIDERS,
     NAMINGS,
+    OFF,
     PREFIX_MODES,
     VALIDATIONS,
     Settings,
@@ -30,6 +33,8 @@ CHOICES: Final = {
     "exposure": EXPOSURES,
     "audit": AUDIT_MODES,
     "classifier": CLASSIFIERS,
+    "llm_provider": LLM_PROVIDERS,
+    "embedding_provider": EMBEDDING_PROVIDERS,
     "validate": VALIDATIONS,
     "validate_invoke": VALIDATIONS,
 }
@@ -45,6 +50,8 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "circuit_half_open_max": (1, 1_000),
     "token_ttl_minutes": (1, _YEAR_MINUTES),
     "auth_cache_ttl": (0, 1_440),
+    "approval_wait_ms": (0, 3_600_000),
+    "otlp_sample": (0, 1),
     "invocation_timeout_ms": (0, _WEEK_MS),
     "idle_timeout_ms": (0, _WEEK_MS),
     "audit_retention_days": (0, 36_500),
@@ -52,6 +59,7 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
 """The least and the most that a setting may be; other numbers are 0 or more."""
 RATES: Final = ("limit_agent", "limit_server", "limit_tool")
 """Settings that are a rate: ``CALLS/SECONDS``, or nothing for no limit."""
+_URLS: Final = ("public_url", "llm_base_url")
 _MOST: Final = 2**63
 _MOST_CALLS: Final = 10**9
 _LONGEST: Final = 366 * 86_400
@@ -101,7 +109,12 @@ def merge_settings(
                     sources[name] = place
                 except ValueError as error:
                     problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
-    return Merged(DEFAULTS._replace(**chosen), sources, problems)
+    settings = DEFAULTS._replace(**chosen)
+    if settings.llm_provider != OFF and not settings.llm_model:
+        words = "needs llm_model, too: the name of the model to ask"
+        place = sources["llm_provider"]
+        problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, words))
+    return Merged(settings, sources, problems)
 
 
 def parse_rate(text: str) -> Rate | None:
@@ -164,6 +177,8 @@ def _check(name: str, value: Any, default: Any) -> Any:
         raise ValueError(f"must be one of {', '.join(CHOICES[name])}")
     if name in RATES:
         parse_rate(value)
+    if name in _URLS and value:
+        return _check_url(value)
     if name in _SENT_TO_CLIENTS and not is_writable(value):
         raise ValueError("must be text in UTF-8")
     if name == "separator" and not value:
@@ -206,6 +221,20 @@ def _check_networks(value: Any) -> tuple[str, ...]:
         message = 'must be addresses or networks, like ["10.0.0.7", "192.168.0.0/16"]'
         raise ValueError(message) from None
     return tuple(words)
+
+
+def _check_url(value: str) -> str:
+    """Return an address, of ours or of an LLM, without a slash at its end."""
+    # Imported late: few have one.
+    from mcp_junction.config.urls import parse_url
+
+    try:
+        parse_url(value)
+    except ValueError as error:
+        raise ValueError(f"cannot be used: {error}") from None
+    if "?" in value or "#" in value:
+        raise ValueError("must have no query and no fragment, like https://junction.example.com")
+    return value.rstrip("/")
 
 
 def _parse(text: str, default: Any) -> Any:

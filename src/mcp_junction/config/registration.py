@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from mcp_junction.config.auth import read_auth
 from mcp_junction.config.document import child_path
 from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import DEFAULTS, Settings, limits_of
@@ -51,6 +52,7 @@ class ConnectionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str | None = None
     base_url: str | None = None
     headers: dict[str, str] = {}
+    auth: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
         """Without what may hold a secret."""
@@ -66,6 +68,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     trust_retry_after: bool = False
     allow_private: bool = False
     allow_http: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
     timeout_ms: int = 0
 
 
@@ -173,22 +178,20 @@ def definition_of(
         cwd=None if config.cwd is None else filled(config.cwd, f"{root}.cwd"),
         url=filled(getattr(config, url) or "", f"{root}.{url}"),
         headers=each(config.headers, "headers"),
+        auth=read_auth(
+            config.auth, lambda text, name: filled(text, f"{root}.auth.{name}"), _ignore
+        ),
         variables=used,
         restart=True,
         limits=limits_of(settings),
         is_registered=True,
     )
-    definition = definition._replace(
-        **{name: getattr(registration, name) for name in definition.options}
-    )
-    if registration.transport_type == UNCONNECTED:
-        definition = definition._replace(fault=_NO_CONNECTION)
+    options = {name: getattr(registration, name) for name in definition.options}
+    fault = _NO_CONNECTION if registration.transport_type == UNCONNECTED else definition.fault
     if missing:
-        definition = definition._replace(
-            fault="; ".join(f"{problem.path}: {problem.message}" for problem in missing),
-            missing=tuple(p.variable for p in missing if p.variable is not None),
-        )
-    return definition, missing
+        fault = "; ".join(f"{problem.path}: {problem.message}" for problem in missing)
+    unset = tuple(p.variable for p in missing if p.variable is not None)
+    return definition._replace(**options, fault=fault, missing=unset), missing
 
 
 class _Checked:
@@ -220,13 +223,15 @@ class _Checked:
             value = getattr(made, name)
             if option.choices and value not in option.choices:
                 self._wrong(f"$.{name}", f"must be one of {', '.join(option.choices)}")
+            if option.is_path and value and (not _is_full(value) or "$" in value):
+                self._wrong(f"$.{name}", "must be the full path of a file, without '..'")
             if option.most and not 0 <= value <= option.most:
                 self._wrong(f"$.{name}", "must be milliseconds: 0 (none) up to a day")
         if made.health_check_url is not None:
             self._url(made.health_check_url, "$.health_check_url", filled=True)
 
     def _process(self, config: ConnectionConfig) -> None:
-        self._foreign(config, ("url", "base_url", "headers"), "STDIO")
+        self._foreign(config, ("url", "base_url", "headers", "auth"), "STDIO")
         if not config.command or not config.command.strip():
             self._wrong("$.connection_config.command", "is missing: name the program to run")
         elif ".." in PurePath(config.command).parts:
@@ -253,6 +258,17 @@ class _Checked:
         for name, url in given.items():
             if url:
                 self._url(url, f"$.connection_config.{name}")
+        if isinstance(config.auth, dict) and "assertion_file" in map(str.lower, config.auth):
+            words = (
+                "can be given in the config file only: what the file holds is sent to the issuer"
+            )
+            self._wrong("$.connection_config.auth.assertion_file", words)
+        auth_path = "$.connection_config.auth"
+        read_auth(
+            config.auth,
+            lambda text, _: text,
+            lambda name, fault: self._wrong(f"{auth_path}.{name}" if name else auth_path, fault),
+        )
         for name, value in config.headers.items():
             try:
                 check_headers({name: "" if "$" in value else value})
@@ -294,12 +310,15 @@ def _every_text(made: Registration) -> Iterable[tuple[str, str]]:
     """Every free text in a registration, with its place."""
     config, root = made.connection_config, "$.connection_config"
     yield "$.description", made.description
+    for name in (name for name, option in OPTIONS.items() if option.is_path):
+        yield f"$.{name}", getattr(made, name)
     yield "$.health_check_url", made.health_check_url or ""
     for name in ("command", "cwd", "url", "base_url"):
         yield f"{root}.{name}", getattr(config, name) or ""
     for number, arg in enumerate(config.args):
         yield f"{root}.args[{number}]", arg
-    for name, values in (("env", config.env), ("headers", config.headers)):
+    texts = {k: v for k, v in (config.auth or {}).items() if isinstance(v, str)}
+    for name, values in (("env", config.env), ("headers", config.headers), ("auth", texts)):
         for key, value in values.items():
             yield child_path(f"{root}.{name}", key), value
 
@@ -334,6 +353,10 @@ def _unknown(body: Any, known: Iterable[str], path: str) -> list[Problem]:
         for key in body
         if key not in known
     ]
+
+
+def _ignore(name: str, fault: str) -> None:
+    """Do nothing: what is wrong was reported when it was registered."""
 
 
 def _problem(path: str, message: str) -> Problem:

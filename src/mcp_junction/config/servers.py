@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from mcp_junction.config import client_dialects as client_keys
+from mcp_junction.config.auth import ServerAuth, read_auth
 from mcp_junction.config.client_dialects import ToolSelection, read_selection
 from mcp_junction.config.document import child_path
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits, Settings, is_writable, limits_of
-from mcp_junction.config.variables import describe_missing, expand, read_dotenv
+from mcp_junction.config.variables import describe_missing, expand, read_dotenv, variable_fault
 from mcp_junction.errors import Problem, ProblemCode
 
 ISOLATIONS = ("shared", "per-session")
@@ -33,6 +34,7 @@ class ServerOption(NamedTuple):
     """Has the option's type: text, a flag or a whole number."""
     choices: tuple[str, ...] = ()
     most: int = 0
+    is_path: bool = False
     file_key: str = ""
     """Its name in the config file, if that is another."""
     file_default: Any = None
@@ -51,10 +53,13 @@ OPTIONS: Mapping[str, ServerOption] = {
     # Who writes the file is who runs the program: nothing to protect, unless they say so.
     "allow_private": ServerOption(False, file_default=True, reconnects=True),
     "allow_http": ServerOption(False, file_default=True, reconnects=True),
+    "tls_ca": ServerOption("", is_path=True, reconnects=True),
+    "tls_cert": ServerOption("", is_path=True, reconnects=True),
+    "tls_key": ServerOption("", is_path=True, reconnects=True),
     "timeout_ms": ServerOption(0, most=LONGEST_TIMEOUT, file_key="timeout", is_common=True),
 }
 
-_CONNECTING = ("command", "args", "env", "cwd", "url", "headers")
+_CONNECTING = ("command", "args", "env", "cwd", "url", "headers", "auth")
 _TRANSPORTS = {
     "stdio": "stdio",
     "http": "http",
@@ -76,6 +81,7 @@ class ServerDefinition(NamedTuple):
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = {}
+    auth: ServerAuth | None = None
     timeout_ms: int = 0
     restart: bool | None = None
     isolation: str = OPTIONS["isolation"].default
@@ -86,6 +92,10 @@ class ServerDefinition(NamedTuple):
     """Whether it has not run what it refuses with HTTP 503 and Retry-After."""
     allow_private: bool = False
     allow_http: bool = False
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    """Files: what its certificate must lead to, and the certificate and key that we show it."""
     pin: str = OPTIONS["pin"].default
     limits: Limits = DEFAULT_LIMITS
     variables: Mapping[str, str] = {}
@@ -105,6 +115,11 @@ class ServerDefinition(NamedTuple):
     def options(self) -> dict[str, Any]:
         """Its values of OPTIONS, as far as it has them."""
         return {name: getattr(self, name) for name in OPTIONS if name in self._fields}
+
+    @property
+    def is_per_agent(self) -> bool:
+        """Whether each agent has a credential of its own for it."""
+        return self.auth is not None and self.auth.per == "agent"
 
     @property
     def runs_once(self) -> bool:
@@ -198,7 +213,7 @@ class EntryReader:
             self._wrong(path, "must be an array of strings")
             args = None
         cwd = self._text(entry, "cwd") if entry.get("cwd") is not None else None
-        env = {**self._env_file(entry), **self._strings(entry, "env", _variable_fault)}
+        env = {**self._env_file(entry), **self._strings(entry, "env", variable_fault)}
         # Some programs replace variables in their arguments themselves, by what they are given.
         self.variables = {**env, **self.variables}
         return {
@@ -239,7 +254,14 @@ class EntryReader:
                 pass  # other programs take it: only this server will not be connected to
             except ValueError as error:
                 self._wrong(child_path(self.path, key), str(error))
-        return {"url": url, "headers": self._strings(entry, "headers", header_fault)}
+        path = child_path(self.path, "auth")
+        auth = read_auth(
+            entry.get("auth"),
+            lambda text, name: self._expanded(text, child_path(path, name) if name else path),
+            lambda name, fault: self._wrong(child_path(path, name) if name else path, fault),
+        )
+        headers = self._strings(entry, "headers", header_fault)
+        return {"url": url, "headers": headers, "auth": auth}
 
     def _text(self, entry: dict[str, Any], name: str, needed: str = "must not be empty") -> str:
         path = child_path(self.path, name)
@@ -307,6 +329,9 @@ class EntryReader:
             return self._choice(where, key, option.choices, default)
         if isinstance(default, bool):
             return self._flag(where, key, default)
+        if option.is_path:
+            path = self._expanded(where.values.get(key, ""), child_path(where.path, key))
+            return os.path.join(self.folder, os.path.expanduser(path)) if path else ""
         return self._number(where, key, default)
 
     def _number(self, options: Options, name: str, default: int) -> int:
@@ -371,7 +396,3 @@ class EntryReader:
 def _first_with(name: str, places: list[Options]) -> Options:
     """The options that say something about ``name``; the last of them when none does."""
     return next((options for options in places if name in options.values), places[-1])
-
-
-def _variable_fault(name: str, _: str) -> str | None:
-    return "is not a usable name" if not name or "=" in name or "\0" in name else None

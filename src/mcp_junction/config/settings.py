@@ -91,13 +91,18 @@ ON, WARN = "on", "warn"
 VALIDATIONS = ("off", WARN, ON)
 """Whether arguments are checked against the schema of their tool, and refused if they are wrong."""
 NAMINGS = ("canonical", "strict")
-ALL, SEARCH = "all", "search"
-EXPOSURES = (ALL, SEARCH)
-"""What is listed to clients: all tools, or the three that search, describe and call them."""
+ALL, SEARCH, AUTO = "all", "search", "auto"
+EXPOSURES = (ALL, SEARCH, AUTO)
+"""What is listed to clients: all tools, or the three that search, describe and call them; or one of
+these, by how many tokens all tools would take."""
 AUDIT_MODES = ("normal", "strict", "off")
 OFFLINE, OFF = "offline", "off"
 CLASSIFIERS = (OFFLINE, OFF)
-"""Whether tools are classified by skills."""
+LLM_PROVIDERS = (OFF, "openai", "anthropic")
+"""Whether tools are classified by skills, and the kind of endpoint that an LLM is asked at."""
+EMBEDDING_PROVIDERS = (AUTO, "static", "minilm", "openai")
+"""What embeds texts for search, beside the static table: MiniLM where it is installed, or no other
+model, or an endpoint."""
 
 
 class Settings(NamedTuple):
@@ -109,6 +114,9 @@ class Settings(NamedTuple):
     prefix: str = "always"
     names: str = "canonical"
     exposure: str = ALL
+    exposure_tokens: int = 8_000
+    favourites: str = ""
+    result_tokens: int = 0
     stdio_only: bool = False
     restart: bool = False
     inherit_env: bool = False
@@ -125,6 +133,9 @@ class Settings(NamedTuple):
     list_ttl_ms: int = 0
     parked_ms: int = 10 * 60 * 1000
     require_key: bool = False
+    public_url: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
     allowed_hosts: str = ""
     allowed_origins: str = ""
     trusted_proxies: tuple[str, ...] = ()
@@ -140,6 +151,11 @@ class Settings(NamedTuple):
     health_interval_ms: int = 30_000
     health_timeout_ms: int = 5_000
     store: str = ""
+    vector_store: str = AUTO
+    embedding_provider: str = AUTO
+    embedding_base_url: str = ""
+    embedding_api_key: str = ""
+    embedding_model: str = ""
     invocation_timeout_ms: int = 30_000
     idle_timeout_ms: int = 0
     retry_max_attempts: int = 3
@@ -151,6 +167,12 @@ class Settings(NamedTuple):
     circuit_half_open_max: int = 3
     token_ttl_minutes: int = 15
     auth_cache_ttl: int = 5
+    approval_wait_ms: int = 0
+    otlp_endpoint: str = ""
+    otlp_sample: float = 0.01
+    webhook_url: str = ""
+    webhook_secret: str = ""
+    webhook_allow_private: bool = False
     validate: str = WARN
     validate_invoke: str = ON
     strict_schemas: bool = False
@@ -160,6 +182,10 @@ class Settings(NamedTuple):
     audit: str = "normal"
     audit_retention_days: int = 90
     classifier: str = OFFLINE
+    llm_provider: str = OFF
+    llm_base_url: str = ""
+    llm_api_key: str = ""
+    llm_model: str = ""
     watch_config: bool = True
 
 

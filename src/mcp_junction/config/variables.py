@@ -139,3 +139,8 @@ def _unquote(value: str) -> str:
     """Remove the quotes of a value, and the comment after it."""
     quoted = _QUOTED.fullmatch(value)
     return quoted[2] if quoted else re.split(r"\s+#", value, maxsplit=1)[0]
+
+
+def variable_fault(name: str, _: str) -> str | None:
+    """Return why a program cannot be given a variable of this name."""
+    return "is not a usable name" if not name or "=" in name or "\0" in name else None

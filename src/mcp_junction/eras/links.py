@@ -24,6 +24,7 @@ from mcp_junction.protocol.versions import HANDSHAKE, STATELESS
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.extra_links import MAX_POOLED
+from mcp_junction.upstream.hello import Hello
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.upstream import Upstream
@@ -98,16 +99,16 @@ class EraLinks:
         """
         caller = call.caller
         if upstream.link is not None and upstream.link.era is not caller.era:
-            if upstream.speaks(caller.era) is None:
+            if upstream.extra_links.speaks(caller.era) is None:
                 await _wait_for_era(call, upstream)
-            if upstream.speaks(caller.era):
+            if upstream.extra_links.speaks(caller.era):
                 upstream = await upstream.for_era(caller.era) or upstream
         if caller.era is HANDSHAKE:
             user = call.user
             if user.acting_for and upstream.is_isolated and call.method not in SUBSCRIBING:
                 hello = replace(caller.hello(), user=user)
                 return upstream.extra_links.pooled((caller, user), hello)
-            return upstream.for_session(caller, caller.hello)
+            return upstream.for_session(caller, lambda: _hello_of(call, upstream))
         if upstream.link is not None and upstream.link.era is STATELESS:
             return upstream
         return self._for_stateless(call, upstream)
@@ -121,9 +122,16 @@ class EraLinks:
         if upstream.definition.transport == "stdio" and not upstream.is_isolated:
             return upstream
         caller, user = call.caller, call.user
-        hello = caller.hello() if not user.acting_for else replace(caller.hello(), user=user)
+        hello = _hello_of(call, upstream)
         alone = (caller.endpoint.name, hello.client) if upstream.is_isolated else None
         return upstream.extra_links.pooled((user, hello.capabilities, alone), hello) or upstream
+
+
+def _hello_of(call: Call, upstream: Upstream) -> Hello:
+    """What a server is told of a caller; for whom, where each agent has its own credential."""
+    hello, user = call.caller.hello(), call.user
+    is_for_one = user.acting_for or upstream.definition.is_per_agent
+    return replace(hello, user=user) if is_for_one else hello
 
 
 async def _wait_for_era(call: Call, upstream: Upstream) -> None:

@@ -112,6 +112,10 @@ class ParkedCall(msgspec.Struct, eq=False):
 
     # -- what its flight reports
 
+    @property
+    def can_replay(self) -> bool:
+        return False  # its server has asked, so it has begun
+
     def count_replay(self) -> None:
         self.attempts += 1
 

@@ -7,8 +7,10 @@ goes on as it began: with its deadline, its claim and its intent, and nothing is
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -24,11 +26,16 @@ from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner
 from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
+from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
 
 _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
 """The params that differ when a call comes back."""
+_ANSWERING: Final = frozenset(("requestState", "inputResponses"))
+SIGN_IN: Final = "sign_in"
+"""The state of a call that was not made, because its server needs a sign-in."""
+_SIGN_IN_WAIT: Final = 10.0
 NO_STATE: Final = Raw(b"null")
 """An absent state, as some clients write it."""
 
@@ -73,6 +80,8 @@ class Resume:
             if upstream.is_shut or upstream.link is None:
                 return upstream.unavailable()
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
+        if ticket.inner == SIGN_IN:
+            return await self._after_sign_in(call, route, following)
         call.is_resume = True
         if ticket.inner is None:
             outcome = await self._rejoin(call, route, parked, answers)
@@ -81,6 +90,22 @@ class Resume:
         if call.claim is not None and self._settle_claim is not None:
             await self._settle_claim(call.claim, outcome)
         return outcome
+
+    async def _after_sign_in(self, call: Call, route: Route, following: Handler) -> Outcome:
+        """Make a call for the first time, once its client has signed in to the server."""
+        answers = frames.object_members(call.params.get("inputResponses") or b"{}")
+        answer = frames.object_members(answers.get(SIGN_IN) or b"{}")
+        call.params = {key: raw for key, raw in call.params.items() if key not in _ANSWERING}
+        server, tokens = route.upstream.key, route.upstream.tokens
+        if frames.text(answer.get("action")) != "accept":
+            return outcomes.sign_in_needed(server, "that was declined")
+        source = None if tokens is None else tokens.for_principal(call.user)
+        if source is not None and source.is_signed_out:
+            with suppress(TimeoutError):  # the person may take longer: then it is asked again
+                await asyncio.wait_for(
+                    wait_unless(call.ending, source.wait_for_change()), _SIGN_IN_WAIT
+                )
+        return await following(call)
 
     async def _send_state(
         self, call: Call, ticket: Ticket, state: str, following: Handler

@@ -6,7 +6,7 @@ import base64
 import binascii
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -74,23 +74,28 @@ class SealedTask(NamedTuple):
 
 
 class Seal:
-    """Seals and opens tickets with one key."""
+    """Seals tickets with one key, and opens those of older ones, too."""
 
     def __init__(
         self,
-        key: bytes | None = None,
+        keys: Callable[[], Sequence[bytes]] | None = None,
         replica: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._key = key or secrets.token_bytes(KEY_BYTES)
+        """``keys`` returns the key that seals, and others that open; the same list until they
+        change. Without it, there is one key, of this process."""
+        own = [secrets.token_bytes(KEY_BYTES)]
+        self._keys = keys or (lambda: own)
         self._replica = replica or secrets.token_hex(3)
         self._now = now
-        self._made: AESGCM | None = None
+        self._made: tuple[Sequence[bytes], list[AESGCM]] | None = None
 
     def close(self, ticket: Ticket) -> str:
         """Seal a ticket, as text."""
         nonce = secrets.token_bytes(_NONCE)
-        sealed = self._cipher.encrypt(nonce, msgspec.json.encode(ticket), self._replica.encode())
+        sealed = self._ciphers[0].encrypt(
+            nonce, msgspec.json.encode(ticket), self._replica.encode()
+        )
         return f"{self._replica}.{base64.urlsafe_b64encode(nonce + sealed).decode('ascii')}"
 
     def until(self, seconds: float) -> float:
@@ -128,19 +133,25 @@ class Seal:
             data = base64.urlsafe_b64decode(body.encode("ascii"))
             if base64.urlsafe_b64encode(data).decode("ascii") != body:
                 raise ValueError("written in another way than ours")
-            plain = self._cipher.decrypt(data[:_NONCE], data[_NONCE:], replica.encode())
-            return msgspec.json.decode(plain, type=Ticket)
-        except (InvalidTag, binascii.Error, ValueError, msgspec.MsgspecError):
-            raise RequestStateError("this requestState is not one of ours") from None
+            for cipher in self._ciphers:
+                try:
+                    plain = cipher.decrypt(data[:_NONCE], data[_NONCE:], replica.encode())
+                except InvalidTag:
+                    continue
+                return msgspec.json.decode(plain, type=Ticket)
+        except (binascii.Error, ValueError, msgspec.MsgspecError):
+            pass
+        raise RequestStateError("this requestState is not one of ours")
 
     @property
-    def _cipher(self) -> AESGCM:
-        if self._made is None:
+    def _ciphers(self) -> list[AESGCM]:
+        keys = self._keys()
+        if self._made is None or self._made[0] is not keys:
             # Imported where it is used: most clients are never asked anything.
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-            self._made = AESGCM(self._key)
-        return self._made
+            self._made = keys, [AESGCM(key) for key in keys]
+        return self._made[1]
 
 
 def _owner_of_task(task: SealedTask, principal: Principal, endpoint: str) -> TicketOwner:

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from mcp_junction.policy.approvals import ApprovedCall
 from mcp_junction.policy.decision import PolicyDecision
 from mcp_junction.policy.grants import Grant, GrantSource
-from mcp_junction.policy.tokens import NONE, SINGLE_USE, WINDOW, PresentedToken
+from mcp_junction.policy.tokens import APPROVAL, NONE, SINGLE_USE, WINDOW, PresentedToken
+from mcp_junction.store.approvals import ApprovalTable
 from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.database import Script
 from mcp_junction.store.policy import PolicyTables
@@ -22,13 +24,22 @@ _REVOKED: Final = "the grant was revoked or has expired; ask for a new one"
 _CHANGED: Final = "the grant was changed at this moment; make the call again"
 _USED: Final = "the token that the call carries was used before; have a new one made"
 _EXPIRED: Final = "the token of the grant has expired or was revoked; have it renewed"
+_SPENT: Final = (
+    "the approval of this call was used, or has ended; make the call again to ask for another"
+)
 _OWNER: Final = GrantSource.OWNER
 
 
 class Admission:
     """Makes the checks of high-risk calls."""
 
-    def __init__(self, tables: PolicyTables, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        tables: PolicyTables,
+        approvals: ApprovalTable,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._approvals = approvals
         self._grants = tables.grants
         self._tokens = tables.tokens
         self._now = now
@@ -40,10 +51,12 @@ class Admission:
         presented: PresentedToken | None,
         *,
         is_resume: bool = False,
+        approved: ApprovedCall | None = None,
     ) -> IntentCheck | None:
         """Make the check of a call; None for one that needs no grant.
 
-        ``chosen`` is the grant whose limit has room. A resumed call has spent its token before.
+        ``chosen`` is the grant whose limit has room; ``approved`` is what an approval is bound to.
+        A resumed call has spent its token before.
         """
         grants = _candidates(decision, chosen)
         if not grants or grants[0].source is _OWNER:
@@ -52,17 +65,24 @@ class Admission:
         def run() -> Script[str | None]:
             refusal: str | None = _REVOKED
             for grant in grants:
-                refusal = yield from self._admit(grant, presented, is_resume)
+                refusal = yield from self._admit(grant, presented, is_resume, approved)
                 if refusal is None:
                     check.passed_by = grant.id
                     break
             return refusal
 
-        check = IntentCheck(run, presented.id if presented is not None else "")
+        order = presented.id if presented is not None else ""
+        if approved is not None and not order:
+            order = approved.arguments
+        check = IntentCheck(run, order)
         return check
 
     def _admit(
-        self, grant: Grant, presented: PresentedToken | None, is_resume: bool
+        self,
+        grant: Grant,
+        presented: PresentedToken | None,
+        is_resume: bool,
+        approved: ApprovedCall | None,
     ) -> Script[str | None]:
         """Return why a grant does not let the call pass; None when it does."""
         now = self._now()
@@ -76,6 +96,9 @@ class Admission:
         if grant.token_mode is WINDOW:
             tokens = yield from self._tokens.read_many("WHERE grant_id = ?", grant.id)
             return None if any(token.is_live(now) for token in tokens) else _EXPIRED
+        if grant.token_mode is APPROVAL:
+            binding = "" if approved is None else approved.bind(grant)
+            return None if (yield from self._approvals.spend(binding, now)) else _SPENT
         if presented is None:
             return _EXPIRED
         if grant.token_mode is SINGLE_USE:

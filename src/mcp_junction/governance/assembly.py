@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.config.door import DoorConfig
 from mcp_junction.config.settings import Settings
 from mcp_junction.governance.admission import Admission
+from mcp_junction.governance.approvals import Approvals
 from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.circuits import Circuits
 from mcp_junction.governance.claims import IdempotencyClaims
+from mcp_junction.governance.condition_compiler import ConditionCompiler
+from mcp_junction.governance.door_grants import DoorGrants
 from mcp_junction.governance.escalations import Escalations
 from mcp_junction.governance.from_settings import breaker_settings_of, buckets_of, cache_ttl_of
 from mcp_junction.governance.governance import Governance
@@ -16,6 +20,7 @@ from mcp_junction.governance.schemas import SchemaCache
 from mcp_junction.governance.server_ids import ServerIds
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.store import Store
@@ -29,11 +34,13 @@ async def open_governance(
     bus: Bus,
     tool_settings: ToolSettings,
     clock: Clock,
+    door: DoorConfig | None = None,
 ) -> Governance:
     """Make Governance for a service. Raises StoreUnavailable."""
     server_ids = ServerIds()
-    policy = LivePolicy(server_ids, cache_ttl_of(settings))
-    sync = PolicySync(store, policy, clock)
+    conditions = ConditionCompiler()
+    policy = LivePolicy(server_ids, cache_ttl_of(settings), conditions.compiled)
+    sync = PolicySync(store, policy, clock, conditions=conditions)
     await sync.open()
     circuits = Circuits(breaker_settings_of(settings), store.circuits, bus)
     await circuits.restore()
@@ -46,6 +53,8 @@ async def open_governance(
     await limits.load()
     escalations = Escalations(store.escalations, bus, clock, settings.audit_retention_days)
     await escalations.restore()
+    wait = settings.approval_wait_ms / 1000
+    approvals = Approvals(store.approvals, audit, bus, clock, wait)
     parked = settings.parked_ms / 1000
     return Governance(
         policy,
@@ -55,7 +64,22 @@ async def open_governance(
         claims=IdempotencyClaims(store.claims, store.audit, audit.writer, clock, parked),
         escalations=escalations,
         limits=limits,
-        admission=Admission(store.policy),
+        admission=Admission(store.policy, store.approvals),
+        approvals=approvals,
+        webhook=_make_webhook(settings, bus, clock),
         server_ids=server_ids,
         sync=sync,
+        door_grants=DoorGrants(door, sync, server_ids) if door is not None else None,
+    )
+
+
+def _make_webhook(settings: Settings, bus: Bus, clock: Clock) -> Webhook | None:
+    if not settings.webhook_url:
+        return None
+    return Webhook(
+        settings.webhook_url,
+        settings.webhook_secret,
+        bus,
+        clock,
+        allow_private=settings.webhook_allow_private,
     )

@@ -1,4 +1,4 @@
-"""CallLimits: how many calls an agent, a server and a tool may have in a time, and each grant.
+"""CallLimits: limits the rate of calls of an agent, a server, a tool and a grant.
 
 Rates of the settings are token buckets, in memory. Limits of grants are windows; those of a minute
 or more are stored every few seconds and at the end, so that a restart does not hand out what was

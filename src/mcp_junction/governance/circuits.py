@@ -58,7 +58,6 @@ class Circuits:
     async def restore(self) -> None:
         """Take over the stored states. Without the store all circuits begin closed."""
         try:
-            await self._table.renew_signatures()
             self.breakers.restore(await self._table.all(), self._now())
         except StoreError as error:
             log.warning("the states of circuits cannot be read, and all begin closed: %s", error)

@@ -133,7 +133,6 @@ class Escalations:
 
     async def restore(self) -> None:
         """Go on with the open records of the store. Raises StoreError."""
-        await self.table.renew_signatures()
         found = await self.table.read(EscalationQuery(is_open=True, limit=MAX_OPEN))
         for record in found:
             self._open.setdefault((record.agent_id, record.server_id, record.tool_name), record)

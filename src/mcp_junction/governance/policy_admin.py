@@ -18,12 +18,20 @@ from uuid import uuid4
 import msgspec
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.errors import InvalidChange, NotFound, NotPermitted, Problem, ProblemCode
+from mcp_junction.errors import (
+    ConditionError,
+    InvalidChange,
+    NotFound,
+    NotPermitted,
+    Problem,
+    ProblemCode,
+)
+from mcp_junction.governance.condition_compiler import ConditionCompiler
 from mcp_junction.governance.policy_sync import PolicySync
 from mcp_junction.policy.capabilities import bind
 from mcp_junction.policy.grants import ANY, Grant, check_agent_id, check_grant
 from mcp_junction.policy.principal import Principal, can_change_policy_of
-from mcp_junction.policy.tokens import NONE, Token, hash_secret, write_token
+from mcp_junction.policy.tokens import APPROVAL, NONE, Token, hash_secret, write_token
 from mcp_junction.store.agents import AgentRecord
 from mcp_junction.store.policy import GivenGrant
 from mcp_junction.store.store import Store
@@ -57,7 +65,7 @@ class _NewTokens:
 
     def make(self, grant: Grant) -> Token | None:
         """Make the token of a grant; None where its mode needs none."""
-        if grant.token_mode is NONE:
+        if grant.token_mode in (NONE, APPROVAL):
             return None
         token_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
         self._texts[token_id] = write_token(token_id, secret)
@@ -82,11 +90,12 @@ class PolicyAdministration:
         bus: Bus,
         token_ttl: float,
         servers: Callable[[], Mapping[str, str]],
-        forget: Callable[[str], None] | None = None,
+        forget: Callable[[str, Sequence[str]], None] | None = None,
     ) -> None:
-        """``servers`` leads from names and ids of servers to ids; ``forget`` is told who left.
+        """``servers`` leads from names and ids of servers to ids.
 
-        A command has no ``sync``: the service takes its changes over by itself.
+        ``forget`` is told which agent is gone, and which grants with it. A command has no
+        ``sync``: the service takes its changes over by itself.
         """
         self._tables = store.policy
         self._sync = sync
@@ -94,6 +103,7 @@ class PolicyAdministration:
         self._bus = bus
         self._servers = servers
         self._forget = forget
+        self._conditions = sync.conditions if sync is not None else ConditionCompiler()
         self.token_ttl = token_ttl
         """Seconds that a token is good for, unless its grant says otherwise."""
 
@@ -117,6 +127,18 @@ class PolicyAdministration:
 
         Raises InvalidChange, NotFound (the server) and NotPermitted.
         """
+        grant = await self.prepare(wanted, by)
+        now = grant.granted_at
+        agent = AgentRecord(grant.agent_id, created_at=now, created_by=by.id)
+        tokens = _NewTokens(now)
+        async with self._act(by, "policy.grant", grant):
+            given = await self._tables.grant(grant, agent, tokens.make)
+            await self._refresh(grant.agent_id)
+        self._announce("granted", given.grant, by)
+        return tokens.issued(given)
+
+    async def prepare(self, wanted: Grant, by: Principal) -> Grant:
+        """Make a grant ready to be given. Raises as ``grant`` does."""
         _check_permitted(by, wanted.agent_id)
         now = time.time()
         grant = msgspec.structs.replace(
@@ -129,13 +151,8 @@ class PolicyAdministration:
         problems = check_grant(grant, by, now)
         if problems:
             raise InvalidChange(problems)
-        agent = AgentRecord(grant.agent_id, created_at=now, created_by=by.id)
-        tokens = _NewTokens(now)
-        async with self._act(by, "policy.grant", grant):
-            given = await self._tables.grant(grant, agent, tokens.make)
-            await self._refresh(grant.agent_id)
-        self._announce("granted", given.grant, by)
-        return tokens.issued(given)
+        await self._compile(grant.when)
+        return grant
 
     async def revoke(self, grant_id: str, by: Principal) -> Grant:
         """Revoke a grant and its tokens. Raises NotFound and NotPermitted."""
@@ -152,8 +169,9 @@ class PolicyAdministration:
         Raises NotFound, NotPermitted, and InvalidChange for a grant that needs or has none.
         """
         grant, now = await self._get(grant_id, by), time.time()
-        if grant.token_mode is NONE or not grant.is_live(now):
-            why = "needs no token" if grant.token_mode is NONE else "has expired; give it again"
+        needs_none = grant.token_mode in (NONE, APPROVAL)
+        if needs_none or not grant.is_live(now):
+            why = "needs no token" if needs_none else "has expired; give it again"
             raise InvalidChange([Problem(ProblemCode.INVALID_SCHEMA, "the grant", why)])
         tokens = _NewTokens(now)
         async with self._act(by, "token.renew", grant):
@@ -213,7 +231,7 @@ class PolicyAdministration:
             removed = await self._tables.remove_agent(agent_id, time.time(), by.id)
             await self._refresh(agent_id)
         if self._forget is not None:
-            self._forget(agent_id)
+            self._forget(agent_id, [grant.id for grant in removed.grants])
         self._publish("removed", agent_id, by)
         return removed.keys
 
@@ -225,6 +243,14 @@ class PolicyAdministration:
         wrong = check_agent_id(agent_id)
         if wrong is not None:
             raise InvalidChange([wrong])
+
+    async def _compile(self, source: str) -> None:
+        try:
+            if source:
+                await self._conditions.compile(source)
+        except ConditionError as error:
+            problem = Problem(ProblemCode.INVALID_SCHEMA, "when", str(error))
+            raise InvalidChange([problem]) from None
 
     async def _refresh(self, agent_id: str) -> None:
         if self._sync is not None:
@@ -251,6 +277,7 @@ class PolicyAdministration:
             "tool_name": grant.tool_name,
             "kinds": list(grant.kinds),
             "token_mode": grant.token_mode.value,
+            **({"when": grant.when} if grant.when else {}),
         }
         server = {} if grant.server_id == ANY else {"server_id": grant.server_id}
         given: dict[str, Any] = {"target": grant.agent_id, "detail": detail, **server}

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.governance.condition_compiler import ConditionCompiler
 from mcp_junction.policy.access import Grants
+from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.resilience.clock import Clock, SystemClock
@@ -29,12 +31,15 @@ BLIND_AFTER: Final = 5.0
 _CHECK_EVERY: Final = 0.5
 """Seconds between looks at the time, unless a grant expires before."""
 _SHORTEST: Final = 0.001
+_COMPILING: Final = 2.0
+"""Seconds that reading a policy may wait for its conditions."""
 
 
 class AgentChange(NamedTuple):
     """An agent whose grants or tokens are not what they were."""
 
     agent_id: str
+    """Its id; or that of a grantee, see ``LivePolicy.put_extra``."""
     before: Grants | None
     """What it was shown before; None is everything."""
 
@@ -51,11 +56,16 @@ class PolicySync:
         policy: LivePolicy,
         clock: Clock | None = None,
         wall_clock: Callable[[], float] = time.time,
+        conditions: ConditionCompiler | None = None,
     ) -> None:
+        """``conditions`` compiles those of grants; the policy has what it compiled."""
         self._store = store
         self._policy = policy
         self._clock = clock or SystemClock()
         self._wall_clock = wall_clock
+        self.conditions = conditions or ConditionCompiler()
+        self._uncompiled: set[str] = set()
+        """Agents whose conditions could not be compiled in time: those grants admit nothing yet."""
         self._generation = -1
         self._read_at = self._clock.now()
         self._reading = asyncio.Lock()
@@ -65,8 +75,6 @@ class PolicySync:
 
     async def open(self) -> None:
         """Read the whole policy. Raises StoreUnavailable."""
-        if await self._store.policy.renew_signatures():
-            log.warning("agents and grants were signed anew with the vault's new key")
         generation = (await self._store.generations()).get(TOPIC, 0)
         async with self._reading:
             await self._read_all(generation)
@@ -102,12 +110,15 @@ class PolicySync:
                 found = await self._store.policy.load_agents(agent_ids, now)
             except StoreUnavailable:
                 found = {agent_id: AgentPolicy([], []) for agent_id in agent_ids}
+            await self._compile(found)
             self._put(found, now)
 
     async def run(self) -> None:
         """Let go of grants in time, and of all while the store is away."""
         while True:
             self.keep_time()
+            if self._uncompiled:
+                await self._compile_late()
             expiry, pause = self._policy.next_expiry, _CHECK_EVERY
             if expiry is not None:
                 pause = min(pause, max(expiry - self._wall_clock(), _SHORTEST))
@@ -130,6 +141,7 @@ class PolicySync:
     async def _read_all(self, generation: int) -> None:
         now = self._wall_clock()
         found = await self._store.policy.load(now)
+        await self._compile(found)
         gone = [agent for agent in self._policy.agents if agent not in found]
         self._put({**found, **{agent: AgentPolicy([], []) for agent in gone}}, now)
         self._generation = generation
@@ -144,21 +156,61 @@ class PolicySync:
             await self._read_all(generation)
             return
         now = self._wall_clock()
-        self._put(await tables.load_agents(changed, now), now)
+        found = await tables.load_agents(changed, now)
+        await self._compile(found)
+        self._put(found, now)
         self._generation = last
+
+    async def _compile(self, found: Mapping[str, AgentPolicy]) -> None:
+        """Compile the conditions of agents; what takes long must not hold up a revocation."""
+        sources = {grant.when for policy in found.values() for grant in policy.grants} - {""}
+        if not sources:
+            return
+        try:
+            async with asyncio.timeout(_COMPILING):
+                await self.conditions.compile_all(sources)
+        except TimeoutError:
+            self._uncompiled |= {agent for agent, one in found.items() if _has_any(one, sources)}
+
+    async def _compile_late(self) -> None:
+        """Compile what could not be compiled in time, and take it into force."""
+        agents, self._uncompiled = self._uncompiled, set()
+        for agent_id in agents:
+            grants = self._policy.of(agent_id)
+            await self.conditions.compile_all(grant.when for grant in grants.grants)
+            if self._policy.of(agent_id) is grants:
+                before = self._shown(agent_id)
+                tokens = [t for some in self._policy.tokens_of(agent_id).values() for t in some]
+                now, kind = self._wall_clock(), grants.agent_type
+                self._policy.put(agent_id, grants.grants, tokens, now, kind)
+                self._tell([AgentChange(agent_id, before)])
 
     def _put(self, found: Mapping[str, AgentPolicy], now: float) -> None:
         changes = []
-        for agent_id, (grants, tokens) in found.items():
-            if self._is_known(agent_id, grants, tokens):
+        for agent_id, (grants, tokens, agent_type) in found.items():
+            is_same_type = self._policy.of(agent_id).agent_type == agent_type
+            if is_same_type and self._is_known(agent_id, grants, tokens):
                 continue
-            changes.append(AgentChange(agent_id, self._shown(agent_id)))
+            whose = (agent_id, *self._policy.grantees_of(agent_id))
+            changes += [AgentChange(one, self._shown(one)) for one in whose]
             if grants:
-                self._policy.put(agent_id, grants, tokens, now)
+                self._policy.put(agent_id, grants, tokens, now, agent_type)
             else:
-                self._policy.remove(agent_id)
+                self._policy.remove(agent_id, now)
         if changes:
             self._tell(changes)
+
+    def put_extra(self, grantee: str, agent_id: str, grants: Sequence[Grant]) -> None:
+        """Let a grantee have grants that the store does not have, in place of those it had."""
+        is_known = grantee in self._policy.grantees_of(agent_id)
+        change = AgentChange(grantee, self._shown(grantee))
+        self._policy.put_extra(grantee, agent_id, grants, self._wall_clock())
+        if is_known:  # else it has nothing open
+            self._tell([change])
+
+    def remove_extra(self, grantee: str) -> None:
+        """Forget a grantee that has nothing open any more."""
+        self._policy.remove_extra(grantee)
 
     def _is_known(self, agent_id: str, grants: Sequence[object], tokens: Sequence[object]) -> bool:
         """Whether an agent has just these grants and tokens already."""
@@ -176,6 +228,10 @@ class PolicySync:
                 sink(changes)
             except Exception:  # the policy holds whatever becomes of the news of it
                 log.exception("a sink of policy changes failed")
+
+
+def _has_any(policy: AgentPolicy, sources: set[str]) -> bool:
+    return any(grant.when in sources for grant in policy.grants)
 
 
 def _equal(some: Iterable[object], others: Sequence[object]) -> bool:

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from msgspec import Raw
 
-from mcp_junction.governance.pattern_cost import count_nested_repeats
+from mcp_junction.governance.pattern_cost import count_nested_repeats, weigh_pattern
 
 MAX_COST: Final = 10_000
 MAX_UNEVALUATED: Final = 10_000
@@ -243,3 +243,21 @@ def _collect_anchors(root: Any) -> dict[str, Any]:
         elif isinstance(value, list):
             waiting += value
     return found
+
+
+def weigh_patterns(root: Any) -> int:
+    """Return what all patterns in a schema cost to compile, used or not: the validator reads all.
+
+    Counted in bytes of a plain schema that take as long.
+    """
+    weight, waiting = 0, [root]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            named = value.get("patternProperties")
+            patterns = [value.get("pattern"), *(named if isinstance(named, dict) else ())]
+            weight += sum(weigh_pattern(one) for one in patterns if isinstance(one, str))
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return weight

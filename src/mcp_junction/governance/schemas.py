@@ -1,12 +1,15 @@
 """SchemaCache: compiles the JSON Schemas of tools, once for each definition, and checks arguments.
 
 Registration uses the same compiler (``check_schema``). References are never fetched, formats are
-not asserted, and a schema whose check could take long is not used: a server's schema may be
-hostile, and a validator cannot be interrupted. Whether wrong arguments are refused, the stage says.
+not asserted, and a schema that could take long to compile or to check is not used: a server's
+schema may be hostile, and a validator can neither be interrupted nor let others run meanwhile. One
+that takes more than a moment is compiled in a thread, at its first use (``LargeSchema``). Whether
+wrong arguments are refused, the stage says.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -14,12 +17,16 @@ import jsonschema_rs
 from msgspec import Raw
 
 from mcp_junction.errors import ArgumentsError
-from mcp_junction.governance.schema_cost import SchemaCost, measure_cost
+from mcp_junction.governance.schema_cost import SchemaCost, measure_cost, weigh_patterns
 from mcp_junction.policy.arguments import Arguments, read_arguments
 from mcp_junction.protocol import frames
 
-MAX_SCHEMA: Final = 256 * 1024
-"""Bytes of the largest schema that is compiled."""
+MAX_SCHEMA: Final = 64 * 1024
+"""Bytes of the largest schema that is compiled; patterns may take as long again."""
+INLINE_SCHEMA: Final = 8 * 1024
+"""The same for those that are compiled at once."""
+MAX_PARTS: Final = 250_000
+"""The most keys, arrays and objects of arguments that are read to be checked."""
 MAX_WORK: Final = 16_000_000
 """The most that the cost of a schema and the bytes of the arguments may be, multiplied."""
 MAX_CACHED: Final = 5_000
@@ -68,6 +75,8 @@ class UnusableSchema(Exception):
 class CompiledSchema:
     """A schema that arguments can be checked against."""
 
+    is_large = False
+    """Whether it may only be used in a thread."""
     __slots__ = ("_cost", "_has_first", "_max_bytes", "_validator", "is_valid")
 
     def __init__(
@@ -114,6 +123,29 @@ class CompiledSchema:
         return work <= MAX_DESCRIBED
 
 
+class LargeSchema(CompiledSchema):
+    """A schema that is compiled when it is first used, which has to be in a thread."""
+
+    is_large = True
+    __slots__ = ("_compiling", "_made", "_text")
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._made: CompiledSchema | None = None
+        self._compiling = threading.Lock()
+
+    def find_problems(self, arguments: Arguments, size: int) -> list[SchemaProblem]:
+        """Find what is wrong with arguments; nothing when the schema cannot be used."""
+        with self._compiling:
+            if self._text:
+                try:
+                    self._made = compile_schema(self._text)
+                except UnusableSchema:
+                    pass  # the tool is flagged for it
+                self._text = b""
+        return [] if self._made is None else self._made.find_problems(arguments, size)
+
+
 class SchemaCache:
     """The compiled schemas of tools, by their bytes."""
 
@@ -133,10 +165,7 @@ class SchemaCache:
             return self._compiled[text]
         except KeyError:
             pass
-        try:
-            made: CompiledSchema | None = compile_schema(text)
-        except UnusableSchema:
-            made = None
+        made = _begin(text)
         self._keep(text, made)
         return made
 
@@ -146,6 +175,25 @@ class SchemaCache:
             self._compiled.clear()
             self._bytes = len(text)
         self._compiled[text] = made
+
+
+def _begin(text: bytes) -> CompiledSchema | None:
+    """Compile a small schema; others are compiled later, and none that cannot be used."""
+    if len(text) > MAX_SCHEMA:
+        return None
+    if len(text) > INLINE_SCHEMA:
+        return LargeSchema(text)
+    try:
+        schema = _read(text)
+        is_large = weigh_patterns(schema) > INLINE_SCHEMA
+        return LargeSchema(text) if is_large else _compile_read(schema, text)
+    except UnusableSchema:
+        return None
+
+
+def count_parts(raw: bytes) -> int:
+    """Count, roughly and fast, what it takes to read arguments: keys, arrays and objects."""
+    return raw.count(b'":') + raw.count(b"{") + raw.count(b"[") + raw.count(b",") // 8
 
 
 def check_schema(raw: Raw | bytes) -> list[SchemaProblem]:
@@ -159,20 +207,32 @@ def check_schema(raw: Raw | bytes) -> list[SchemaProblem]:
 
 def compile_schema(text: bytes) -> CompiledSchema:
     """Compile a schema. Raises UnusableSchema."""
+    schema = _read(text)
+    if weigh_patterns(schema) > MAX_SCHEMA:
+        raise _unusable("", _TOO_MUCH)
+    return _compile_read(schema, text)
+
+
+def _read(text: bytes) -> Any:
+    """Decode a schema. Raises UnusableSchema."""
     if len(text) > MAX_SCHEMA:
         raise _unusable("", f"is larger than {MAX_SCHEMA} bytes; make it shorter")
     try:
         schema = read_arguments(text).value  # two members of one name are read by each as he likes
-        plain = text.decode()
+        text.decode()
     except (ArgumentsError, UnicodeDecodeError) as error:
         words = str(error).removeprefix("arguments ").removeprefix("arguments: ")
         raise _unusable("", f"cannot be read: {words}") from None
     if not isinstance(schema, dict | bool):
         raise _unusable("", "must be an object")
+    return schema
+
+
+def _compile_read(schema: Any, text: bytes) -> CompiledSchema:
     cost = measure_cost(schema)
     if cost.is_too_much:
         raise _unusable("", _TOO_MUCH)
-    return _compile(_choose_draft(schema), plain, schema, cost)
+    return _compile(_choose_draft(schema), text.decode(), schema, cost)
 
 
 def _choose_draft(schema: Any) -> type[jsonschema_rs.Validator]:

@@ -16,7 +16,6 @@ from mcp_junction.catalog.items import TOOLS, ListKind, Route
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.grants import RESOURCES
-from mcp_junction.policy.risk import NO_RISK, assess
 from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
 from mcp_junction.resilience.retry import RepeatHints
 from mcp_junction.upstream.upstream import Upstream
@@ -31,7 +30,6 @@ class _Annotations(msgspec.Struct):
     """The annotations that matter here; anything else than true is no hint."""
 
     readOnlyHint: bool | None = None
-    destructiveHint: bool | None = None
     idempotentHint: bool | None = None
 
 
@@ -51,6 +49,8 @@ class ToolFacts(msgspec.Struct, frozen=True, eq=False):
     """The schema of its arguments, for a tool that has one."""
     fallbacks: tuple[FallbackTarget, ...] = ()
     is_high_risk: bool = False
+    is_plain: bool = True
+    """Whether it is neither high-risk nor has fallbacks."""
     compiled: CompiledSchema | None = None
     """The same schema, for checking; None where nothing is checked, or it cannot be used."""
 
@@ -58,11 +58,11 @@ class ToolFacts(msgspec.Struct, frozen=True, eq=False):
 class ToolFactsCache:
     """Makes ToolFacts, and remembers them by Route."""
 
-    __slots__ = ("_by_route", "_generation", "_schemas", "_settings")
+    __slots__ = ("_by_route", "_generation", "_schemas", "settings")
 
     def __init__(self, settings: ToolSettings, schemas: SchemaCache | None = None) -> None:
         """``schemas`` compiles the schemas of tools; without it arguments are not checked."""
-        self._settings = settings
+        self.settings = settings
         self._schemas = schemas
         self._generation = settings.generation
         self._by_route: dict[Route, ToolFacts] = {}
@@ -70,9 +70,9 @@ class ToolFactsCache:
 
     def of(self, route: Route, kind: ListKind) -> ToolFacts:
         """Return the facts about what a route of this kind leads to."""
-        if self._settings.generation != self._generation:
+        if self.settings.generation != self._generation:
             self._by_route.clear()
-            self._generation = self._settings.generation
+            self._generation = self.settings.generation
         known = self._by_route.get(route)
         if known is not None:
             return known
@@ -87,20 +87,28 @@ class ToolFactsCache:
         upstream, name = route.upstream, route.pair.name
         if kind is not TOOLS:
             capability = kind.capability or RESOURCES
-            target = CallTarget(upstream.definition.id, name, capability, NO_RISK)
+            target = CallTarget(upstream.definition.id, name, capability, server=route.pair.server)
             return ToolFacts(target, RepeatHints(read_only=True), route.timeout, None)
-        setting = self._settings.of(upstream.definition.id, name) or _UNSET
+        setting = self.settings.of(upstream.definition.id, name) or _UNSET
         members = route.item.members if route.item is not None else {}
         notes = _read_annotations(members.get("annotations"))
-        risk = assess(name, is_destructive=notes.destructiveHint, operator=setting.risk)
+        risk = self.settings.risk_of(upstream.definition.id, name, members.get("annotations"))
         schema = members.get("inputSchema")
         return ToolFacts(
-            CallTarget(upstream.definition.id, name, TOOLS.name, risk),
+            CallTarget(
+                upstream.definition.id,
+                name,
+                TOOLS.name,
+                risk,
+                server=route.pair.server,
+                annotations=members.get("annotations"),
+            ),
             _hints(setting, notes, upstream),
             setting.timeout_ms / 1000 if setting.timeout_ms else route.timeout,
             schema,
             setting.fallbacks,
             risk.is_high,
+            not risk.is_high and not setting.fallbacks,
             self._compile(schema),
         )
 

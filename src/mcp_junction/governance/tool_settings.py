@@ -1,9 +1,15 @@
-"""ToolSettings: the operator's settings of all tools, in memory. It reads and writes no store."""
+"""ToolSettings: the operator's settings of all tools, in memory, and the risk that follows.
+
+It also knows which tools ever called themselves destructive. It reads and writes no store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Raw
+
+from mcp_junction.policy.risk import Risk, assess, says_destructive
 from mcp_junction.policy.tool_settings import ALL_TOOLS, ToolSetting
 
 _OfServer = dict[str, ToolSetting]
@@ -12,10 +18,12 @@ _OfServer = dict[str, ToolSetting]
 class ToolSettings:
     """The settings of tools by server id and the server's own name for the tool."""
 
-    __slots__ = ("_by_server", "generation")
+    __slots__ = ("_by_server", "_destructive", "generation")
 
     def __init__(self, settings: Iterable[ToolSetting] = ()) -> None:
         self._by_server: dict[str, _OfServer] = {}
+        self._destructive: set[tuple[str, str]] = set()
+        """The (server's id, tool's name) of what ever had ``destructiveHint: true``."""
         self.generation = 0
         """Another number after each change: what was made of the settings is out of date."""
         self.replace_all(settings)
@@ -24,6 +32,38 @@ class ToolSettings:
         """Return the setting of a tool, if there is one."""
         found = self._by_server.get(server_id)
         return None if found is None else found.get(tool_name)
+
+    def risk_of(self, server_id: str, tool_name: str, annotations: Raw | None) -> Risk:
+        """Assess a tool by its name, its annotations now and before, and the operator's word."""
+        setting = self.of(server_id, tool_name)
+        return assess(
+            tool_name,
+            is_destructive=says_destructive(annotations),
+            was_destructive=(server_id, tool_name) in self._destructive,
+            operator=setting.risk if setting is not None else None,
+        )
+
+    def note_destructive(self, server_id: str, tool_names: Iterable[str]) -> None:
+        """Remember that these tools said they destroy, whatever they say from now on."""
+        new = {(server_id, name) for name in tool_names} - self._destructive
+        if new:
+            self._destructive |= new
+            self.generation += 1
+
+    def forget_destructive(self, server_id: str, tool_name: str) -> None:
+        """Believe the annotations of a tool again: an operator approved its definition."""
+        self._destructive.discard((server_id, tool_name))
+        self.generation += 1
+
+    @property
+    def unverified(self) -> int:
+        """How many settings are not known because their signature is wrong."""
+        return sum(one.is_unverified for some in self._by_server.values() for one in some.values())
+
+    def is_unverified(self, server_id: str, tool_name: str) -> bool:
+        """Whether a setting of a tool, or of all tools of its server, is not known."""
+        found = (self.of(server_id, name) for name in (tool_name, ALL_TOOLS))
+        return any(one.is_unverified for one in found if one is not None)
 
     def of_server(self, server_id: str) -> list[ToolSetting]:
         """Return all settings of a server's tools, seen or not."""

@@ -97,7 +97,9 @@ class Probes:
 
     def observe_call(self, key: str, kind: CallKind) -> None:
         """Count a call that has ended."""
-        record = self.record(key)
+        record = self._records.get(key)
+        if record is None:
+            record = self.record(key)
         before = record.verdict
         if record.add_call(kind) is not before:
             self._report_if_changed(key, before)

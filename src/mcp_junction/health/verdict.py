@@ -58,6 +58,7 @@ class CallKind(StrEnum):
 GOOD: Final = CallKind.GOOD
 FAILED: Final = CallKind.FAILED
 NEUTRAL: Final = CallKind.NEUTRAL
+HEALTHY: Final = HealthVerdict.HEALTHY
 DEGRADED: Final = HealthVerdict.DEGRADED
 
 
@@ -145,9 +146,18 @@ class HealthRecord:
             self._detail = result.detail  # a warning: it changes no count
         return self.verdict
 
+    def count_good(self) -> bool:
+        """Count a good call of a server that has had no others lately; whether it is such a one."""
+        if self._failed_calls or self.verdict is not HEALTHY:
+            return False
+        self._good_calls += 1
+        if len(self._calls) < WINDOW:  # in a full window of good ones, one more changes nothing
+            self._calls.append(True)
+        return True
+
     def add_call(self, kind: CallKind) -> HealthVerdict:
         """Count a call, and return the verdict. Every call comes here: keep it cheap."""
-        if kind is NEUTRAL:
+        if kind is NEUTRAL or (kind is GOOD and self.count_good()):
             return self.verdict
         calls = self._calls
         if len(calls) == WINDOW and not calls[0]:

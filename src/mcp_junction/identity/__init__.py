@@ -1,4 +1,5 @@
-"""Authentication: bearer keys to Principals.
+"""Authentication: bearer keys and access tokens to Principals.
 
-Noun: *KeyRing* (the keys in force, from the store). Only hashes of keys are stored.
+Nouns: *KeyRing* (the keys in force, from the store; only their hashes are stored), *AccessTokens*
+(JWTs of the door's issuer, verified), *IssuerKeys* (the public keys they are verified with).
 """

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
+from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.policy.principal import KEY_ROLES, LOCAL_OWNER, Principal, Role
 from mcp_junction.store.keys import StoredKeys
 from mcp_junction.store.records import KeyRecord
@@ -52,6 +53,8 @@ class KeyRing:
         self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
         self._has_issued_client_keys = True
         self._generation = -1
+        self.tokens: AccessTokens | None = None
+        """Verifies access tokens, where there is an issuer of them."""
         self._read_at = now()
         """When the keys were last read from the store."""
 
@@ -60,8 +63,6 @@ class KeyRing:
         ring = cls(store)
         if await store.keys.unsigned() == []:
             await store.keys.sign_existing(())  # a new store: none of its rows is from before
-        if await store.keys.renew_signatures():
-            log.warning("keys were signed anew with the vault's new key")
         await ring._load()
         return ring
 
@@ -69,11 +70,15 @@ class KeyRing:
 
     def principal(self, authorization: bytes) -> Principal | None:
         """Return the principal of an Authorization header; None when its key is not valid."""
-        if self.is_blind:
+        if self._now() - self._read_at >= BLIND_AFTER:  # ``is_blind``, on the path of every call
             return None
         seen = self._seen.get(authorization)
         if seen is not None:
             return seen
+        if self.tokens is not None:
+            seen = self.tokens.verified.get(authorization)
+            if seen is not None:
+                return seen
         if authorization[:7].lower() != _BEARER:
             return None
         key_id, digest = _parse_key(authorization[7:].strip())
@@ -85,6 +90,15 @@ class KeyRing:
             self._seen.clear()
         self._seen[authorization] = found.principal
         return found.principal
+
+    async def verify(self, authorization: bytes) -> Principal | None:
+        """Verify an access token; ``principal`` knows it then. None where none is accepted.
+
+        Raises TokenRefused and IssuerUnavailable.
+        """
+        if self.tokens is None or self.is_blind:
+            return None
+        return await self.tokens.verify(authorization)
 
     @property
     def has_any(self) -> bool:
@@ -102,6 +116,8 @@ class KeyRing:
 
     def is_in_force(self, principal: Principal) -> bool:
         """Whether a principal's key is still in force; any key of its agent if it names none."""
+        if self.tokens is not None and self.tokens.is_own(principal):
+            return self.tokens.is_in_force(principal)
         if principal.key:
             found = self._in_force.get(principal.key.encode())
             return found is not None and found.principal == principal
@@ -115,8 +131,8 @@ class KeyRing:
 
     @property
     def generation(self) -> object:
-        """A value that differs whenever the keys have changed."""
-        return self._generation
+        """A value that differs whenever keys were changed, or access tokens revoked."""
+        return self._generation, self.tokens.generation if self.tokens is not None else 0
 
     async def all(self) -> list[KeyRecord]:
         """Read all keys, revoked ones too."""
@@ -190,6 +206,8 @@ class KeyRing:
         if generation != self._generation:
             self._use(await self._store.keys.read())
             self._generation = generation
+        if self.tokens is not None:
+            await self.tokens.follow(generations)
         self._read_at = began
         return generations
 

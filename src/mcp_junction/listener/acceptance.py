@@ -28,6 +28,7 @@ MAX_CORRELATION_ID: Final = 128
 MAX_LABEL: Final = 255
 """Characters of a ticket's or a task's id."""
 MAX_TOKEN: Final = 512
+MAX_TRACEPARENT: Final = 55
 MAX_TIMEOUT_MS: Final = 24 * 3600 * 1000
 _PREFIX: Final = "junction/"
 _PREFIX_BYTES: Final = _PREFIX.encode()
@@ -78,6 +79,11 @@ def _read_token(text: str) -> PresentedToken:
     return token
 
 
+def _read_traceparent(text: str) -> str | None:
+    """Return a trace context; one that is too long is ignored, as W3C wants it."""
+    return text if len(text) <= MAX_TRACEPARENT else None
+
+
 class _Key(NamedTuple):
     """One thing that a request can carry: its field, how to read it, and its header."""
 
@@ -94,6 +100,7 @@ _KEYS: Final = {
     "junction/task-id": _Key("task_id", _check_label),
     "junction/idempotency-key": _Key("idempotency_key", _check_idempotency_key, "Idempotency-Key"),
     "junction/token": _Key("token", _read_token),
+    "junction/traceparent": _Key("traceparent", _read_traceparent, "traceparent"),
     "junction/timeout-ms": _Key("timeout", _read_timeout, "X-Timeout-Ms", True),
 }
 HEADERS: Final = frozenset(key.header.lower().encode() for key in _KEYS.values() if key.header)

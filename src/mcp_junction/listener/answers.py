@@ -142,11 +142,11 @@ class OwnAnswers:
     def _stateless_tail(self, ours: bytes) -> bytes:
         """Make the end of a stateless result of ours: its type, its caching and our server info.
 
-        Others may be given the same result only where neither names nor grants differ by client.
+        Others may be given the same result only where no name, grant or exposure differs by client.
         ``ours`` is a further member of its ``_meta``, for other Junctions.
         """
         settings = self._backend.settings
-        differs = settings.separator is None or self._backend.scopes.has_policy
+        differs = settings.separator is None or self._backend.scopes.differ
         scope = b"private" if differs else b"public"
         return (b',"resultType":"complete","ttlMs":%d,"cacheScope":"%b","_meta":{"%b":%b%b}}') % (
             settings.list_ttl_ms,

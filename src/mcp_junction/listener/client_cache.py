@@ -133,8 +133,9 @@ class ClientCache:
             words = "clientCapabilities and clientInfo must be objects"
             raise FrameError(INVALID_PARAMS, words) from None
         spelling = self._backend.spelling(endpoint, principal)
+        name = frames.text(info.get("name")) or ""
         if self._backend.settings.separator is None:
-            spelling = spelling_for(frames.text(info.get("name")) or "", spelling)
+            spelling = spelling_for(name, spelling)
         usage = self._backend.quotas.of(principal)
         client = StatelessClient(
             principal,
@@ -145,5 +146,6 @@ class ClientCache:
             usage,
             self._backend.scopes,
         )
+        client.client = name
         self._backend.note_client(client)
         return client

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.carried import NOTHING_CARRIED
-from mcp_junction.calls.methods import HANDSHAKE_CALLS, address
+from mcp_junction.calls.methods import HANDSHAKE_CALLS, NAMED, address
 from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.answers import OwnAnswers, ReplyOrLater
@@ -36,8 +36,9 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.envelope import check_client_info, progress_token
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import spelling_for
-from mcp_junction.protocol.requests import read_cancellation
+from mcp_junction.protocol.requests import ClientRequest, read_cancellation
 from mcp_junction.protocol.versions import (
+    FIRST_WITH_LINKS,
     INVALID_PARAMS,
     INVALID_REQUEST,
     LOG_LEVELS,
@@ -163,6 +164,7 @@ class Dispatcher:
             key: raw.copy() for key, raw in frames.members(capabilities or b"{}").items()
         }
         session.protocol_version = choose_version(wanted)
+        session.takes_links = session.protocol_version >= FIRST_WITH_LINKS
         if settings.separator is None:
             session.spelling = spelling_for(session.client, session.spelling)
         self._backend.note_client(session)
@@ -181,17 +183,25 @@ class Dispatcher:
     ) -> Rest:
         accept, carried = self._accept, NOTHING_CARRIED
         try:
-            params = frame.members()
+            params = frame.known if type(frame) is ClientRequest else frame.members()
             if accept is not None and ("_meta" in params or reply.headers is not None):
                 carried = accept(params, reply.headers)
-            target = address(frame.method, params)
+            method, snapshot, token, route = frame.method, self._backend.snapshot, None, None
+            if method in NAMED and "name" in params:
+                found = snapshot.route_cache.look_up(
+                    snapshot.catalog, session.spelling, session.scope, method, params
+                )
+                target, route = found.address, found.route
+            else:
+                target = address(method, params)
             if frame_id in session.calls:
                 raise FrameError(INVALID_REQUEST, "a request with this id is still running")
-            token = progress_token(params)
+            if "_meta" in params:
+                token = progress_token(params)
         except FrameError as error:
             words, told = f"{frame.method}: {error}", None if accept is None else carried
             return refuse_call(reply, frame_id, INVALID_PARAMS, words, told)
-        call = Call(session, self._backend.snapshot, frame.method, target, params, reply, token)
+        call = Call(session, snapshot, method, target, params, reply, token, route)
         if accept is not None:
             take_over(call, carried, self._backend.quotas, reply)
         session.calls[frame_id] = call
@@ -203,12 +213,14 @@ class Dispatcher:
         try:
             if not self._backend.is_settled:
                 await self._backend.wait_for_offer(call)
-            call.snapshot = self._backend.snapshot  # it may have come up since the call was read
-            outcome = await call.snapshot.handle(call)
+            snapshot = self._backend.snapshot
+            if snapshot is not call.snapshot:  # it may have come up since the call was read
+                call.snapshot, call.route = snapshot, None
+            outcome = await snapshot.handlers[call.method](call)
         finally:
             del session.calls[frame_id]
         if outcome.kind is RESULT:
-            rest = reply.end(outcome.frame(frame_id))
+            rest = reply.end(encode.result(frame_id, outcome.payload))
         else:
             rest = reply.end_with(frame_id, reply_to(frame_id, outcome, reply.correlation_id))
         if rest is not None:

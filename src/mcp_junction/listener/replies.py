@@ -21,6 +21,7 @@ from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.correlation import new_correlation_id
 from mcp_junction.protocol.versions import (
+    APPROVAL_NEEDED,
     CIRCUIT_OPEN,
     DENIED,
     HEADER_MISMATCH,
@@ -52,6 +53,7 @@ HTTP_STATUS: Final = {
 _OWN_STATUS: Final = {
     RATE_LIMITED: 429,
     DENIED: 403,
+    APPROVAL_NEEDED: 403,
     CIRCUIT_OPEN: 503,
     IDEMPOTENCY_CONFLICT: 409,
 }

@@ -125,8 +125,7 @@ class StatelessDispatcher:
             else:
                 carried = self._take_carried(method, params, channel)
                 sender = self.client_cache.read(principal, endpoint, params.get("_meta"))
-            client = sender.client
-            if client is None or method not in STATELESS_CALLS:
+            if (client := sender.client) is None or method not in STATELESS_CALLS:
                 return self._answer_own(sender, frame_id, method, params, key, channel, headers)
             snapshot, name = self._backend.snapshot, params.get("name")
             spelling, scope, route_cache = client.spelling, client.scope, snapshot.route_cache

@@ -14,7 +14,7 @@ def take_stdout() -> int:
     return real
 
 
-def give_back(real: int) -> None:
+def restore_stdout(real: int) -> None:
     """Nothing will be served: fd 1 is the real stdout again."""
     os.dup2(real, 1)
     os.close(real)

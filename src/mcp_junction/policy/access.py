@@ -40,7 +40,10 @@ class Grants(Protocol):
 
 
 class AccessPolicy(Protocol):
-    """Who may use what, as it is decided now."""
+    """Who may use what, as it is decided now.
+
+    One that has a ``version``, another number after each change, is asked again only after that.
+    """
 
     def grants(self, principal: Principal) -> Grants | None:
         """What a principal may use; None is everything. The same object until that changes."""

@@ -24,6 +24,9 @@ from msgspec import Raw
 from mcp_junction.errors import ArgumentsError
 from mcp_junction.protocol import frames
 
+INLINE: Final = 64 * 1024
+"""Bytes of arguments that are read and checked at once; more are, in a thread."""
+
 
 class _FractionFound(Exception):
     """A number is not an integer."""

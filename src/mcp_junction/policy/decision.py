@@ -1,39 +1,52 @@
-"""PolicyDecision: whether a call is allowed, by which rule, and what would change it.
+"""PolicyDecision: whether a call is allowed, and by which rule.
 
 Facts in, decision out: the principal, the agent that it names, that agent's grants and their
 tokens, what the tool is, and the time. Nothing is looked up, spent, counted or written here; limits
-and breakers come later in the pipeline. Remembering decisions is ``decision_cache.py``.
+and breakers come later in the pipeline. Remembering decisions is ``decision_cache.py``,
+explaining them ``explanation.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from mcp_junction.policy.acting import ROLE, ActingAgent, ActingRefusal, resolve_acting_agent
+from mcp_junction.policy.arguments import Arguments
+from mcp_junction.policy.conditions import CallReader, read_annotations
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.grants import (
     ANY,
     OWNER_GRANT,
-    RESOURCES,
     TOOLS,
     Grant,
-    is_devious_uri,
 )
 from mcp_junction.policy.patterns import compile_pattern
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import NO_RISK, Risk
-from mcp_junction.policy.tokens import NONE, PresentedToken, Token, TokenCheck, check_tokens
+from mcp_junction.policy.tokens import (
+    APPROVAL,
+    NONE,
+    PresentedToken,
+    Token,
+    TokenCheck,
+    check_tokens,
+)
 
 ALLOW: Final = "ALLOW"
 DENY: Final = "DENY"
 NO_GRANT: Final = "default"
 """The rule that denies what no grant allows."""
+CONDITION: Final = "condition"
+"""The rule that denies a call that meets no condition of the grants that cover it."""
 TOKEN: Final = "token"
 """The rule that denies a high-risk call without the token that its grant wants."""
 FOREVER: Final = float("inf")
+_TOLD: Final = 3
+"""Conditions that a denied caller is told of."""
 
 Tokens = Mapping[str, Sequence[Token]]
 """The tokens of each grant, by its id."""
@@ -50,6 +63,10 @@ class CallTarget(msgspec.Struct, frozen=True):
     risk: Risk = NO_RISK
     disabled: str = ""
     """Why it cannot be called by anybody, if it cannot."""
+    server: str = ""
+    """The server's name, for conditions."""
+    annotations: Raw | None = None
+    """What the server says of a tool, for conditions."""
 
 
 class PolicyDecision(msgspec.Struct, frozen=True):
@@ -57,7 +74,7 @@ class PolicyDecision(msgspec.Struct, frozen=True):
 
     allowed: bool
     rule: str
-    """What decided: ``grant:ID``, ``role``, ``agent_id``, ``default`` or ``token``."""
+    """What decided: ``grant:ID``, ``role``, ``agent_id``, ``default``, ``condition``, ``token``."""
     reason: str
     agent_id: str = ""
     """Under whose name the call is made; empty when it is made under nobody's."""
@@ -76,20 +93,14 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     cached: bool = False
 
     @property
+    def needs_approval(self) -> bool:
+        """Whether it passes only by grants that want a person to approve the call."""
+        return self.token_required and all(g.token_mode is APPROVAL for g in self.grants)
+
+    @property
     def word(self) -> str:
         """The decision as the audit and REST name it."""
         return ALLOW if self.allowed else DENY
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """The answer to "why?": the decision, its rule, and what would let a denied call pass."""
-
-    decision: str
-    rule: str
-    reason: str
-    cached: bool
-    token_required: bool
-    would_pass_if: tuple[str, ...] = ()
 
 
 def decide(
@@ -102,6 +113,7 @@ def decide(
     tokens: Tokens = _NO_TOKENS,
     presented: PresentedToken | None = None,
     has_idempotency_key: bool = False,
+    call: CallReader | None = None,
 ) -> PolicyDecision:
     """Decide about one call. ``grants`` are those of the agent under whose name it is made."""
     acting = decide_by_role(principal, named)
@@ -116,6 +128,7 @@ def decide(
         tokens=tokens,
         presented=presented,
         has_idempotency_key=has_idempotency_key,
+        call=call,
     )
 
 
@@ -144,13 +157,22 @@ def decide_by_grants(
     tokens: Tokens = _NO_TOKENS,
     presented: PresentedToken | None = None,
     has_idempotency_key: bool = False,
+    call: CallReader | None = None,
 ) -> PolicyDecision:
-    """Decide about a call under the name of the agent whose grants these are."""
+    """Decide about a call under the name of the agent whose grants these are.
+
+    Raises ArgumentsError where a condition reads arguments that can be read in more than one way.
+    """
     matching = grants.matching(target.kind, target.server_id, target.name)
     live = tuple(grant for grant in matching if grant.is_live(now))
     if not live:
         return deny_by_default(grants.agent_id)
     until = min(FOREVER if g.expires_at is None else g.expires_at for g in live)
+    if grants.conditions and any(grant.when for grant in live):
+        applied = _apply_conditions(grants, live, target, call, now)
+        if isinstance(applied, PolicyDecision):
+            return applied
+        live, until = applied.grants, until if applied.is_static else 0.0
     if not target.risk.is_high:
         return PolicyDecision(
             True,
@@ -180,37 +202,75 @@ def can_see(principal: Principal, grants: GrantSet, target: CallTarget, now: flo
     return grants.admits(target.kind, target.server_id, target.name, now) is not None
 
 
-def explain(
-    decision: PolicyDecision,
-    grants: GrantSet,
-    target: CallTarget,
-    now: float,
-    *,
-    agent_id: str,
-    server_name: str = "",
-) -> Explanation:
-    """Explain a decision about ``agent_id``; ``server_name`` is how people call the server."""
-    conditions: list[str] = []
-    if decision.rule == NO_GRANT:
-        conditions += _missing_grant(grants, target, now, agent_id, server_name or target.server_id)
-    elif not decision.allowed:
-        conditions.append(decision.reason)
-    if target.disabled:
-        conditions.append(f"the tool is enabled again; now it is not: {target.disabled}")
-    return Explanation(
-        decision.word,
-        decision.rule,
-        decision.reason,
-        decision.cached,
-        decision.token_required,
-        tuple(conditions),
-    )
-
-
 def deny_by_default(agent_id: str) -> PolicyDecision:
     """Deny what no grant of an agent allows."""
     reason = f"no grant of agent {agent_id!r} allows it"
     return PolicyDecision(False, NO_GRANT, reason, agent_id, is_visible=False, valid_until=FOREVER)
+
+
+# -- conditions
+
+
+class _Applied(NamedTuple):
+    """The grants whose conditions a call meets."""
+
+    grants: tuple[Grant, ...]
+    is_static: bool
+    """Whether the same agent and tool lead to the same again."""
+
+
+class ConditionSubject(msgspec.Struct, frozen=True):
+    """What conditions read: an agent, a target, and the call itself."""
+
+    grants: GrantSet
+    target: CallTarget
+    call: CallReader | None
+
+    def read_arguments(self) -> Arguments | None:
+        return None if self.call is None else self.call.read_arguments()
+
+    def read_field(self, root: str, name: str) -> Any:
+        if root == "agent":
+            if name == "claims":
+                return {} if self.call is None else self.call.read_claims()
+            return self.grants.agent_id if name == "id" else self.grants.agent_type
+        target = self.target
+        if root == "request":
+            return None if self.call is None else self.call.read_field(name)
+        if name == "annotations":
+            return read_annotations(target.annotations)
+        if name == "risk":
+            return "high" if target.risk.is_high else "low"
+        return {"server": target.server, "name": target.name, "kind": target.kind}[name]
+
+
+def _apply_conditions(
+    grants: GrantSet,
+    live: tuple[Grant, ...],
+    target: CallTarget,
+    call: CallReader | None,
+    now: float,
+) -> _Applied | PolicyDecision:
+    """Find the grants whose conditions a call meets, or deny it."""
+    subject, failures, passing = ConditionSubject(grants, target, call), [], []
+    is_static = True
+    for grant in live:
+        condition = grants.conditions.get(grant.id)
+        if condition is not None:
+            is_static = is_static and condition.is_static
+            failure = condition.find_failure(subject, now)
+            if failure is not None:
+                failures.append(f"that of grant {grant.id}: {failure}")
+                continue
+        passing.append(grant)
+    if passing:
+        return _Applied(tuple(passing), is_static)
+    where = target.kind, target.server_id, target.name
+    is_visible = any(grants.is_possible(grant, *where) for grant in live)
+    if not is_visible:
+        return msgspec.structs.replace(deny_by_default(grants.agent_id), valid_until=0.0)
+    reason = f"the call does not meet the condition of a grant; {'; '.join(failures[:_TOLD])}"
+    return PolicyDecision(False, CONDITION, reason, grants.agent_id)
 
 
 def _decide_high_risk(
@@ -260,30 +320,10 @@ def _describe(grant: Grant) -> str:
     return f"grant {grant.id} ({grant.source}): {grant.tool_name!r} on server {grant.server_id!r}"
 
 
-def _covers(grant: Grant, target: CallTarget) -> bool:
+def covers(grant: Grant, target: CallTarget) -> bool:
+    """Whether a grant is for a target."""
     return (
         target.kind in grant.kinds
         and grant.server_id in (ANY, target.server_id)
         and compile_pattern(grant.tool_name).matches(target.name)
     )
-
-
-def _missing_grant(
-    grants: GrantSet, target: CallTarget, now: float, agent_id: str, server: str
-) -> list[str]:
-    """Say what would let a call pass that no grant allows: what nearly does, first."""
-    conditions = [
-        f"grant {grant.id}, which expired, is given again"
-        for grant in grants.matching(target.kind, target.server_id, target.name)
-        if not grant.is_live(now)
-    ]
-    conditions += [
-        f"grant {grant.id} has no condition; none can be evaluated yet"
-        for grant in grants.grants
-        if grant.when and _covers(grant, target)
-    ]
-    if target.kind == RESOURCES and is_devious_uri(target.name):
-        conditions.append("the URI is written without .. segments, encoded / . \\ and spaces")
-    what = f"{target.kind[:-1]} {target.name!r} on server {server!r}"
-    conditions.append(f"agent {agent_id!r} is granted {what}")
-    return conditions

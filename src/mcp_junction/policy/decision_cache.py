@@ -67,7 +67,7 @@ class DecisionCache:
         if len(self._entries) >= self._limit:
             self._entries.clear()
         key = agent_id, target.kind, target.server_id, target.name
-        cached = msgspec.structs.replace(decision, cached=True)
+        cached = msgspec.structs.replace(decision, cached=True, valid_until=until)
         self._entries[key] = _Entry(generation, until, now, target, cached)
 
     def clear(self) -> None:

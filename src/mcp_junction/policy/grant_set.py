@@ -3,18 +3,21 @@
 For each server and kind it has the exact names in a dict, and the patterns under one short piece of
 text that each of them needs: only those whose piece a name has are tried. What was found for a name
 is remembered, so that a call made again is one look-up. Immutable but for that; a change of grants
-makes a new one. Whether a high-risk call needs a token is not decided here.
+makes a new one. A grant with a condition admits what its condition leaves possible, as far as that
+is known before a call; one whose condition cannot be used admits nothing. Whether a call meets a
+condition and needs a token is not decided here.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mcp_junction.policy.access import Admits, admit_all
-from mcp_junction.policy.grants import ANY, KINDS, RESOURCES, Grant, is_devious_uri
+from mcp_junction.policy.conditions import GrantCondition
+from mcp_junction.policy.grants import ANY, KINDS, RESOURCES, Grant, is_evasive_uri
 from mcp_junction.policy.patterns import NamePattern, compile_pattern, is_exact
 from mcp_junction.policy.tokens import TokenMode
 
@@ -27,6 +30,7 @@ _FEW: Final = 16
 """So many patterns are tried one by one rather than looked up by their pieces."""
 _STRICTNESS: Final = {mode: rank for rank, mode in enumerate(TokenMode)}
 _NOTHING: Final[tuple[Grant, ...]] = ()
+_NO_CONDITIONS: Final[Mapping[str, GrantCondition]] = {}
 
 
 class GrantSet:
@@ -35,15 +39,32 @@ class GrantSet:
     __slots__ = (
         "_expiries",
         "_matchers",
+        "_names",
         "_places",
         "_remembered",
         "agent_id",
+        "agent_type",
+        "conditions",
         "generation",
         "grants",
     )
 
-    def __init__(self, agent_id: str, grants: Iterable[Grant] = (), generation: int = 0) -> None:
+    def __init__(
+        self,
+        agent_id: str,
+        grants: Iterable[Grant] = (),
+        generation: int = 0,
+        conditions: Mapping[str, GrantCondition] = _NO_CONDITIONS,
+        agent_type: str = "",
+        server_ids: Mapping[str, str] = {},
+    ) -> None:
+        """``conditions`` are those that can be used, by their source.
+
+        ``server_ids`` leads from the names of servers to their ids.
+        """
         self.agent_id = agent_id
+        self.agent_type = agent_type
+        self._names = server_ids
         self.generation = generation
         """Another number when the agent's grants or tokens have changed."""
         self.grants = tuple(sorted(grants, key=_leniency))
@@ -53,8 +74,11 @@ class GrantSet:
         """The grants of each kind and server."""
         self._matchers: dict[tuple[str, str], _Matcher] = {}
         """The same compiled, as far as they were asked for."""
+        usable = {g.id: conditions[g.when] for g in self.grants if g.when in conditions}
+        self.conditions: Mapping[str, GrantCondition] = usable
+        """The conditions of grants, by the ids of these."""
         for grant in self.grants:
-            if not grant.when:
+            if not grant.when or grant.id in usable:
                 for kind in grant.kinds:
                     self._places.setdefault((kind, grant.server_id), []).append(grant)
 
@@ -62,14 +86,26 @@ class GrantSet:
         return len(self.grants)
 
     def admits(self, kind: str, server_id: str, name: str, now: float) -> Grant | None:
-        """Return the most lenient grant for something that a server offers; None when none is."""
+        """Return the most lenient grant that may admit something of a server; None when none."""
         found = self._remembered.get((kind, server_id, name))
         if found is None:
             found = self.matching(kind, server_id, name)
         for grant in found:
-            if grant.expires_at is None or now < grant.expires_at:
+            if (grant.expires_at is None or now < grant.expires_at) and (
+                not grant.when or self.is_possible(grant, kind, server_id, name)
+            ):
                 return grant
         return None
+
+    def is_possible(self, grant: Grant, kind: str, server_id: str, name: str) -> bool:
+        """Whether a call of something may meet a grant's condition; without one, it does."""
+        condition = self.conditions.get(grant.id)
+        if condition is None:
+            return not grant.when
+        server = next((key for key, one in self._names.items() if one == server_id), server_id)
+        tool = {"server": server, "name": name, "kind": kind}
+        agent = {"id": self.agent_id, "type": self.agent_type}
+        return condition.is_possible({"agent": agent, "tool": tool})
 
     def matching(self, kind: str, server_id: str, name: str) -> tuple[Grant, ...]:
         """Return all grants for it, expired ones too, the most lenient first."""
@@ -92,12 +128,14 @@ class GrantSet:
         live = [g for place in places for g in self._places.get(place, ()) if g.is_live(now)]
         if not live:
             return None
+        if any(grant.when for grant in live):
+            return lambda name: self.admits(kind, server_id, name, now) is not None
         if any(grant.tool_name == ANY for grant in live):
             return admit_all
         if all(is_exact(grant.tool_name) for grant in live):
             names = {grant.tool_name for grant in live}
             if kind == RESOURCES:
-                names = {name for name in names if not is_devious_uri(name)}
+                names = {name for name in names if not is_evasive_uri(name)}
             return names.__contains__
 
         def admits(name: str) -> bool:
@@ -116,7 +154,7 @@ class GrantSet:
     def has_everything(self, kind: str, now: float) -> bool:
         """Whether one grant covers all of a kind on all servers, as the migrated ones do."""
         grants = self._places.get((kind, ANY), ())
-        return any(grant.tool_name == ANY and grant.is_live(now) for grant in grants)
+        return any(g.tool_name == ANY and not g.when and g.is_live(now) for g in grants)
 
     def next_expiry(self, now: float) -> float | None:
         """Return when the next grant expires: what the agent may call changes by itself then."""
@@ -127,7 +165,7 @@ class GrantSet:
         matchers = self._matchers_of(kind, server_id)
         if not matchers:
             return _NOTHING
-        is_plain = len(name) <= MAX_NAME and not (kind == RESOURCES and is_devious_uri(name))
+        is_plain = len(name) <= MAX_NAME and not (kind == RESOURCES and is_evasive_uri(name))
         found: list[Grant] = []
         for matcher in matchers:
             found += matcher.everything

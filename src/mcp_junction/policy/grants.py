@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_junction.errors import Problem, ProblemCode
+from mcp_junction.errors import ConditionError, Problem, ProblemCode
 from mcp_junction.policy.acting import MAX_AGENT_ID
+from mcp_junction.policy.cel_syntax import parse_condition
 from mcp_junction.policy.patterns import MAX_PATTERN
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
-from mcp_junction.policy.tokens import APPROVAL, DEFAULT_TTL, NONE, TokenMode
+from mcp_junction.policy.tokens import DEFAULT_TTL, NONE, TokenMode
 
 ANY: Final = "*"
 """The server id that stands for every server, and the pattern that matches every name."""
@@ -44,6 +45,7 @@ class GrantSource(StrEnum):
     BOUND = "bound"  # from the declared tools of an agent, and replaced when it is bound again
     MIGRATED = "migrated"  # for an agent that had a key before there were grants
     OWNER = "owner"  # the local owner's, which is not stored
+    DOOR = "door"  # given by the config to access tokens that fulfil a condition; not stored
 
 
 class CallLimit(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +67,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     kinds: tuple[str, ...] = (TOOLS,)
     actions: tuple[str, ...] = (INVOKE,)
     when: str = ""
-    """A condition on the call. None can be evaluated yet: a grant that has one admits nothing."""
+    """A condition on the call (``conditions.py``); empty is none."""
     limits: CallLimit | None = None
     token_mode: TokenMode = TokenMode.WINDOW
     token_ttl: float = DEFAULT_TTL
@@ -190,13 +192,13 @@ def check_grant(grant: Grant, by: Principal, now: float) -> list[Problem]:
             _check_limits(grant.limits),
             _check_expiry(grant.expires_at, now),
             _check_note(grant.note),
-            _problem("when", "cannot be used yet; leave it out") if grant.when else None,
+            _check_condition(grant.when),
         )
         if problem is not None
     ]
 
 
-def is_devious_uri(uri: str) -> bool:
+def is_evasive_uri(uri: str) -> bool:
     """Whether a URI may lead elsewhere than it looks: ``..`` segments, or encoded ``/ . \\``.
 
     Encoded twice counts, too; so do bytes that only overlong encodings have, and control characters
@@ -238,7 +240,7 @@ def _check_pattern(grant: Grant) -> Problem | None:
     name = grant.tool_name
     if not 1 <= len(name) <= MAX_PATTERN:
         return _problem("tool_name", f"must be 1 to {MAX_PATTERN} characters; use * for the rest")
-    if RESOURCES in grant.kinds and is_devious_uri(name):
+    if RESOURCES in grant.kinds and is_evasive_uri(name):
         return _problem(
             "tool_name",
             "must not have .. segments or encoded / . \\ where resources are granted;"
@@ -248,8 +250,6 @@ def _check_pattern(grant: Grant) -> Problem | None:
 
 
 def _check_mode(mode: TokenMode, by: Principal) -> Problem | None:
-    if mode is APPROVAL:
-        return _problem("token_mode", "cannot be approval yet; use single_use")
     if mode is NONE and by.role not in (Role.OWNER, Role.ADMIN):
         return _problem("token_mode", "can be none only by an administrator; use window")
     return None
@@ -276,6 +276,15 @@ def _check_expiry(expires_at: float | None, now: float) -> Problem | None:
         return None
     if not math.isfinite(expires_at) or expires_at <= now:
         return _problem("expires_at", "must be in the future; leave it out for no end")
+    return None
+
+
+def _check_condition(source: str) -> Problem | None:
+    try:
+        if source:
+            parse_condition(source)
+    except ConditionError as error:
+        return _problem("when", str(error))
     return None
 
 

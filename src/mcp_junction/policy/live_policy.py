@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mcp_junction.policy.access import Admits, Grants
+from mcp_junction.policy.conditions import CallReader, GrantCondition
 from mcp_junction.policy.decision import (
     CallTarget,
-    Explanation,
     PolicyDecision,
     Tokens,
     decide_by_grants,
     decide_by_role,
     deny_by_default,
-    explain,
 )
 from mcp_junction.policy.decision_cache import DEFAULT_TTL, DecisionCache
+from mcp_junction.policy.explanation import Explanation, explain
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.grants import KINDS, Grant
 from mcp_junction.policy.principal import Principal, Role
@@ -69,13 +69,28 @@ class GrantsInForce:
 class LivePolicy:
     """Who may use what, now. An AccessPolicy."""
 
-    def __init__(self, server_ids: Mapping[str, str], cache_ttl: float = DEFAULT_TTL) -> None:
-        """``server_ids`` leads from a server's key in the catalog to its id; it may change."""
+    def __init__(
+        self,
+        server_ids: Mapping[str, str],
+        cache_ttl: float = DEFAULT_TTL,
+        conditions: Mapping[str, GrantCondition] = {},
+    ) -> None:
+        """``server_ids`` leads from a server's key in the catalog to its id; it may change.
+
+        So may ``conditions``: those that can be used, by their source.
+        """
         self._server_ids = server_ids
+        self._conditions = conditions
+        self.conditional: set[str] = set()
+        """The agents that have grants with conditions."""
         self._cache = DecisionCache(cache_ttl)
         self._sets: dict[str, GrantSet] = {}
         self._tokens: dict[str, dict[str, tuple[Token, ...]]] = {}
         self._in_force: dict[str, GrantsInForce] = {}
+        self._extra: dict[str, dict[str, tuple[Grant, ...]]] = {}
+        """The grantees of agents, and the grants that each has beside its agent's."""
+        self._grantees: dict[str, str] = {}
+        """The agent of each grantee."""
         self._generations = itertools.count(1)
         self._nothing = GrantsInForce(GrantSet(""), {}, 0.0)
         self.version = 0
@@ -89,24 +104,81 @@ class LivePolicy:
     # -- changing
 
     def put(
-        self, agent_id: str, grants: Iterable[Grant], tokens: Iterable[Token], now: float
+        self,
+        agent_id: str,
+        grants: Iterable[Grant],
+        tokens: Iterable[Token],
+        now: float,
+        agent_type: str = "",
     ) -> None:
         """Take the grants and tokens of an agent in place of what it had."""
         self.version += 1
-        self._sets[agent_id] = GrantSet(agent_id, grants, next(self._generations))
         by_grant: dict[str, list[Token]] = {}
         for token in tokens:
             by_grant.setdefault(token.grant_id, []).append(token)
         self._tokens[agent_id] = {grant_id: tuple(some) for grant_id, some in by_grant.items()}
-        in_force = GrantsInForce(self._sets[agent_id], self._server_ids, now)
-        self._in_force[agent_id] = in_force
-        self._next_expiry = min(self._next_expiry, in_force.until)
+        self._compose(agent_id, agent_id, grants, now, agent_type)
+        self._compose_grantees(agent_id, now, self.grantees_of(agent_id))
 
-    def remove(self, agent_id: str) -> None:
-        """Forget an agent; it may use nothing then."""
+    def remove(self, agent_id: str, now: float = 0.0) -> None:
+        """Forget an agent; it may use nothing then, but what its grantees have beside."""
         self.version += 1
+        self.conditional.discard(agent_id)
         for table in (self._sets, self._tokens, self._in_force):
             table.pop(agent_id, None)
+        self._compose_grantees(agent_id, now, self.grantees_of(agent_id))
+
+    def put_extra(self, grantee: str, agent_id: str, grants: Iterable[Grant], now: float) -> None:
+        """Let a grantee have these grants beside all that its agent has.
+
+        A grantee is an agent with one access token, or several that give the same.
+        """
+        self.version += grantee in self._grantees
+        self._grantees[grantee] = agent_id
+        self._extra.setdefault(agent_id, {})[grantee] = tuple(grants)
+        self._compose_grantees(agent_id, now, [grantee])
+
+    def remove_extra(self, grantee: str) -> None:
+        """Forget a grantee."""
+        self.version += 1
+        agent_id = self._grantees.pop(grantee, "")
+        self._extra.get(agent_id, {}).pop(grantee, None)
+        if not self._extra.get(agent_id):
+            self._extra.pop(agent_id, None)
+        self.conditional.discard(grantee)
+        self._sets.pop(grantee, None)
+        self._in_force.pop(grantee, None)
+
+    def grantees_of(self, agent_id: str) -> list[str]:
+        """Return the grantees of an agent."""
+        return list(self._extra.get(agent_id, ()))
+
+    def _compose(
+        self, key: str, agent_id: str, grants: Iterable[Grant], now: float, agent_type: str
+    ) -> None:
+        made = self.make_set(agent_id, grants, next(self._generations), agent_type)
+        self._sets[key] = made
+        (self.conditional.add if made.conditions else self.conditional.discard)(key)
+        in_force = GrantsInForce(made, self._server_ids, now)
+        self._in_force[key] = in_force
+        self._next_expiry = min(self._next_expiry, in_force.until)
+
+    def make_set(
+        self,
+        agent_id: str,
+        grants: Iterable[Grant],
+        generation: int = 0,
+        agent_type: str | None = None,
+    ) -> GrantSet:
+        """Make the set of an agent that has these grants, which are not in force by that."""
+        kind = self.of(agent_id).agent_type if agent_type is None else agent_type
+        return GrantSet(agent_id, grants, generation, self._conditions, kind, self._server_ids)
+
+    def _compose_grantees(self, agent_id: str, now: float, grantees: Iterable[str]) -> None:
+        for grantee in grantees:
+            own = self.of(agent_id)
+            grants = (*own.grants, *self._extra[agent_id][grantee])
+            self._compose(grantee, agent_id, grants, now, own.agent_type)
 
     def expire(self, now: float) -> list[str]:
         """Let go of grants that have expired; return the agents that see something else now."""
@@ -139,7 +211,7 @@ class LivePolicy:
     @property
     def agents(self) -> list[str]:
         """The ids of all agents that have grants."""
-        return list(self._sets)
+        return [agent_id for agent_id in self._sets if agent_id not in self._grantees]
 
     # -- asking
 
@@ -158,7 +230,7 @@ class LivePolicy:
             return None
         if self.is_blind:
             return self._nothing
-        found = self._in_force.get(principal.id, self._nothing)
+        found = self._in_force.get(principal.grantee or principal.id, self._nothing)
         return None if found.has_everything else found
 
     def decide(
@@ -170,28 +242,35 @@ class LivePolicy:
         *,
         presented: PresentedToken | None = None,
         has_idempotency_key: bool = False,
+        call: CallReader | None = None,
     ) -> PolicyDecision:
-        """Decide about a call, or find what was decided about the same call before."""
-        agent_id = principal.id
+        """Decide about a call, or find what was decided about the same call before.
+
+        ``call`` is what conditions read. Raises ArgumentsError where one reads arguments that can
+        be read in more than one way.
+        """
+        grantee = principal.grantee or principal.id
         if named is not None or principal.role is not _AGENT:
             acting = decide_by_role(principal, named)
             if isinstance(acting, PolicyDecision):
                 return acting
-            agent_id = acting.id
+            if acting.id != principal.id:
+                grantee = acting.id
+        grants = self.of(grantee)
         if self.is_blind:
-            return PolicyDecision(False, STORE, _BLIND, agent_id)
-        grants = self.of(agent_id)
-        found = self._cache.get(agent_id, grants.generation, target, now)
+            return PolicyDecision(False, STORE, _BLIND, grants.agent_id)
+        found = self._cache.get(grantee, grants.generation, target, now)
         if found is None:
             found = decide_by_grants(
                 grants,
                 target,
                 now,
-                tokens=self.tokens_of(agent_id),
+                tokens=self.tokens_of(grants.agent_id),
                 presented=presented,
                 has_idempotency_key=has_idempotency_key,
+                call=call,
             )
-            self._cache.keep(agent_id, grants.generation, target, found, now)
+            self._cache.keep(grantee, grants.generation, target, found, now)
         return found
 
     def decide_by_role(self, principal: Principal, named: str | None) -> PolicyDecision:
@@ -207,14 +286,25 @@ class LivePolicy:
         *,
         server_name: str = "",
         presented: PresentedToken | None = None,
+        grantee: str | None = None,
+        call: CallReader | None = None,
     ) -> Explanation:
-        """Explain what would be decided if the agent made this call now."""
-        agent = Principal(agent_id, Role.AGENT)
+        """Explain what would be decided if the agent made this call now. Raises ArgumentsError.
+
+        Without a ``grantee``, with that access token of it that gives most.
+        """
+        found = [agent_id, *self.grantees_of(agent_id)] if grantee is None else [grantee]
+        agents = [Principal(agent_id, Role.AGENT, grantee=one) for one in found]
+        decisions = [
+            self.decide(agent, None, target, now, presented=presented, call=call)
+            for agent in agents
+        ]
         return explain(
-            self.decide(agent, None, target, now, presented=presented),
+            next((one for one in decisions if one.allowed), decisions[0]),
             self.of(agent_id),
             target,
             now,
             agent_id=agent_id,
             server_name=server_name,
+            call=call,
         )

@@ -33,6 +33,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
     allow_private: bool = False
     allow_http: bool = False
+    allow_loopback: bool = True
 
 
 STRICT: Final = Permissions()
@@ -158,6 +159,8 @@ def address_refusal(place: UrlTarget, address: Address, permissions: Permissions
         return f"it is at {judged.what}, and no server may be there"
     if judged.reach is Reach.PRIVATE and not permissions.allow_private:
         return f"it is at {judged.what}; allow_private would allow that for this server"
+    if judged.reach is Reach.LOOPBACK and not permissions.allow_loopback:
+        return "it is at a loopback address, and the server that names it is not"
     if judged.reach is not Reach.LOOPBACK and not place.tls and not permissions.allow_http:
         return "plain http is for loopback only; use https, or allow_http for this server"
     return None

@@ -30,6 +30,9 @@ class Principal(msgspec.Struct, frozen=True):
     """The id of the key that it used: sessions opened with a key end when that is revoked."""
     acting_for: str = ""
     """The agent that it named, where calls for different agents are told apart."""
+    grantee: str = ""
+    """Under which the policy has its grants, where its access token gives more than its agent has;
+    see ``LivePolicy.put_extra``."""
 
     def is_same(self, other: Principal) -> bool:
         """Whether both are one principal, calling for one agent, whatever keys they used."""
@@ -49,6 +52,7 @@ class Right(StrEnum):
     CALL = "call tools, get prompts, read resources or have them completed"
     CALL_FOR_AGENT = "call on behalf of an agent that it names, under that agent's grants"
     READ_SERVERS = "read servers"
+    SIGN_IN_ITSELF = "sign in to servers for itself, where each agent has its own credential"
     CHANGE_SERVERS = "register, change, connect and remove servers"
     APPROVE_TOOLS = "approve and block tools"
     REFRESH_TOOLS = "have tools discovered and classified again"
@@ -99,6 +103,7 @@ RIGHTS: Final = {
         {
             Right.READ_TOOLS,
             Right.CALL,
+            Right.SIGN_IN_ITSELF,
             Right.READ_OWN_CALLS,
             Right.READ_OWN_POLICY,
             Right.READ_DOCS,

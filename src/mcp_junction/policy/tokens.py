@@ -28,7 +28,7 @@ class TokenMode(StrEnum):
     WINDOW = "window"  # while an unexpired token of the grant exists
     PRESENT = "present"  # when it carries such a token
     SINGLE_USE = "single_use"  # when it carries one that was not used
-    APPROVAL = "approval"  # when a person approved this very call; not available yet
+    APPROVAL = "approval"  # when a person approved this very call
 
 
 # Before Python 3.12 finding a member of an enum runs Python code: the call path uses these.
@@ -96,9 +96,7 @@ _NO_WINDOW: Final = TokenCheck(
     False,
     "no unexpired token of the grant exists; have it renewed: POST /api/v1/mcp/policies/{id}/token",
 )
-_NO_APPROVALS: Final = TokenCheck(
-    False, "the grant wants each call approved, which is not available yet; change its token_mode"
-)
+_APPROVED_LATER: Final = TokenCheck(True)
 
 
 def check_tokens(
@@ -123,7 +121,7 @@ def check_tokens(
         latest = max(live, key=lambda token: token.expires_at)
         return TokenCheck(True, token=latest.id, until=latest.expires_at)
     if mode is APPROVAL:
-        return _NO_APPROVALS
+        return _APPROVED_LATER  # ``admit`` asks the store, which alone has approvals
     if presented is None:
         return _NOT_CARRIED
     token = _find(tokens, presented)

@@ -46,9 +46,12 @@ class ToolSetting(msgspec.Struct, frozen=True):
     fallbacks: tuple[FallbackTarget, ...] = ()
     versions: str | None = None
     """The versions of the tool that are compatible, exact or as a range."""
+    is_unverified: bool = False
+    """Whether the store has a setting whose signature is wrong: what was set is not known, and the
+    tool is disabled until an operator sets it again."""
 
 
-SETTABLE: Final = tuple(ToolSetting.__struct_fields__[2:])
+SETTABLE: Final = tuple(ToolSetting.__struct_fields__[2:-1])
 """The fields that an operator sets."""
 
 

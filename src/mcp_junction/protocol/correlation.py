@@ -20,6 +20,8 @@ _AT_ONCE: Final = 256
 _now: Final = time.time
 _TIME: Final = 11
 """Hexadecimal digits of the time in milliseconds, until the year 2527."""
+BEGINNING: Final = _TIME + 2
+"""Characters that an id begins with, which say when it was made."""
 
 
 class _Beginning:
@@ -57,12 +59,12 @@ def new_correlation_id() -> str:
 
 def made_at(correlation_id: str) -> float | None:
     """Return the time in an id of our own; None for any other, as far as that can be told."""
-    return _read_time(correlation_id[: _TIME + 2])
+    return read_beginning(correlation_id[:BEGINNING])
 
 
 @lru_cache(maxsize=256)
-def _read_time(beginning: str) -> float | None:
-    """Read the beginning of an id. Cached: many in a row begin with the same time."""
+def read_beginning(beginning: str) -> float | None:
+    """Read the time that an id begins with. Cached: many in a row begin with the same."""
     if beginning[:1] != "j" or beginning[_TIME + 1 :] != "-":
         return None
     try:

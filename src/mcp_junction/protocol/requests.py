@@ -45,6 +45,7 @@ class _Plain(msgspec.Struct, gc=False):
 _plain = msgspec.json.Decoder(_Plain)
 _values = msgspec.json.Decoder(Raw)
 _encode = msgspec.json.Encoder().encode
+_join = b"".join
 _VERSION = "2.0"
 
 
@@ -58,7 +59,7 @@ def decode(data: bytes) -> Frame:
         found = _plain.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return frames.decode(data)
-    frame_id = frames.octets(found.id)
+    frame_id = _join((found.id,))
     if (
         found.jsonrpc != _VERSION
         or not found.method

@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+FIRST_WITH_LINKS: Final = "2025-06-18"
+"""The first version whose results of tools may have links to resources."""
 LATEST_HANDSHAKE: Final = HANDSHAKE_VERSIONS[-1]
 BATCH_VERSIONS: Final = HANDSHAKE_VERSIONS[:2]  # later ones have no batches
 STATELESS_VERSIONS: Final = ("2026-07-28",)
@@ -61,6 +63,10 @@ SIGN_IN_NEEDED: Final = -32006
 APPROVAL_NEEDED: Final = -32007
 CIRCUIT_OPEN: Final = -32008
 IDEMPOTENCY_CONFLICT: Final = -32009
+
+URL_ELICITATION_REQUIRED: Final = -32042
+"""The code of 2025-11-25 for a call that can go on once the client has opened a link."""
+URL_ELICITATION: Final = "notifications/elicitation/complete"
 
 # The code of servers of the handshake era for a URI that they do not know.
 RESOURCE_NOT_FOUND: Final = -32002

@@ -61,10 +61,7 @@ def names_secret(text: str) -> bool:
     """Whether a secret's name is anywhere in a text."""
     lowered = text.lower()
     words = _WITHOUT if _FROM_K.search(lowered) is None else SECRET_WORDS
-    for word in words:  # noqa: SIM110 - a generator costs more than the search
-        if word in lowered:
-            return True
-    return False
+    return True in map(lowered.__contains__, words)  # a loop costs more than the search
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,8 @@
 """KnownSecrets: masks every secret that this process knows by value in any text.
 
 Values are learned from servers' definitions and from our own environment, and never forgotten: a
-replaced credential may still be valid. A *strong* secret hardly occurs in a text by chance and is
+replaced credential may still be valid. Of a credential that is renewed by itself, again and again,
+the last few values are known. A *strong* secret hardly occurs in a text by chance and is
 masked everywhere; a weak one (a word, a number) only in texts of its own server. Keys that Junction
 issues are recognised by their form: their values are stored nowhere.
 
@@ -12,6 +13,7 @@ until the first search. All methods are thread-safe.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 _LEAST: Final = 6
 _ANCHOR: Final = 4
+_KEPT: Final = 3
+"""How many values of a renewed credential are known: the current one, and those before it."""
+_MOST_PENDING: Final = 64
+"""How many values are left to be learned later, where nothing is ever masked."""
 _OWN_KEY: Final = re.compile(r"jct_[0-9a-f]{12}_[\w-]{8,}")
 """A key that Junction issued, whole or cut short."""
 
@@ -41,13 +47,22 @@ class _Url(NamedTuple):
     text: str
 
 
+class _Renewed(NamedTuple):
+    credential: str
+    value: str
+
+
 class KnownSecrets:
     """Learns secrets, and masks them in texts."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._pending: list[ServerDefinition | _Url | str] = []
+        self._pending: list[ServerDefinition | _Url | _Renewed | str] = []
         self._strong: tuple[_Finder, ...] = ()
+        self._lasting: set[str] = set()
+        self._renewed: dict[str, deque[frozenset[str]]] = {}
+        """The spellings of each of the last values, by credential. They and ``_lasting`` are
+        sought; also some values from before, until a finder is made of the rest."""
         self._weak: dict[str, _Finder] = {}
 
     # -- learning
@@ -60,6 +75,12 @@ class KnownSecrets:
         """Learn one secret of our own, if it is strong."""
         self._pending.append(value)
 
+    def learn_renewed(self, credential: str, value: str) -> None:
+        """Learn the new value of a credential, if it is strong; its oldest one is forgotten."""
+        self._pending.append(_Renewed(credential, value))
+        if len(self._pending) > _MOST_PENDING:
+            self.process_pending()
+
     def learn_url(self, url: str) -> None:
         """Learn the secrets in a url of our own."""
         self._pending.append(_Url(url))
@@ -68,6 +89,12 @@ class KnownSecrets:
         """Forget everything; for tests."""
         with self._lock:
             self._pending, self._strong, self._weak = [], (), {}
+            self._lasting, self._renewed = set(), {}
+
+    @property
+    def size(self) -> int:
+        """Count the spellings of secrets that are sought in every text."""
+        return sum(len(finder.secrets) for finder in self._strong)
 
     # -- masking
 
@@ -123,19 +150,32 @@ class KnownSecrets:
             new: set[str] = set()
             for source in pending:
                 secrets = _secrets_in(source)
-                new.update(secret for secret in secrets if _is_strong(secret))
+                strong = frozenset(secret for secret in secrets if _is_strong(secret))
+                new |= strong
+                if isinstance(source, _Renewed):
+                    values = self._renewed.setdefault(source.credential, deque(maxlen=_KEPT))
+                    if strong not in values:
+                        values.append(strong)
+                    continue
+                self._lasting |= strong
                 weak = [secret for secret in secrets if not _is_strong(secret)]
                 if weak and not isinstance(source, str | _Url) and source.id:
                     self._weak[source.id] = _Finder(weak)
             if new := new - known:
-                self._strong = _with_new(self._strong, new)
+                self._strong = self._without_former(_with_new(self._strong, new))
+
+    def _without_former(self, finders: tuple[_Finder, ...]) -> tuple[_Finder, ...]:
+        """Drop the former values of credentials, once they are more than what is still known."""
+        wanted = self._lasting.union(*(one for some in self._renewed.values() for one in some))
+        is_due = sum(len(finder.secrets) for finder in finders) > 2 * len(wanted)
+        return (_Finder(wanted),) if is_due else finders
 
 
 KNOWN: Final = KnownSecrets()
 """The secrets that this process knows."""
 
 
-def _secrets_in(source: ServerDefinition | _Url | str) -> Iterable[str]:
+def _secrets_in(source: ServerDefinition | _Url | _Renewed | str) -> Iterable[str]:
     """Find the secrets in something to be learned, in every spelling."""
     # Imported late: in stdio mode they are often not needed.
     from mcp_junction.redaction.secrets import (
@@ -145,8 +185,8 @@ def _secrets_in(source: ServerDefinition | _Url | str) -> Iterable[str]:
         with_spellings,
     )
 
-    if isinstance(source, str):
-        return with_spellings([source])
+    if isinstance(source, str | _Renewed):
+        return with_spellings([source if isinstance(source, str) else source.value])
     if isinstance(source, _Url):
         return with_spellings(find_secrets(SecretSources(urls=(source.text,))))
     return secrets_of(source)

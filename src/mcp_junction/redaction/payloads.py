@@ -22,6 +22,8 @@ LOOKED_AT: Final = 1_000
 REDACTED: Final = "[REDACTED]"
 _LONGEST: Final = 2_000
 _SECRET: Final = Memo(names_secret)
+_is_secret: Final = _SECRET.__getitem__
+_NESTED: Final = frozenset((dict, list))
 _NOTHING: Final = sha256()
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -46,28 +48,23 @@ def digest_params(params: bytes | None) -> str | None:
     try:
         value = _decode(params)
     except msgspec.DecodeError:
-        return _digest(params)
+        return sha256(params).hexdigest()
     if _has_secret(value):
         value = redact_value(value, texts=False)
-    return _digest(_encode(value))
-
-
-def _digest(data: bytes) -> str:
     state = _NOTHING.copy()  # cheaper than a new one
-    state.update(data)
+    state.update(_encode(value))
     return state.hexdigest()
 
 
 def _has_secret(value: Any) -> bool:
     """Whether a value has a secret's name in it. Cheaper than redacting it."""
     if type(value) is dict:
-        secret = _SECRET
-        for name, inner in value.items():
-            kind = type(inner)
-            if secret[name] or ((kind is dict or kind is list) and _has_secret(inner)):
-                return True
+        if True in map(_is_secret, value):
+            return True
+        value = value.values()
+    elif type(value) is not list:
         return False
-    return type(value) is list and any(map(_has_secret, value))
+    return not _NESTED.isdisjoint(map(type, value)) and any(map(_has_secret, value))
 
 
 def redact_value(value: Any, *, texts: bool = True, known: KnownSecrets = KNOWN) -> Any:

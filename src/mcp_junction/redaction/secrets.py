@@ -76,12 +76,14 @@ def secrets_of(definition: ServerDefinition) -> tuple[str, ...]:
     def plain(text: str) -> str:
         return without_references(text, missing) if missing else text
 
+    given = definition.auth
+    auth = () if given is None else (("secret", given.client_secret), ("token", given.token))
     return _all_spellings(
         SecretSources(
             tuple(map(plain, (*definition.command.split(), *definition.args))),
             (plain(definition.url),),
             tuple((name, plain(value)) for name, value in definition.env.items()),
-            tuple((name, plain(value)) for name, value in definition.headers.items()),
+            tuple((name, plain(value)) for name, value in (*definition.headers.items(), *auth)),
             tuple(definition.variables.items()),
         )
     )

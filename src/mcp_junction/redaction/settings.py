@@ -10,6 +10,7 @@ import msgspec
 from mcp_junction.config.merge import CHOICES, RANGES, RATES
 from mcp_junction.config.settings import DEFAULTS, Settings, variable_of
 from mcp_junction.redaction.connections import mask_url
+from mcp_junction.redaction.texts import MASK
 
 DEFAULT: Final = "default"
 _PER_PROCESS: Final = "counted in each process by itself"
@@ -52,7 +53,10 @@ def show_settings(settings: Settings, sources: Mapping[str, str]) -> list[ShownS
 
 
 def _mask(name: str, value: Any) -> Any:
-    return mask_url(value) if name == "store" and not value.startswith("sqlite") else value
+    if (name == "webhook_secret" or name.endswith("_api_key")) and value:
+        return MASK
+    is_url = name == "webhook_url" or (name == "store" and not value.startswith("sqlite"))
+    return mask_url(value) if is_url and value else value
 
 
 def _split_place(place: str) -> tuple[str, str]:

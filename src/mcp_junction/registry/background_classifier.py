@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from mcp_junction.errors import ModelUnavailable, StoreError
+from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.llm_classifier import LLMClassifier
+from mcp_junction.registry.member import Member
+from mcp_junction.registry.suggestions import SkillSuggestions
+from mcp_junction.registry.verdicts import classify_as, read_skills, store_verdicts
 from mcp_junction.skills.classifier import (
     Classifier,
     Model,
-    SkillVerdict,
     Subject,
-    TaxonomySkill,
-    tool_text,
 )
+from mcp_junction.skills.embedder import MODEL
+from mcp_junction.skills.features import ToolText, make_text, read_tool
 from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
-from mcp_junction.store.records import Classified, PendingTool, SkillRecord
+from mcp_junction.store.records import PendingTool, SkillRecord
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -30,6 +34,10 @@ _QUIET: Final = 0.3
 _LONGEST: Final = 3.0
 RETRY: Final = 30.0
 _STORE_RETRY: Final = 1.0
+_POOLED: Final = 200
+"""How many tools of a server have a part in the verdict on each of them."""
+_Pools = dict[str, bytes]
+"""What each server adds to the verdicts on its tools."""
 
 
 class BackgroundClassifier:
@@ -48,6 +56,12 @@ class BackgroundClassifier:
         """Seconds until tools that could not be classified are tried again."""
         self.classified = 0
         """The number of classified tools, when they were last counted."""
+        self.show_skills: Callable[[Mapping[Pair, str]], None] = lambda _: None
+        """Told the name of the likeliest skill of each tool, when those may have changed."""
+        self.suggestions = SkillSuggestions(context)
+        self.llm = LLMClassifier.from_settings(context, self.wake)
+        """Replaces the offline verdicts, where an LLM is set."""
+        self._has_changed = False
         self._has_begun = False
         self._news = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
@@ -116,72 +130,98 @@ class BackgroundClassifier:
         """Classify all pending tools; returns whether some could not be classified."""
         store = self._context.store
         after, failed, breaks = ("", ""), False, Breaks()
+        pools: _Pools = {}
+        await self._count()
         members = self._context.members
-        while page := await store.classification.pending(after, PAGE):
+        while page := await store.classification.pending(after, PAGE, MODEL):
             after = page[-1].tool.server_id, page[-1].tool.id
             present = [one for one in page if one.tool.server_id in members]
-            failed |= bool(present) and await self._classify(present)
+            for _, each in groupby(present, lambda one: one.tool.server_id):
+                failed |= await self._classify(list(each), pools)
             await breaks.rest()
         await self._update_vectors()
-        counts = await store.tools.count()
-        self.classified = sum(one.classified for id_, one in counts.items() if id_ in members)
+        await self._show_skills()
+        await self._count()
+        if self._has_changed and not failed:
+            self._has_changed = False
+            await self.suggestions.find(self.model)
+        if self.llm is not None:
+            self.llm.wake()
         return failed
+
+    async def _count(self) -> None:
+        counts = await self._context.store.tools.count()
+        members = self._context.members
+        self.classified = sum(one.classified for id_, one in counts.items() if id_ in members)
+
+    async def _show_skills(self) -> None:
+        """Have the catalog name the skills that tools have now."""
+        servers = {member.id: member.record.name for member in self._context.members}
+        skills = {skill.id: skill.name for skill in await self._context.store.skills.all()}
+        found = await self._context.store.classification.first_skills()
+        self.show_skills(
+            {
+                Pair(servers[server], tool): skills[skill]
+                for server, tool, skill in found
+                if server in servers and skill in skills
+            }
+        )
 
     # -- tools
 
-    async def _classify(self, page: Sequence[PendingTool]) -> bool:
-        """Classify these tools; returns whether that failed for some."""
-        skills = [
-            TaxonomySkill(s.id, s.name, s.description)
-            for s in await self._context.store.skills.all()
-        ]
+    async def _classify(self, page: Sequence[PendingTool], pools: _Pools) -> bool:
+        """Classify these tools of one server; returns whether that failed for some."""
+        skills = await read_skills(self._context.store)
         if not skills:
             return False  # adding a skill wakes us
+        server_id = page[0].tool.server_id
         try:
             subjects, new = await self._make_subjects(page)
-            found = await self.classifier(subjects, skills)
+            if server_id not in pools:
+                pools[server_id] = await self._pool(server_id)
+            found = await self.classifier(subjects, skills, pools[server_id])
         except Exception as error:  # noqa: BLE001 - a model may fail in any way
             log.warning("%d tools could not be classified: %r", len(page), error)
             return True
-        failed = False
-        rows = zip(page, found, new, strict=True)
-        for server_id, each in groupby(rows, lambda row: row[0].tool.server_id):
-            failed |= await self._store_verdicts(server_id, list(each))
-        return failed
+        rows = [
+            (one, classify_as(one, verdict, vector))
+            for one, verdict, vector in zip(page, found, new, strict=True)
+            if verdict is not None
+        ]
+        written = await store_verdicts(self._context, rows, skills)
+        if written < len(rows):
+            self._news.set()  # something has changed meanwhile
+        self._report_progress(written)
+        return len(rows) < len(page)
+
+    def _report_progress(self, written: int) -> None:
+        """Count tools that were classified, and tell how far this has come."""
+        self.classified += written
+        self._has_changed = True
+        total = sum(member.tool_count for member in self._context.members)
+        data = {"classified_tools": self.classified, "total_tools": total}
+        self._context.bus.publish_transient("classification.progress", data)
+
+    async def _pool(self, server_id: str) -> bytes:
+        """Compute what a server adds to the verdicts on its tools."""
+        tools = await self._context.store.classification.sample(server_id, _POOLED)
+        member = self._context.members.get(server_id)
+        texts = [read_tool(name, definition) for name, definition in tools]
+        return await self.model.pool(_read_server(member), texts)
 
     async def _make_subjects(
         self, page: Sequence[PendingTool]
     ) -> tuple[list[Subject], list[bytes | None]]:
         """Make a Subject of each tool; returns them, and the vectors that were new."""
-        texts = [tool_text(one.tool.name, one.tool.definition) for one in page]
+        texts = [read_tool(one.tool.name, one.tool.definition) for one in page]
         lacking = [n for n, one in enumerate(page) if one.embedding is None]
-        vectors = await self.model.embed([texts[n] for n in lacking]) if lacking else []
-        made = dict(zip(lacking, vectors, strict=True))
+        new = await self.model.embed([texts[n].embedded for n in lacking]) if lacking else []
+        made = dict(zip(lacking, new, strict=True))
         subjects = [
             Subject(one.tool.name, texts[n], made[n] if one.embedding is None else one.embedding)
             for n, one in enumerate(page)
         ]
         return subjects, [made.get(n) for n in range(len(page))]
-
-    async def _store_verdicts(
-        self, server_id: str, rows: list[tuple[PendingTool, SkillVerdict | None, bytes | None]]
-    ) -> bool:
-        given = [
-            Classified(one.tool.id, one.tool.hash, verdict.confidences, verdict.primary, vector)
-            for one, verdict, vector in rows
-            if verdict is not None
-        ]
-        written = await self._context.store.classification.put(server_id, given)
-        if len(written) < len(given):
-            self._news.set()  # something has changed meanwhile
-        member = self._context.members.find(server_id)
-        if member is not None and written:
-            names = {one.tool.id: one.tool.name for one, _, _ in rows}
-            described = [
-                _describe(names[one.tool_id], one) for one in given if one.tool_id in written
-            ]
-            self._context.publish("tool.classified", member.record, tools=described)
-        return len(given) < len(rows)
 
     # -- skills
 
@@ -197,7 +237,7 @@ class BackgroundClassifier:
                 if skill.embedding is None and skill.id not in known
             ]
         for skill in behind:
-            vectors = await skills.vectors(skill.id)
+            vectors = await skills.vectors(skill.id, MODEL)
             vector = await self._make_vector(skill, vectors)
             await skills.embed(skill, vector, len(vectors))
 
@@ -207,6 +247,10 @@ class BackgroundClassifier:
         return (await self.model.embed([skill.description]))[0]
 
 
-def _describe(name: str, given: Classified) -> dict[str, Any]:
-    ids = list(given.confidences)
-    return {"name": name, "skill_ids": ids, "primary_skill_id": given.primary}
+def _read_server(member: Member) -> ToolText:
+    """Read what a server says of itself, and what it was registered with."""
+    greeting = member.upstream.greeting
+    info = greeting.info if greeting is not None else {}
+    title = info.get("title") or info.get("name") or ""
+    words = f"{member.record.description} {greeting.instructions if greeting is not None else ''}"
+    return make_text(f"{member.record.name} {title}", words)

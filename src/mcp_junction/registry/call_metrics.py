@@ -33,8 +33,26 @@ def families_of_calls(
     metrics: CallMetrics, circuits: Iterable[BreakerRow], name_of: Callable[[str], str]
 ) -> list[AnyFamily]:
     """Make the families; ``name_of`` names a server by its id."""
-    tallies = _by_label(metrics, name_of)
     counts, seconds = metrics.routing()
+    return [
+        *_families_of_tools(_by_label(metrics, name_of)),
+        MetricFamily(
+            "mcp_circuit_state",
+            "The state of each circuit: 0 closed, 1 open, 2 half-open.",
+            _states(circuits, name_of),
+            "circuit_key",
+        ),
+        HistogramFamily(
+            "mcp_aggregator_routing_duration_seconds",
+            "How long it took until a call was sent to its server, in seconds.",
+            (),
+            ROUTING_BOUNDS,
+            {(): HistogramSample(counts, seconds)},
+        ),
+    ]
+
+
+def _families_of_tools(tallies: dict[Labels, Tally]) -> list[AnyFamily]:
     return [
         LabelledFamily(
             "mcp_invocations_total",
@@ -67,19 +85,6 @@ def families_of_calls(
                 for labels, tally in tallies.items()
                 for error, count in tally.errors.items()
             },
-        ),
-        MetricFamily(
-            "mcp_circuit_state",
-            "The state of each circuit: 0 closed, 1 open, 2 half-open.",
-            _states(circuits, name_of),
-            "circuit_key",
-        ),
-        HistogramFamily(
-            "mcp_aggregator_routing_duration_seconds",
-            "How long it took until a call was sent to its server, in seconds.",
-            (),
-            ROUTING_BOUNDS,
-            {(): HistogramSample(counts, seconds)},
         ),
     ]
 

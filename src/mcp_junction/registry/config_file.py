@@ -20,6 +20,7 @@ import msgspec
 
 from mcp_junction.app import Junction
 from mcp_junction.catalog.endpoints import Endpoint, named_sets
+from mcp_junction.config.door import DoorConfig
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import Settings, changed_settings
@@ -151,7 +152,7 @@ class FileServers:
     async def reload(self, config: Config) -> Reloaded:
         """Apply a new config file. Raises ConfigError: then nothing has changed."""
         context, junction = self._context, self._junction
-        plan = plan_reload(context, config, junction.settings)
+        plan = plan_reload(context, config, junction.settings, junction.config.door)
         done = plan.summary()
         async with context.audit.act(**describe_act(plan)):
             for member in plan.removed:
@@ -196,12 +197,15 @@ class FileServers:
         return record
 
 
-def plan_reload(context: RegistryContext, config: Config, running: Settings) -> Plan:
-    """Find what a new file changes in a process that runs with the settings ``running``.
+def plan_reload(
+    context: RegistryContext, config: Config, running: Settings, door: DoorConfig | None = None
+) -> Plan:
+    """Find what a new file changes in a process that runs with these settings and this door.
 
     Raises ConfigError for one that cannot be used.
     """
     restart = changed_settings(running, config.settings)
+    restart += ("door",) if config.door != door else ()
     plan = Plan([], [], [], list(named_sets(config).values()), restart)
     problems: list[Problem] = []
     for definition in config.servers:

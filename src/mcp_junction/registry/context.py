@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -9,6 +10,7 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.config.settings import Settings
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.declarations import Declarations
 from mcp_junction.registry.member import Members
 from mcp_junction.registry.tool_rules import ToolRules
@@ -45,6 +47,8 @@ class RegistryContext:
         self.tasks = TaskScope("registry", self.supervision)
         self.is_open = False
         """Whether changes of servers are recorded: not those of the end of the service."""
+        self.on_classified: Callable[[list[Pair]], None] = lambda _: None
+        """Told which tools were given other skills."""
 
     def audit_act(
         self, actor: Principal, action: str, record: ServerRecord, **more: Any

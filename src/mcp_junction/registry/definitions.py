@@ -75,9 +75,11 @@ def definition_for(
 def file_fields(definition: ServerDefinition) -> dict[str, Any]:
     """Return the fields that are stored of a server of the config file, to be shown only."""
     names = (
-        ("command", "args", "env", "cwd") if definition.transport == "stdio" else ("url", "headers")
+        ("command", "args", "env", "cwd")
+        if definition.transport == "stdio"
+        else ("url", "headers", "auth")
     )
-    entry = definition.file_entry or definition._asdict()
+    entry = definition.file_entry or {**definition._asdict(), "auth": None}
     config = {name: entry[name] for name in names if entry.get(name)}
     return {
         "transport_type": definition.transport.upper(),

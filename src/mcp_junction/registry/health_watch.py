@@ -17,11 +17,11 @@ from mcp_junction.health.checks import (
 )
 from mcp_junction.health.probes import Probes, ProbeSchedule
 from mcp_junction.health.verdict import GOOD, HealthFacts, HealthVerdict, ProbeKind, ProbeResult
-from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.member import Member
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import Supervision
+from mcp_junction.upstream.outcome import RESULT
 
 BUSY: Final = 300.0
 """Seconds that a server with calls under way may leave pings unanswered: many do one thing at a
@@ -70,14 +70,18 @@ class HealthWatch:
 
     def observe_call(self, ended: CallEnded) -> None:
         """Count how a call of a server ended."""
-        if ended.route is not None:
-            upstream = ended.route.upstream
-            server = upstream.definition.id
-            if server and not upstream.is_shut:  # what is being disconnected is refused by us
-                kind = classify_call(ended.outcome)
-                if kind is GOOD:
-                    self._answered[server] = self._clock.now()
-                self._probes.observe_call(server, kind)
+        route = ended.route
+        if route is None or not (server := route.upstream.definition.id):
+            return
+        if ended.outcome.kind is RESULT and route.upstream.link is not None:  # as nearly always
+            self._answered[server] = self._clock.now()
+            if not self._probes.record(server).count_good():
+                self._probes.observe_call(server, GOOD)
+        elif not route.upstream.is_shut:  # what is being disconnected is refused by us
+            kind = classify_call(ended.outcome)
+            if kind is GOOD:
+                self._answered[server] = self._clock.now()
+            self._probes.observe_call(server, kind)
 
     def last_answer(self, member: Member) -> float | None:
         """Return when a server answered a call or a probe last, by our clock."""
@@ -89,11 +93,11 @@ class HealthWatch:
         record = member.record
         if record.health_check_url is not None:
             # Imported where it is used: most servers have no health URL.
-            from mcp_junction.upstream.http.dialer import Dialer
+            from mcp_junction.upstream.http.dialer import dialer_for
 
             KNOWN.learn_url(record.health_check_url)
-            allowed = Permissions(record.allow_private, record.allow_http)
-            return make_url_probe(record.health_check_url, Dialer(allowed))
+            dialer = dialer_for(member.upstream.definition)
+            return make_url_probe(record.health_check_url, dialer)
         ping = make_ping_probe(member.upstream, self._patience)
 
         async def probe() -> ProbeResult:

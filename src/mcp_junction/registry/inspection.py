@@ -11,21 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from mcp_junction.catalog import pins, suspicion
-from mcp_junction.catalog.items import TOOLS, ServerLists
+from mcp_junction.catalog.items import TOOLS, ListItem, ServerLists
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.catalog.suspicion import ExaminedTool, Flag
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_by_flags
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.member import Decision, Member
-from mcp_junction.registry.schema_faults import SchemaFaults
-from mcp_junction.registry.tool_rules import INCOMPATIBLE, INVALID_SCHEMA, ToolRules
+from mcp_junction.registry.member import INCOMPATIBLE, INVALID_SCHEMA, Decision, Member
+from mcp_junction.registry.tool_rules import ToolRules
 from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
@@ -39,8 +40,11 @@ _PAUSE: Final = 0.2
 _RETRY: Final = 1.0
 _FEW: Final = 20
 _FLAGS: Final = 8
+_MOST_SCHEMAS: Final = 50_000
+_LONGEST_FAULT: Final = 300
 
 Flags = dict[str, tuple[str, ...]]
+Iterate = Callable[[Iterable[ListItem]], Iterable[ListItem]]
 
 
 class Inspection:
@@ -76,6 +80,8 @@ class Inspection:
                 faults = await asyncio.to_thread(self._schemas.find, offering.tools)
             self._compare_with_pins(member, lists, flags)
             self._note_schemas(member, faults)
+            destructive = (row.name for row in lists[TOOLS.name] if row.is_destructive)
+            self._context.tool_settings.note_destructive(member.id, destructive)
             member.offering = offering
             self._storage.store_soon(member, lists, flags)
             self.schedule()
@@ -249,3 +255,38 @@ def _find_flags(
 def _format_flag(flag: Flag) -> str:
     parts: list[Any] = [flag.reason.value, flag.other or flag.detail]
     return ": ".join(part for part in parts if part)
+
+
+class SchemaFaults:
+    """Finds the faults of schemas, and remembers them by the schema's hash.
+
+    Checking thousands takes seconds: call it in a thread. Whether such a tool is hidden,
+    ``tool_rules.py`` says.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, str] = {}
+
+    def find(self, tools: Iterable[ListItem], iterate: Iterate = iter) -> dict[str, str]:
+        """Return the first fault of each tool whose schema is invalid, by the tool's name."""
+        found: dict[str, str] = {}
+        for tool in iterate(tools):
+            schema = tool.members.get("inputSchema")
+            fault = self._check(schema) if schema is not None else ""
+            if fault:
+                found[tool.name] = fault
+        return found
+
+    def _check(self, schema: Raw) -> str:
+        # Imported where it is used: the validator takes a while to load.
+        from mcp_junction.governance.schemas import check_schema
+
+        digest = sha256(schema).digest()
+        known = self._known.get(digest)
+        if known is None:
+            problems = check_schema(schema)
+            known = " ".join(problems[0]).strip()[:_LONGEST_FAULT] if problems else ""
+            if len(self._known) >= _MOST_SCHEMAS:
+                self._known.clear()
+            self._known[digest] = known
+        return known

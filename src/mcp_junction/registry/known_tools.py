@@ -18,7 +18,6 @@ from mcp_junction.registry.tool_rules import (
     ToolRules,
     ToolState,
     explain_version,
-    risk_of,
 )
 
 
@@ -77,6 +76,8 @@ class UnlistedTool(KnownTool):
     @property
     def reason(self) -> HiddenReason | None:
         """Why it cannot be called; None when nothing but its server's connection is missing."""
+        if self._settings.is_unverified(self.server_id, self.name):
+            return HiddenReason.UNVERIFIED
         setting = self._settings.of(self.server_id, self.name)
         if setting is not None and setting.enabled is False:
             return HiddenReason.DISABLED
@@ -88,7 +89,8 @@ class UnlistedTool(KnownTool):
     @property
     def state(self) -> ToolState:
         setting = self._settings.of(self.server_id, self.name)
-        risk = risk_of(self.name, self.item.members, setting)
+        annotations = self.item.members.get("annotations")
+        risk = self._settings.risk_of(self.server_id, self.name, annotations)
         setting = setting or ToolSetting(self.server_id, self.name)
         return ToolState(self._version, risk, setting, self.reason)
 

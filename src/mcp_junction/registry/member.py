@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -17,10 +18,19 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import HealthFacts
 from mcp_junction.policy.pinning import PinnedState
-from mcp_junction.registry.tool_rules import INVALID_SCHEMA, is_remark
 from mcp_junction.store.records import ServerRecord, ToolRecord
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.upstream import Upstream
+
+INVALID_SCHEMA: Final = "invalid_schema"
+INCOMPATIBLE: Final = "incompatible_version"
+REMARKS: Final = (INVALID_SCHEMA, INCOMPATIBLE)
+"""Flags that say something is wrong with a tool, but nothing suspicious about it."""
+
+
+def is_remark(flag: str) -> bool:
+    """Whether a flag is a remark, which quarantines nothing."""
+    return flag.partition(":")[0] in REMARKS
 
 
 class Decision(msgspec.Struct):
@@ -163,12 +173,14 @@ class Member:
         words = error.message if error is not None else self._remarks(facts)
         if facts.last_check is not None and facts.last_check != self._last_check[0]:
             self._last_check = facts.last_check, time.time() - (now - facts.last_check)
+        tokens = self.upstream.tokens
+        is_signed_in = tokens.is_authenticated if tokens is not None else None
         return msgspec.structs.replace(
             self.record,
             status=self.status.value,
             server_version=self.server_version,
             reachable=facts.reachable,
-            authenticated=facts.authenticated,
+            authenticated=facts.authenticated if is_signed_in is None else is_signed_in,
             healthy=facts.healthy,
             last_health_check=self._last_check[1],
             response_time_ms=facts.response_time_ms,

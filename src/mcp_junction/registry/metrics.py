@@ -17,7 +17,7 @@ import msgspec
 
 from mcp_junction.app import Junction
 from mcp_junction.calls.metrics import CallMetrics
-from mcp_junction.catalog.catalog import ListedTokens
+from mcp_junction.catalog.exposure import ListedTokens
 from mcp_junction.health.verdict import WINDOW, HealthFacts
 from mcp_junction.registry.call_metrics import families_of_calls
 from mcp_junction.registry.context import RegistryContext
@@ -156,6 +156,11 @@ def _tasks(context: RegistryContext) -> list[MetricFamily]:
             f"{_PREFIX}store_rows_unreadable",
             "Rows of the store that cannot be read and are left out.",
             {"": context.store.unreadable},
+        ),
+        MetricFamily(
+            f"{_PREFIX}tool_settings_unverified",
+            "Settings of tools whose signature is wrong; their tools are disabled.",
+            {"": context.tool_settings.unverified},
         ),
         MetricFamily(f"{_PREFIX}tasks_down", "Long-lived tasks that do not run now.", down, label),
         MetricFamily(

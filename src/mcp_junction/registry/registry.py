@@ -44,7 +44,7 @@ from mcp_junction.registry.definitions import (
     record_of,
 )
 from mcp_junction.registry.inspection import drop_hidden_tools
-from mcp_junction.registry.member import Member, decision_of
+from mcp_junction.registry.member import Member
 from mcp_junction.registry.metrics import State, metrics_of, state_of
 from mcp_junction.registry.parts import RegistryParts as RegistryParts  # others look for it here
 from mcp_junction.registry.tool_storage import group_by_kind, read_stored_lists
@@ -72,8 +72,8 @@ class Registry:
     def __init__(self, junction: Junction, parts: RegistryParts) -> None:
         self.context = self._context = context = parts.context
         self._lifecycle = parts.lifecycle
-        self.skills = parts.skills
-        self.tools = parts.tools
+        self.skills, self.tools = parts.skills, parts.tools
+        self.skills.classifier.show_skills = junction.live_catalog.show_skills
         self.audit = context.audit
         self._call_metrics = parts.call_metrics
         self.metrics_history = parts.metrics_history
@@ -144,7 +144,7 @@ class Registry:
         # The stored status is DISCONNECTED only if an operator disconnected it.
         wanted = record.enabled and record.status != ServerState.DISCONNECTED.value
         definition = self._definition(record, file_definition)
-        decisions = {tool.name: decision_of(tool) for tool in tools or ()}
+        decisions = self.tools.restore_decisions(record.id, tools or ())
         lists = group_by_kind(tools or (), offers or ()) if tools or offers else {}
         upstream = self._servers.add(definition, start=False)
         member = Member(record, upstream)

@@ -8,17 +8,20 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from uuid import uuid4
 
-from mcp_junction.errors import NotFound, VersionConflict
+from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
 from mcp_junction.policy.principal import Principal
 from mcp_junction.registry.background_classifier import BackgroundClassifier
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.skills.classifier import taxonomy
 from mcp_junction.store.records import SkillRecord
 from mcp_junction.store.skills import TAXONOMY
+from mcp_junction.store.suggestions import APPROVED, PENDING, REJECTED
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 
 _APART: Final = re.compile(r"[^a-z0-9]+")
 _ID: Final = 60
+_RESERVED: Final = "suggestions"
+"""The path of suggestions, which no skill may have."""
 
 
 class RegistrySkills:
@@ -30,8 +33,8 @@ class RegistrySkills:
         self.classifier = BackgroundClassifier(context)
 
     def follow(self, event: ServerChanged) -> None:
-        """Update the vectors of skills when a server was removed with its tools."""
-        if event.change is ServerChange.REMOVED:
+        """Look again at the tools of skills when a server was removed or renamed."""
+        if event.change in (ServerChange.REMOVED, ServerChange.RENAMED):
             self.classifier.wake()
 
     async def load(self) -> None:
@@ -51,19 +54,28 @@ class RegistrySkills:
             raise NotFound("there is no such skill")
         return await self._skills.get(ref)
 
-    async def holding(self, refs: Iterable[str]) -> set[tuple[str, str]]:
-        """Find the tools with any of these skills, by server id and name. Raises NotFound."""
+    async def holding(self, refs: Iterable[str], *, is_own: bool = False) -> set[tuple[str, str]]:
+        """Find the tools with any of these skills, by server id and name. Raises NotFound.
+
+        ``is_own`` counts the skills that tools have by themselves.
+        """
         ids = [(await self.get(ref)).id for ref in refs]
-        return await self._context.store.classification.holding(ids)
+        table = self._context.store.classification
+        if not is_own:
+            return await table.holding(ids)
+        return {
+            (server, name) for skill, server, name in await table.own_memberships() if skill in ids
+        }
 
     # -- changing
 
     async def add(self, name: str, description: str, actor: Principal) -> SkillRecord:
-        """Add a skill, for tools that are classified from now on. Raises AlreadyExists."""
+        """Add a skill; all tools are classified again. Raises AlreadyExists."""
         taken = {skill.id for skill in await self._skills.all()}
         skill = SkillRecord(_make_id(name, taken), name, description)
         async with self._act(actor, "skill.create", skill):
             skill = await self._skills.add(skill)
+            await self._context.store.classification.forget_all()
         self.classifier.wake()
         return skill
 
@@ -79,6 +91,8 @@ class RegistrySkills:
             return skill
         async with self._act(actor, "skill.change", skill, detail={"changed": sorted(changed)}):
             skill = await self._skills.change(skill.id, changed, version=if_match)
+            if "description" in changed:
+                await self._context.store.classification.forget_all()
         self.classifier.wake()
         return skill
 
@@ -97,6 +111,35 @@ class RegistrySkills:
         self.classifier.wake()
         return count
 
+    # -- suggestions
+
+    async def approve(self, suggestion_id: str, actor: Principal) -> SkillRecord:
+        """Make a skill of a suggestion and give it to the tools behind it.
+
+        Raises NotFound, and AlreadyExists when it was decided or its name is taken.
+        """
+        suggestions = self.classifier.suggestions
+        found = await suggestions.get(suggestion_id)
+        if found.status != PENDING:
+            raise AlreadyExists(f"the suggestion was {found.status} already")
+        skill = await self.add(found.name, found.description, actor)
+        table = self._context.store.suggestions
+        await table.decide(found.id, APPROVED, actor.id, skill.id)
+        await suggestions.classify_approved(found, skill.id)
+        self.classifier.wake()
+        return skill
+
+    async def reject(self, suggestion_id: str, actor: Principal) -> None:
+        """Reject a suggestion; it does not come again for the same tools.
+
+        Raises NotFound, and AlreadyExists when it was decided.
+        """
+        found = await self.classifier.suggestions.get(suggestion_id)
+        given = {"target": found.id, "detail": {"name": found.name}}
+        audit = self._context.audit
+        async with audit.act(actor.id, actor.role.value, "skill.reject", **given):
+            await self._context.store.suggestions.decide(found.id, REJECTED, actor.id)
+
     def _act(
         self, actor: Principal, action: str, skill: SkillRecord, **more: Any
     ) -> AbstractAsyncContextManager[None]:
@@ -105,6 +148,6 @@ class RegistrySkills:
 
 
 def _make_id(name: str, taken: Collection[str]) -> str:
-    """Make an id from a name; a UUID where that has no letters, or is taken."""
+    """Make an id from a name; a UUID where that has no letters, or is taken or reserved."""
     plain = _APART.sub("-", name.lower()).strip("-")[:_ID]
-    return plain if plain and plain not in taken else str(uuid4())
+    return plain if plain and plain not in {*taken, _RESERVED} else str(uuid4())

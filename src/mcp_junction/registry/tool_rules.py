@@ -1,25 +1,23 @@
 """ToolRules: whether a tool may be listed and called, or else why not; and ToolState.
 
 A tool is hidden while it is quarantined, disabled by the operator, of a version that is not
-compatible, or, under ``strict_schemas``, while its schema is invalid. Who may call what is shown is
-another question (``policy/``).
+compatible, or, under ``strict_schemas``, while its schema is invalid; and while the operator's
+setting is not validly signed. Who may call what is shown is another question (``policy/``).
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.governance.tool_settings import ToolSettings
-from mcp_junction.policy.risk import Risk, assess
+from mcp_junction.policy.risk import Risk
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.policy.versions import is_compatible, parse_ranges
-
-if TYPE_CHECKING:
-    from mcp_junction.registry.member import Member
+from mcp_junction.registry.member import INCOMPATIBLE, INVALID_SCHEMA, Member
 
 
 class HiddenReason(StrEnum):
@@ -27,20 +25,10 @@ class HiddenReason(StrEnum):
 
     QUARANTINED = "quarantined"
     DISABLED = "disabled"
-    INCOMPATIBLE = "incompatible_version"
-    INVALID_SCHEMA = "invalid_schema"
+    UNVERIFIED = "setting_unverified"
+    INCOMPATIBLE = INCOMPATIBLE
+    INVALID_SCHEMA = INVALID_SCHEMA
     NOT_OFFERED = "not_offered"
-
-
-INVALID_SCHEMA: Final = HiddenReason.INVALID_SCHEMA.value
-INCOMPATIBLE: Final = HiddenReason.INCOMPATIBLE.value
-REMARKS: Final = (INVALID_SCHEMA, INCOMPATIBLE)
-"""Flags that say something is wrong with a tool, but nothing suspicious about it."""
-
-
-def is_remark(flag: str) -> bool:
-    """Whether a flag is a remark, which quarantines nothing."""
-    return flag.partition(":")[0] in REMARKS
 
 
 class ToolState(msgspec.Struct, frozen=True):
@@ -61,12 +49,7 @@ class _Versioned(msgspec.Struct):
     version: Any = None
 
 
-class _Destructive(msgspec.Struct):
-    destructiveHint: Any = None
-
-
 _decode_meta = msgspec.json.Decoder(_Versioned).decode
-_decode_annotations = msgspec.json.Decoder(_Destructive).decode
 _LONGEST_VERSION: Final = 200
 
 
@@ -78,16 +61,6 @@ def version_of(members: dict[str, Raw], server_version: str | None) -> str | Non
         own = None
     found = own if isinstance(own, str) and own else server_version
     return found[:_LONGEST_VERSION] if found else None
-
-
-def risk_of(name: str, members: dict[str, Raw], setting: ToolSetting | None) -> Risk:
-    """Assess a tool by its name, its annotations and the operator's word."""
-    try:
-        hint = _decode_annotations(members.get("annotations") or b"{}").destructiveHint
-    except msgspec.MsgspecError:
-        hint = None
-    operator = setting.risk if setting is not None else None
-    return assess(name, is_destructive=hint is True, operator=operator)
 
 
 def explain_version(version: str | None, versions: str | None) -> str:
@@ -109,6 +82,8 @@ class ToolRules:
         decision = member.decisions.get(name)
         if decision is not None and decision.quarantined:
             return HiddenReason.QUARANTINED
+        if self.settings.is_unverified(member.id, name):
+            return HiddenReason.UNVERIFIED
         setting = self.settings.of(member.id, name)
         is_enabled = setting.enabled if setting is not None else None
         if is_enabled is False:
@@ -132,7 +107,7 @@ class ToolRules:
         setting = self.settings.of(member.id, name)
         return ToolState(
             version_of(members, member.server_version),
-            risk_of(name, members, setting),
+            self.settings.risk_of(member.id, name, members.get("annotations")),
             setting or ToolSetting(member.id, name),
             self.why_hidden(member, name, members),
         )

@@ -58,7 +58,6 @@ class ToolSettingAdministration:
 
     async def begin(self) -> None:
         """Read the settings, and follow what other processes change."""
-        await self._context.store.tool_settings.renew_signatures()
         await self.refresh()
         self._context.tasks.supervise("tool settings", self._follow)
 
@@ -69,7 +68,7 @@ class ToolSettingAdministration:
             generation = (await store.generations()).get(TOOL_SETTINGS_TOPIC, 0)
             if generation == self._generation:
                 return
-            found = _readable(await store.tool_settings.all())
+            found = await store.tool_settings.all()
             declared = await store.declared_tools.all()
             changed = self._settings.replace_all(found)
             self._generation = generation
@@ -191,17 +190,6 @@ def check_versions(value: Any) -> tuple[str, list[Problem]]:
 
 def _problem(path: str, message: str) -> Problem:
     return Problem(ProblemCode.INVALID_SCHEMA, path, message)
-
-
-def _readable(records: list[Any]) -> list[ToolSetting]:
-    """Return the settings that make sense; what does not was written by a newer version."""
-    found = []
-    for record in records:
-        try:
-            found.append(record.setting)
-        except msgspec.ValidationError:
-            log.error("the setting of a tool of server %s makes no sense to us", record.server_id)
-    return found
 
 
 async def carry_over_tool_settings(store: Store, audit: AuditLog, folder: Path) -> int:

@@ -15,6 +15,7 @@ from mcp_junction.catalog import pins
 from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.errors import NotFound, StoreError, StoreUnavailable
 from mcp_junction.policy.pinning import STRICT
+from mcp_junction.policy.risk import says_destructive
 from mcp_junction.protocol import encode, param_headers
 from mcp_junction.registry.member import Member
 from mcp_junction.store.records import OfferRecord, ToolChanges, ToolDefinitionRow, ToolRecord
@@ -37,8 +38,12 @@ def prepare_lists(offering: ServerLists) -> PreparedLists:
 
 
 def _to_row(kind: ListKind, offer: ListItem) -> ToolDefinitionRow:
-    digest = pins.define(offer.members).hash if kind is TOOLS else ""
-    return ToolDefinitionRow(offer.name, encode.dumps(offer.members), digest)
+    row = ToolDefinitionRow(offer.name, encode.dumps(offer.members))
+    if kind is not TOOLS:
+        return row
+    is_destructive = says_destructive(offer.members.get("annotations"))
+    digest = pins.define(offer.members).hash
+    return ToolDefinitionRow(row.name, row.definition, digest, is_destructive)
 
 
 def group_by_kind(

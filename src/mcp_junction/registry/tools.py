@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Final
 
 from mcp_junction.catalog.items import ServerLists
@@ -19,11 +19,12 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
 from mcp_junction.registry.known_tools import KnownTools
-from mcp_junction.registry.member import Member, decision_of
-from mcp_junction.registry.tool_rules import ToolState, is_remark
+from mcp_junction.registry.member import Decision, Member, decision_of, is_remark
+from mcp_junction.registry.tool_rules import ToolState
 from mcp_junction.registry.tool_settings import ToolSettingAdministration
 from mcp_junction.registry.tool_storage import ToolStorage, to_item
 from mcp_junction.store.records import ToolChanges, ToolRecord
+from mcp_junction.store.tools import was_destructive
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.upstream import Upstream
 
@@ -231,6 +232,14 @@ class RegistryTools:
         if has_versions:
             self.inspection.schedule()  # what is incompatible is flagged
 
+    def restore_decisions(
+        self, server_id: str, stored: Collection[ToolRecord]
+    ) -> dict[str, Decision]:
+        """Make the Decisions about a server's stored tools, and remember which ones destroy."""
+        destructive = (tool.name for tool in stored if was_destructive(tool))
+        self._context.tool_settings.note_destructive(server_id, destructive)
+        return {tool.name: decision_of(tool) for tool in stored}
+
     def _apply_decision(self, member: Member, record: ToolRecord) -> None:
         """Apply a stored decision; a newer definition is judged by the rule of quarantine."""
         known, decided = member.decisions.get(record.name), decision_of(record)
@@ -238,6 +247,8 @@ class RegistryTools:
             strict = member.record.pin == STRICT
             decided.quarantined = is_quarantined(decided.state, known.hash, strict=strict)
             decided.hash = known.hash
+        elif not was_destructive(record):
+            self._context.tool_settings.forget_destructive(member.id, record.name)
         member.decisions[record.name] = decided
         self.show(member)
 
@@ -251,7 +262,10 @@ class RegistryTools:
         self._on_stored()
         for record in changes.added:
             member.decisions.setdefault(record.name, decision_of(record))
-        self._adopt_quarantine(member, [new for _, new in changes.changed])
+        changed = [new for _, new in changes.changed]
+        self._adopt_quarantine(member, changed)
+        destructive = (new.name for new in changed if new.was_destructive)
+        self._context.tool_settings.note_destructive(member.id, destructive)
         added = [record.name for record in changes.added]
         for start in range(0, len(added), _MOST_NAMES):
             names = added[start : start + _MOST_NAMES]

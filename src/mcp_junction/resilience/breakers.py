@@ -23,7 +23,7 @@ from mcp_junction.resilience.breaker import (
     BreakerState,
     Effect,
 )
-from mcp_junction.resilience.failures import BreakerCount, Failure
+from mcp_junction.resilience.failures import BreakerScope, Failure
 
 
 class Permit(msgspec.Struct, frozen=True):
@@ -44,24 +44,17 @@ class Permit(msgspec.Struct, frozen=True):
 class CircuitPair:
     """The circuits of one tool and of its server; found once, then kept by who calls the tool."""
 
-    __slots__ = ("_permit", "server", "tool")
+    __slots__ = ("last", "server", "tool")
 
     def __init__(self, server: Breaker, tool: Breaker) -> None:
         self.server = server
         self.tool = tool
-        self._permit = Permit(server, -1, tool, -1, "")
+        self.last = Permit(server, -1, tool, -1, "")
+        """The permit of the last call that was let in while both were closed."""
 
     def permit(self, agent: str) -> Permit:
-        """Return the permit of a call that is let in now: the last one, if that is the same."""
-        server, tool, permit = self.server, self.tool, self._permit
-        if (
-            permit.agent == agent
-            and permit.server_epoch == server.epoch
-            and permit.tool_epoch == tool.epoch
-        ):
-            return permit
-        permit = self._permit = Permit(server, server.epoch, tool, tool.epoch, agent)
-        return permit
+        """Make the permit of a call that is let in now."""
+        return Permit(self.server, self.server.epoch, self.tool, self.tool.epoch, agent)
 
 
 class CircuitOpen(NamedTuple):
@@ -89,14 +82,19 @@ class Breakers:
 
     def admit(self, pair: CircuitPair, agent: str, now: float) -> Permit | CircuitOpen:
         """Let a call in, or say which circuit does not. Every permit is given back by ``end``."""
-        server, tool = pair.server, pair.tool
-        if server.state is CLOSED and tool.state is CLOSED:  # as nearly always
-            if agent == server.latest and agent == tool.latest:
-                server.latest_at = tool.latest_at = now
-            else:
-                server.note(agent, now)
-                tool.note(agent, now)
-            return pair.permit(agent)
+        server, tool, last = pair.server, pair.tool, pair.last
+        if (
+            agent == last.agent == server.latest == tool.latest
+            and server.epoch == last.server_epoch
+            and tool.epoch == last.tool_epoch
+        ):  # as nearly always
+            server.latest_at = tool.latest_at = now
+            return last
+        if server.state is CLOSED and tool.state is CLOSED:
+            server.note(agent, now)
+            tool.note(agent, now)
+            last = pair.last = pair.permit(agent)
+            return last
         for circuit in (server, tool):
             wait = circuit.wait(now)
             if wait is not None:
@@ -187,8 +185,8 @@ def _effects(failure: Failure | None) -> tuple[Effect, Effect]:
     """
     if failure is None:
         return _WELL
-    if failure.counts is BreakerCount.SERVER:
+    if failure.counts is BreakerScope.SERVER:
         return FAILURE, NOTHING
-    if failure.counts is BreakerCount.TOOL:
+    if failure.counts is BreakerScope.TOOL:
         return SUCCESS if failure.has_answer else NOTHING, FAILURE
     return _WELL if failure.has_answer else _NEITHER

@@ -9,7 +9,7 @@ are stored, and survive a restart. Which limits there are, and whose, the caller
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 KEPT_FROM: Final = 60.0
@@ -121,22 +121,24 @@ class Limited(NamedTuple):
     wait: float
 
 
-def take_from_each(buckets: Iterable[TokenBucket], now: float) -> bool:
+def take_from_each(buckets: Sequence[TokenBucket], now: float) -> bool:
     """Count a call against all of these, or against none; whether all of them allow it.
 
     What ``wait`` and ``take`` do, without their calls: most calls of most services come here.
     """
     for bucket in buckets:
-        elapsed = now - bucket._at
-        if elapsed:
-            bucket._at = now
-            if elapsed > 0.0:  # else the clock was put back
-                level, burst = bucket._level + elapsed * bucket.rate, bucket.burst
-                bucket._level = level if level < burst else burst
-        if bucket._level < _ENOUGH:
+        level, elapsed = bucket._level, now - bucket._at
+        if elapsed > 0.0:  # else the clock was put back, or stands
+            level += elapsed * bucket.rate
+            if level > bucket.burst:
+                level = bucket.burst
+        bucket._at = now
+        if level < _ENOUGH:
+            bucket._level = level
+            for before in buckets[: buckets.index(bucket)]:
+                before._level += 1.0
             return False
-    for bucket in buckets:
-        bucket._level -= 1.0
+        bucket._level = level - 1.0
     return True
 
 

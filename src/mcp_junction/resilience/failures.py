@@ -32,8 +32,12 @@ class FailureKind(StrEnum):
     OWN_REFUSAL = "own_refusal"  # Junction did not send it: the policy, a limit, the audit
 
 
-class BreakerCount(Enum):
-    """Which breaker counts a failure; the others take it as the table of effects says."""
+REFUSED_BEFORE_RUNNING: Final = frozenset({FailureKind.RATE_LIMITED, FailureKind.SESSION_LOST})
+"""What a server answers in place of running a call."""
+
+
+class BreakerScope(Enum):
+    """Which breaker counts a failure: the tool's, the server's or none."""
 
     NONE = "none"
     TOOL = "tool"
@@ -42,12 +46,12 @@ class BreakerCount(Enum):
 
 class _Traits(NamedTuple):
     is_transient: bool = False
-    counts: BreakerCount = BreakerCount.NONE
+    counts: BreakerScope = BreakerScope.NONE
     has_answer: bool = False
     """Whether it shows that the server answers."""
 
 
-_SERVER, _TOOL = BreakerCount.SERVER, BreakerCount.TOOL
+_SERVER, _TOOL = BreakerScope.SERVER, BreakerScope.TOOL
 _TRAITS: Final = {
     FailureKind.LINK: _Traits(True, _SERVER),
     FailureKind.TIMEOUT: _Traits(True, _TOOL),
@@ -83,7 +87,7 @@ class Failure(msgspec.Struct, frozen=True):
         return _TRAITS[self.kind].is_transient
 
     @property
-    def counts(self) -> BreakerCount:
+    def counts(self) -> BreakerScope:
         """Which breaker counts it."""
         return _TRAITS[self.kind].counts
 

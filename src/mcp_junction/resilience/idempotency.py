@@ -40,6 +40,11 @@ class ClaimKey(NamedTuple):
     key: str
 
 
+def owner_of(agent_id: str, role: str = "agent") -> str:
+    """Return how a claim names whose it is: others than agents may have an agent's id."""
+    return f"{role}:{agent_id}"
+
+
 class Claim(msgspec.Struct, frozen=True):
     """A claim on running a call, as it is stored."""
 

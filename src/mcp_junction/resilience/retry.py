@@ -2,13 +2,15 @@
 
     repeated only if    not sent
                         or refused before it ran (429, lost session, 503 with Retry-After where the
-                           operator trusts it, a credential that was renewed since)
+                           operator trusts it, a credential that was renewed since); once in a
+                           call, because a server may say so of a call that did run
                         or the tool is read-only or idempotent
     and                 the failure is transient, attempts are left, nothing was relayed to the
                         caller, the deadline is further away than the delay, it is no resume, and
                         the server's retry budget allows it
 
-It decides; the stage waits and makes the attempt. A link's own replay counts as an attempt, too.
+It decides; the stage waits and makes the attempt. What is mended by being made again at once (a
+lost session, a renewed credential) is made again once, for any tool, and costs no budget.
 """
 
 from __future__ import annotations
@@ -79,6 +81,9 @@ class RetryReason(StrEnum):
     BUDGET = "the server's retry budget is used up"
 
 
+REFUSED_BEFORE: Final = RetryReason.REFUSED_BEFORE
+
+
 class Retry(msgspec.Struct, frozen=True):
     """Whether to try again, after how many seconds, and why."""
 
@@ -137,9 +142,8 @@ def decide_retry(
 ) -> Retry:
     """Decide after ``attempts`` attempts (1 after the first); takes a retry out of the budget.
 
-    ``was_replayed`` says that the link, or we, replayed the call once for a lost session or a
-    renewed credential; ``trusts_retry_after`` that the operator says a 503 with Retry-After was
-    refused before it ran.
+    ``was_replayed`` says that the call was made again before because the server refused it before
+    it ran; ``trusts_retry_after`` that the operator says a 503 with Retry-After was refused so.
     """
     reason = _find_reason(failure, is_repeatable, trusts_retry_after)
     if reason in (RetryReason.PERMANENT, RetryReason.MAY_HAVE_RUN):
@@ -150,14 +154,15 @@ def decide_retry(
         return Retry(False, RetryReason.SPOKE)
     if attempts >= policy.max_attempts:
         return Retry(False, RetryReason.ATTEMPTS)
-    if was_replayed and failure.kind in _REPLAYED_ONCE:
+    is_mended = failure.kind in _REPLAYED_ONCE
+    if was_replayed and (is_mended or (reason is REFUSED_BEFORE and not is_repeatable)):
         return Retry(False, RetryReason.REPLAYED)
     if (failure.retry_after or 0.0) > policy.max_delay:
         return Retry(False, RetryReason.TOO_LONG)
     wait = _delay(failure, attempts, policy, random)
     if deadline is not None and now + wait >= deadline:
         return Retry(False, RetryReason.DEADLINE)
-    if not budget.spend(now):
+    if not is_mended and not budget.spend(now):
         return Retry(False, RetryReason.BUDGET)
     return Retry(True, reason, wait)
 

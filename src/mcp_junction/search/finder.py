@@ -2,17 +2,20 @@
 
 It is given every new state of the offers and compares: a server whose list is the same object is
 skipped, and of another one only the tools that differ are indexed again. That is done in slices
-(``slices.py``), between which other tasks run.
+(``slices.py``), between which other tasks run. What is indexed by words is passed on to the
+SemanticIndex, if there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.index import Hit, IndexedTool, KeywordIndex, tool_fields
+from mcp_junction.search.index import Hit, IndexedTool, KeywordIndex, describe, tool_fields
+from mcp_junction.search.semantic import SemanticIndex
+from mcp_junction.search.texts import tool_text
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 
@@ -25,11 +28,13 @@ _PATIENCE: Final = 2.0
 class Finder:
     """An index of all tools that follows what servers offer."""
 
-    def __init__(self, tasks: TaskScope) -> None:
+    def __init__(self, tasks: TaskScope, vectors: SemanticIndex | None = None) -> None:
         self.index = KeywordIndex()
+        self.vectors = vectors
         self._tasks = tasks
         self._wanted: Offers = {}
-        self._indexed: dict[str, Sequence[IndexedTool]] = {}
+        self._titles: Mapping[str, str] = {}
+        self._indexed: dict[str, tuple[Sequence[IndexedTool], str]] = {}
         self._working: asyncio.Task[None] | None = None
 
     @property
@@ -37,9 +42,12 @@ class Finder:
         """Whether all offered tools are indexed."""
         return self._working is None or self._working.done()
 
-    def follow(self, offers: Offers) -> None:
-        """Bring the index up to these offers, in the background."""
-        self._wanted = offers
+    def follow(self, offers: Offers, titles: Mapping[str, str] | None = None) -> None:
+        """Bring the index up to these offers, in the background.
+
+        ``titles`` say what servers are for, as far as that is known.
+        """
+        self._wanted, self._titles = offers, titles or {}
         if self.is_current and self._next_stale() is not None:
             self._working = self._tasks.supervise("search index", self._catch_up, is_vital=False)
 
@@ -53,9 +61,9 @@ class Finder:
         query: str,
         limit: int,
         admits: Callable[[Pair], bool],
-        visible: Iterable[Pair] | None = None,
+        visible: Set[int] | None = None,
     ) -> list[Hit]:
-        """Find the best tools for a query among those admitted, best first."""
+        """Find the best tools for a query by its words among those admitted, best first."""
         return self.index.search(query, limit, admits, visible)
 
     # -- catching up
@@ -66,12 +74,15 @@ class Finder:
             for _ in self._update_server(server, self._wanted.get(server, ())):
                 if slices.is_over:
                     await slices.rest()
+        if self.vectors is not None:
+            self.vectors.wake()
 
     def _next_stale(self) -> str | None:
-        """Return a server whose indexed tools are not those it offers."""
+        """Return a server whose indexed tools, or title, are not those it has."""
         for server, tools in self._wanted.items():
-            indexed = self._indexed.get(server)
-            if indexed is not tools and (tools or indexed):
+            indexed, title = self._indexed.get(server, ((), ""))
+            is_same = indexed is tools and title == self._titles.get(server, "")
+            if not is_same and (tools or indexed):
                 return server
         return next((server for server in self._indexed if server not in self._wanted), None)
 
@@ -81,17 +92,30 @@ class Finder:
         It runs to its end even when the offers have changed meanwhile; then the server is stale
         again.
         """
-        known = {tool.name: tool for tool in self._indexed.get(server, ())}
+        before, old_title = self._indexed.get(server, ((), ""))
+        title = self._titles.get(server, "")
+        known = {tool.name: tool for tool in before}
         wanted = {tool.name: tool for tool in tools}
         for name in known.keys() - wanted.keys():
-            self.index.remove(Pair(server, name))
+            self._remove(Pair(server, name))
             yield
         for name, tool in wanted.items():
             old = known.get(name)
-            if old is None or (old is not tool and old.members != tool.members):
-                self.index.put(Pair(server, name), tool_fields(server, tool))
+            is_new = old is None or (old is not tool and old.members != tool.members)
+            if is_new or title != old_title:
+                self._put(Pair(server, name), tool, title)
             yield
         if tools:
-            self._indexed[server] = tools
+            self._indexed[server] = tools, title
         else:
             self._indexed.pop(server, None)
+
+    def _put(self, pair: Pair, tool: IndexedTool, title: str) -> None:
+        number = self.index.put(pair, tool_fields(pair.server, tool, title))
+        if self.vectors is not None:
+            self.vectors.put(number, pair, tool_text(title, pair.name, describe(tool)))
+
+    def _remove(self, pair: Pair) -> None:
+        number = self.index.remove(pair)
+        if self.vectors is not None and number is not None:
+            self.vectors.remove(number)

@@ -1,4 +1,4 @@
-"""Revocation: closes what agents have open that their grants no longer allow, and tells the rest.
+"""Revocation: closes what agents have open that their grants no longer allow, and notifies clients.
 
 It is told of agents whose grants changed, once that is in force. Running calls that no grant allows
 any more are cancelled at their servers and answered as denied; so are parked ones. Subscriptions
@@ -207,5 +207,5 @@ def _differs(catalog: Catalog, old: Scope, new: Scope, kind: ListKind) -> bool:
 
 
 def _agent_of(principal: Principal) -> str | None:
-    """The agent that a principal is; None for other roles."""
-    return principal.id if principal.role is Role.AGENT else None
+    """The agent, or grantee, that a principal is; None for other roles."""
+    return (principal.grantee or principal.id) if principal.role is Role.AGENT else None

@@ -56,7 +56,9 @@ class Session:
         "protocol_version",
         "scopes",
         "send",
+        "shown_at",
         "spelling",
+        "takes_links",
         "usage",
     )
 
@@ -75,9 +77,13 @@ class Session:
         self.usage = usage or QuotaUsage()
         self.spelling = spelling
         self.endpoint = endpoint
+        self.shown_at: Endpoint | None = None
+        """The endpoint with what it lists to this client, once that is known."""
         self.send = send
         self.offer = offer or send
         self.protocol_version: str | None = None
+        self.takes_links = False
+        """Whether the client understands links to resources in results: its version has them."""
         self.client = ""
         self.client_info = Raw(b"{}")
         self.capabilities: dict[str, Raw] = {}
@@ -91,7 +97,7 @@ class Session:
     @property
     def scope(self) -> Scope:
         """What the client may see, by the policy as it is now."""
-        return self.scopes.of(self.principal, self.endpoint)
+        return self.scopes.of(self.principal, self.shown_at or self.endpoint)
 
     @property
     def is_open(self) -> bool:

@@ -34,14 +34,17 @@ class StatelessClient:
 
     era = Era.STATELESS
     has_listed = False
+    takes_links = True
 
     __slots__ = (
         "_hello",
+        "client",
         "client_info",
         "endpoint",
         "principal",
         "questions",
         "scopes",
+        "shown_at",
         "spelling",
         "usage",
     )
@@ -60,6 +63,10 @@ class StatelessClient:
         self.scopes = scopes
         self.usage = usage or QuotaUsage()
         self.endpoint = endpoint
+        self.shown_at: Endpoint | None = None
+        """The endpoint with what it lists to this client, once that is known."""
+        self.client = ""
+        """The name of the client's program."""
         self.spelling = spelling
         self.client_info = client_info
         relayed = {
@@ -77,7 +84,7 @@ class StatelessClient:
     @property
     def scope(self) -> Scope:
         """What the client may see, by the policy as it is now."""
-        return self.scopes.of(self.principal, self.endpoint)
+        return self.scopes.of(self.principal, self.shown_at or self.endpoint)
 
     def note_listed(self, changed: str, generation: int) -> None:
         """Remember nothing: it hears of changes by ``subscriptions/listen``."""
@@ -142,6 +149,7 @@ class Listen(StatelessClient):
             client.usage,
             client.scopes,
         )
+        self.shown_at = client.shown_at
         self.id = frame_id
         self.announcements = wanted.announcements()
         self._channel = channel

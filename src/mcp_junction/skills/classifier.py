@@ -1,23 +1,29 @@
-"""Model: embeds and classifies tools; ZeroShot compares them with the descriptions of skills.
+"""Model: embeds and classifies tools. ZeroShot compares them with the descriptions of skills.
 
-The service uses the Model of ``worker.py``, which runs LocalModel in another process: LocalModel
-loads numpy and the weights. The taxonomy is the initial set of skills; operators may change it.
+The service uses the Model of ``worker.py``, which runs the LocalModel of ``offline.py`` in another
+process. The taxonomy is the initial set of skills; operators may change it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from mcp_junction.skills.embedder import Embedder, WordVectors, mean, stack_vectors
+from mcp_junction.skills.embedder import Embedder, stack_vectors
+from mcp_junction.skills.features import ToolText, read_tool
+
+if TYPE_CHECKING:
+    from mcp_junction.search.static_table import Matrix
 
 
 class TaxonomySkill(msgspec.Struct, frozen=True):
-    """A skill that tools can have."""
+    """A skill that tools can have.
+
+    Which tools have it now is no part of it: the verdict on a tool would depend on former ones.
+    """
 
     id: str
     name: str
@@ -30,29 +36,9 @@ def taxonomy() -> list[TaxonomySkill]:
     return msgspec.json.decode(file.read_bytes(), type=list[TaxonomySkill])
 
 
-_READ: Final = 200
-"""Characters of a description that count."""
-_NAME: Final = 300
-_SPLIT: Final = re.compile(r"[_\-./:\s]+|(?<=[a-z0-9])(?=[A-Z])")
-
-
-class _ToolText(msgspec.Struct):
-    title: Any = None
-    description: Any = None
-
-
-_decode = msgspec.json.Decoder(_ToolText).decode
-
-
 def tool_text(name: str, definition: bytes) -> str:
     """Return the text that is embedded for a tool: its name, as words, title and description."""
-    try:
-        tool = _decode(definition)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        tool = _ToolText()
-    texts = [part for part in (tool.title, tool.description) if isinstance(part, str)]
-    words = " ".join(part for part in _SPLIT.split(name[:_NAME]) if part)
-    return f"{words}. {' '.join(texts)[:_READ]}".encode(errors="replace").decode()
+    return read_tool(name, definition).embedded
 
 
 MOST: Final = 3
@@ -69,14 +55,18 @@ class Subject(msgspec.Struct, frozen=True, gc=False):
     """A tool to be classified: its name, its words and its vector."""
 
     name: str
-    text: str
+    text: ToolText
     embedding: bytes
 
 
 class SkillVerdict(msgspec.Struct, frozen=True, gc=False):
-    """One to three skills by their ids, the likeliest first, each with a confidence (0 to 1)."""
+    """One to three skills by their ids, the likeliest first, each with a confidence (0 to 1).
+
+    ``own`` is the same by the tool alone, where the server's other tools count too.
+    """
 
     confidences: dict[str, float]
+    own: dict[str, float] = {}
 
     @property
     def primary(self) -> str | None:
@@ -93,12 +83,15 @@ def choose_skills(confidences: dict[str, float]) -> SkillVerdict:
 
 
 class Classifier(Protocol):
-    """Classifies tools."""
+    """Classifies tools of one server."""
 
     async def __call__(
-        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill], pooled: bytes = b""
     ) -> Sequence[SkillVerdict | None]:
-        """Return a verdict for each subject; None for one that could not be classified now."""
+        """Return a verdict for each subject; None for one that could not be classified now.
+
+        ``pooled`` is what ``Model.pool`` made of their server.
+        """
         ...
 
 
@@ -109,19 +102,14 @@ class ZeroShot:
         self._embedder = embedder
         self._vectors: dict[str, bytes] = {}
 
-    def __call__(
-        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
-    ) -> list[SkillVerdict | None]:
-        if not subjects or not skills:
-            return [None] * len(subjects)
+    def __call__(self, vectors: Matrix, skills: Sequence[TaxonomySkill]) -> Matrix:
+        """Return the share of each skill for each vector; at least one skill."""
         import numpy
 
-        described = stack_vectors(self._embed_skills(skills))
-        nearness = stack_vectors([one.embedding for one in subjects]) @ described.T
+        nearness = vectors @ stack_vectors(self._embed_skills(skills)).T
         odds = numpy.exp((nearness - nearness.max(axis=1, keepdims=True)) / _TEMPERATURE)
-        shares = odds / odds.sum(axis=1, keepdims=True)
-        ids = [skill.id for skill in skills]
-        return [choose_skills(dict(zip(ids, map(float, row), strict=True))) for row in shares]
+        shares: Matrix = odds / odds.sum(axis=1, keepdims=True)
+        return shares
 
     def _embed_skills(self, skills: Sequence[TaxonomySkill]) -> list[bytes]:
         texts = [skill.description for skill in skills]
@@ -139,20 +127,22 @@ class Model(Protocol):
         ...
 
     async def classify(
-        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill], pooled: bytes = b""
     ) -> Sequence[SkillVerdict | None]:
         """Return a verdict for each subject; None for one that could not be classified now."""
+        ...
+
+    async def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
+        """Return what a server's title, description and tools add to the verdict on each tool."""
+        ...
+
+    async def cluster(self, vectors: Sequence[bytes], servers: Sequence[str]) -> list[list[int]]:
+        """Find groups of tools that are alike, by their vectors and servers.
+
+        Returns the numbers of each group's tools, the most typical first.
+        """
         ...
 
     async def average(self, vectors: Sequence[bytes]) -> bytes:
         """Compute the mean of vectors, of which there is at least one."""
         ...
-
-
-class LocalModel:
-    """The model in this process. The first use loads its weights."""
-
-    def __init__(self) -> None:
-        self.embed = WordVectors()
-        self.classify = ZeroShot(self.embed)
-        self.average = mean

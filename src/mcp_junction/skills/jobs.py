@@ -13,7 +13,9 @@ from typing import Final
 
 import msgspec
 
+from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
+from mcp_junction.skills.features import ToolText
 
 HEAD: Final = struct.Struct("!I")
 LARGEST: Final = 256 * 1024 * 1024
@@ -21,9 +23,10 @@ LARGEST: Final = 256 * 1024 * 1024
 
 
 class Embed(msgspec.Struct, tag=True, frozen=True):
-    """Compute a vector for each text."""
+    """Compute a vector for each text, by the static table, or by MiniLM of the file named."""
 
     texts: list[str]
+    file: str = ""
 
 
 class Classify(msgspec.Struct, tag=True, frozen=True):
@@ -31,6 +34,27 @@ class Classify(msgspec.Struct, tag=True, frozen=True):
 
     subjects: list[Subject]
     skills: list[TaxonomySkill]
+    pooled: bytes = b""
+
+
+class PoolServer(msgspec.Struct, tag=True, frozen=True):
+    """Compute what a server adds to the verdicts on its tools."""
+
+    server: ToolText
+    tools: list[ToolText]
+
+
+class Cluster(msgspec.Struct, tag=True, frozen=True):
+    """Find groups of tools that are alike."""
+
+    vectors: list[bytes]
+    servers: list[str]
+
+
+class Groups(msgspec.Struct, tag=True, frozen=True):
+    """The answer to Cluster."""
+
+    groups: list[list[int]]
 
 
 class Average(msgspec.Struct, tag=True, frozen=True):
@@ -40,7 +64,7 @@ class Average(msgspec.Struct, tag=True, frozen=True):
 
 
 class Vectors(msgspec.Struct, tag=True, frozen=True):
-    """The answer to Embed and to Average."""
+    """The answer to Embed, to Average and to PoolServer."""
 
     vectors: list[bytes]
 
@@ -57,8 +81,8 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
-Job = Embed | Classify | Average
-Answer = Vectors | Verdicts | Failed
+Job = Embed | Classify | PoolServer | Cluster | Average | VectorRows | DropRows | RankJob
+Answer = Vectors | Verdicts | Groups | Ranked | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_job: Callable[[bytes], Job] = msgspec.msgpack.Decoder(Job).decode

@@ -19,15 +19,20 @@ from typing import Final, TypeVar
 
 import mcp_junction
 from mcp_junction.errors import ModelUnavailable
+from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
+from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.jobs import (
     HEAD,
     Answer,
     Average,
     Classify,
+    Cluster,
     Embed,
     Failed,
+    Groups,
     Job,
+    PoolServer,
     Vectors,
     Verdicts,
     decode_answer,
@@ -41,14 +46,13 @@ log = logging.getLogger("mcp_junction.skills")
 # Imported, not run with -m: so it is found where we are, however we were found.
 _PROGRAM: Final = (
     "import os, sys; sys.path += sys.argv[2].split(os.pathsep);"
-    " from mcp_junction.skills.worker_main import main; main(int(sys.argv[1]))"
+    " from mcp_junction.skills.worker_main import main; main(int(sys.argv[1]), int(sys.argv[3]))"
 )
 _ENVIRONMENT: Final = {
     "PATH": os.defpath,
     # One thread: the processors are not ours alone, and each thread of BLAS takes memory.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
 }
 _TAIL: Final = 5
 _LONGEST_LINE: Final = 500
@@ -70,13 +74,13 @@ class WorkerProcess:
         return self._process.pid
 
     @classmethod
-    async def start(cls) -> WorkerProcess:
-        """Start a process and connect to it. Raises OSError."""
+    async def start(cls, niceness: int = 10) -> WorkerProcess:
+        """Start a process of this niceness and connect to it. Raises OSError."""
         async with AsyncExitStack() as on_failure:
             ours, theirs = socket.socketpair()
             on_failure.callback(ours.close)
             with theirs:
-                worker = cls(_spawn(theirs), _Stderr())
+                worker = cls(_spawn(theirs, niceness), _Stderr())
             on_failure.push_async_callback(worker.end)
             await worker._connect(ours)
             on_failure.pop_all()
@@ -116,11 +120,11 @@ class WorkerProcess:
         return f"{how}: {' / '.join(self._stderr.tail)}" if self._stderr.tail else how
 
 
-def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
+def _spawn(theirs: socket.socket, niceness: int) -> subprocess.Popen[bytes]:
     """Start the program, in the loop's thread: the worker dies with the thread that starts it."""
     path = os.pathsep.join([str(Path(mcp_junction.__file__).parents[1]), *filter(None, sys.path)])
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", _PROGRAM, str(os.getpid()), path],
+        [sys.executable, "-I", "-c", _PROGRAM, str(os.getpid()), path, str(niceness)],
         stdin=theirs.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -153,7 +157,7 @@ PATIENCE: Final = 120.0
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 60.0
 
-A = TypeVar("A", Vectors, Verdicts)
+A = TypeVar("A", Vectors, Verdicts, Groups, Ranked)
 
 
 class ModelWorker:
@@ -188,18 +192,29 @@ class ModelWorker:
 
     # -- the Model
 
-    async def embed(self, texts: Sequence[str]) -> list[bytes]:
+    async def embed(self, texts: Sequence[str], file: str = "") -> list[bytes]:
+        """Embed texts by the static table, or by MiniLM with its weights in this file."""
         if not texts:
             return []
-        return (await self._ask(Embed(list(texts)), Vectors)).vectors
+        return (await self._ask(Embed(list(texts), file), Vectors)).vectors
 
     async def classify(
-        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill], pooled: bytes = b""
     ) -> list[SkillVerdict | None]:
-        return (await self._ask(Classify(list(subjects), list(skills)), Verdicts)).verdicts
+        return (await self._ask(Classify(list(subjects), list(skills), pooled), Verdicts)).verdicts
+
+    async def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
+        return (await self._ask(PoolServer(server, list(tools)), Vectors)).vectors[0]
+
+    async def cluster(self, vectors: Sequence[bytes], servers: Sequence[str]) -> list[list[int]]:
+        return (await self._ask(Cluster(list(vectors), list(servers)), Groups)).groups
 
     async def average(self, vectors: Sequence[bytes]) -> bytes:
         return (await self._ask(Average(list(vectors)), Vectors)).vectors[0]
+
+    async def rank(self, job: VectorRows | DropRows | RankJob) -> Ranked:
+        """Have the process hold or drop vectors, or rank by them. Raises ModelUnavailable."""
+        return await self._ask(job, Ranked)
 
     async def _ask(self, job: Job, kind: type[A]) -> A:
         """Queue a job and wait for its answer. Raises ModelUnavailable."""

@@ -12,27 +12,28 @@ import os
 import signal
 import socket
 import sys
-from typing import Final
 
-from mcp_junction.skills.classifier import LocalModel
+from mcp_junction.search.ranking import DropRows, RankJob, VectorRows
 from mcp_junction.skills.jobs import (
     HEAD,
     Answer,
     Average,
     Classify,
+    Cluster,
     Embed,
     Failed,
+    Groups,
     Job,
+    PoolServer,
     Vectors,
     Verdicts,
     decode_job,
     encode_frame,
     frame_size,
 )
+from mcp_junction.skills.offline import LocalModel
 
 _SET_PDEATHSIG, _SET_DUMPABLE = 1, 4
-_NICENESS: Final = 10
-"""Low priority: calls come first."""
 
 
 def serve(sock: socket.socket, model: LocalModel) -> None:
@@ -50,17 +51,27 @@ def answer(job: Job, model: LocalModel) -> Answer:
     """Do one job; an exception becomes Failed."""
     try:
         match job:
-            case Embed(texts):
-                return Vectors(model.embed(texts))
-            case Classify(subjects, skills):
-                return Verdicts(model.classify(subjects, skills))
+            case Embed(texts, file):
+                return Vectors(model.embed_with(file, texts) if file else model.embed(texts))
+            case Classify(subjects, skills, pooled):
+                return Verdicts(model.classify(subjects, skills, pooled))
+            case PoolServer(server, tools):
+                return Vectors([model.pool(server, tools)])
+            case Cluster(vectors, servers):
+                return Groups(model.cluster(vectors, servers))
+            case RankJob():
+                return model.ranker.rank(job)
+            case VectorRows():
+                return model.ranker.put(job)
+            case DropRows():
+                return model.ranker.drop(job)
             case Average(vectors):
                 return Vectors([model.average(vectors)])
     except Exception as error:  # noqa: BLE001 - whatever the model raises is the answer
         return Failed(repr(error)[:500])
 
 
-def set_up_process(parent: int) -> None:
+def set_up_process(parent: int, niceness: int) -> None:
     """Tie this process to its parent's life, make it not dumpable, and lower its priority."""
     if sys.platform.startswith("linux"):
         prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -68,12 +79,12 @@ def set_up_process(parent: int) -> None:
         prctl(_SET_DUMPABLE, 0, 0, 0, 0)
         if os.getppid() != parent:  # it died before that was set
             os._exit(1)
-    os.nice(_NICENESS)
+    os.nice(niceness)
 
 
-def main(parent: int) -> None:
+def main(parent: int, niceness: int) -> None:
     """Run as a program: jobs come on standard input, which is a socket."""
-    set_up_process(parent)
+    set_up_process(parent, niceness)
     try:
         serve(socket.socket(fileno=0), LocalModel())
     except (BrokenPipeError, ConnectionResetError):

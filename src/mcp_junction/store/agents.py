@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from mcp_junction.policy.grants import GrantSource
 from mcp_junction.store.database import Database, Script
 from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
 from mcp_junction.store.table import Table
@@ -38,6 +39,15 @@ class AgentTable(SignedTable[AgentRecord]):
         """Read one agent, if there is one."""
         found = await self.read_all("WHERE agent_id = ?", agent_id)
         return found[0] if found else None
+
+    async def find_time_made(self, agent_id: str) -> float:
+        """Return since when an agent is the one that it is: before, another may have had its id.
+
+        An agent from before there were records of agents has all that its id has done.
+        """
+        agent = await self.find(agent_id)
+        is_older = agent is None or agent.created_by == GrantSource.MIGRATED.value
+        return 0.0 if agent is None or is_older else agent.created_at
 
     # -- parts of a transaction
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mcp_junction.store.audit_index import AuditIndex, add_segment
-from mcp_junction.store.audit_search import PAGES, AuditSearch, read_pages
+from mcp_junction.store.audit_index import PAGES, AuditIndex, add_segment, read_pages
+from mcp_junction.store.audit_search import AuditSearch
 from mcp_junction.store.audit_terms import SealedPage, Segment
 from mcp_junction.store.database import (
     Batch,

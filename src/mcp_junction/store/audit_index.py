@@ -1,4 +1,4 @@
-"""AuditIndex: the tables of the index over audit pages: segments and their terms.
+"""AuditIndex: the tables of the index over audit pages: segments and their terms; pages as rows.
 
 It is made of the pages and can be made again; what is not in it yet is searched for in the pages
 themselves. ``audit_terms.py`` says what is in it, ``audit_search.py`` searches.
@@ -18,13 +18,16 @@ from mcp_junction.store.database import (
     Batch,
     Query,
     Row,
+    Rows,
     Script,
     bump,
     insert,
     placeholders,
 )
-from mcp_junction.store.table import StoreTable, transaction
+from mcp_junction.store.records import AuditPage
+from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 
+PAGES: Final = Table("audit_pages", AuditPage)
 _TOPIC: Final = "audit_segments"
 _SEGMENT: Final = insert(
     "audit_segments",
@@ -37,6 +40,23 @@ _TERM: Final = insert("audit_terms", ("term", "last_at", "segment", "first_at", 
 _FORGET: Final = "DELETE FROM audit_terms WHERE term = ? AND last_at = ? AND segment = ?"
 _AT_ONCE: Final = 20
 """Segments that are read or removed at a time."""
+
+
+def read_pages(rows: Rows) -> list[AuditPage]:
+    """Decode the pages that can be read; verification reports the others as missing."""
+    found = []
+    for row in rows:
+        try:
+            found.append(_page(row))
+        except (TypeError, ValueError) as error:
+            UNREADABLE.note(PAGES.name, row, error)
+    return found
+
+
+def _page(row: Row) -> AuditPage:
+    writer, first_seq, last_seq, first_at, last_at, mac, tags, body = row
+    place = str(writer), int(first_seq), int(last_seq), float(first_at), float(last_at)
+    return AuditPage(*place, bytes(mac), bytes(tags), bytes(body))
 
 
 def add_segment(segment: Segment) -> Script[None]:

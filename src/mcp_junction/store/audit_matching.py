@@ -5,28 +5,35 @@ An agent that reads its own calls sees them masked: filters compare what it sees
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from mcp_junction.policy.decision import ALLOW, DENY, NO_GRANT
 from mcp_junction.policy.principal import Role
-from mcp_junction.store.audit_terms import decision_term, server_term, tool_term, who
+from mcp_junction.store.audit_terms import bits_of, decision_term, server_term, tool_term, who
 from mcp_junction.store.database import Dialect
 from mcp_junction.store.records import UNKNOWN, AuditPage, AuditQuery, AuditRow
 
 EXACT: Final = ("kind", "actor", "action", "server_id", "target", "correlation_id", "outcome")
+_MASKABLE: Final = ("server_id", "outcome")
 _HOLDS: Final = {Dialect.SQLITE: "instr(body, ?) > 0", Dialect.POSTGRES: "position(? IN body) > 0"}
+_HAS_BIT: Final = {
+    Dialect.SQLITE: "instr(?, substr(correlations, ? % length(correlations) + 1, 1)) > 0",
+    Dialect.POSTGRES: "get_bit(correlations, CAST(? AS bigint) % (length(correlations) * 8)) = 1",
+}
+_WITH_BIT: Final = [bytes(v for v in range(256) if v & 1 << bit) for bit in range(8)]
+"""The values of bytes that have a bit."""
 _encode = msgspec.json.Encoder().encode
 
 
-def select_rows(page: AuditPage, asked: AuditQuery) -> list[AuditRow]:
-    """Return the rows of a page that are asked for."""
-    agent = asked.own_calls_of
-    if agent is None:
-        return [row for row in page.rows() if matches(row, asked)]
-    own = (mask_hidden(row) for row in page.rows() if is_own_call(row, agent))
-    return [row for row in own if matches(row, asked)]
+def select_rows(page: AuditPage, asked: AuditQuery, texts: Sequence[bytes] = ()) -> list[AuditRow]:
+    """Return the rows of a page that are asked for; ``texts`` are those of the query."""
+    agent, rows = asked.own_calls_of, page.rows(texts)
+    if agent is not None:
+        rows = (mask_hidden(row) for row in rows if is_own_call(row, agent))
+    return [row for row in rows if matches(row, asked)]
 
 
 def terms_asked_for(asked: AuditQuery) -> list[int]:
@@ -43,12 +50,27 @@ def terms_asked_for(asked: AuditQuery) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def body_tests(asked: AuditQuery, dialect: Dialect) -> tuple[list[str], list[bytes]]:
-    """Make the tests of a page's bytes: what is asked for must be in them."""
-    values = [getattr(asked, column) for column in EXACT]
-    values += [asked.agent, asked.tool, asked.own_calls_of]
-    given = [_encode(value.encode("utf-8", "replace").decode()) for value in values if value]
-    return [_HOLDS[dialect]] * len(given), given
+def texts_asked_for(asked: AuditQuery) -> list[bytes]:
+    """Return the texts that the stored form of each row of this query has."""
+    masked = () if asked.own_calls_of is None else _MASKABLE
+    values = [getattr(asked, column) for column in EXACT if column not in masked]
+    values += [asked.agent, asked.own_calls_of, None if masked else asked.tool]
+    return [_encode(value.encode("utf-8", "replace").decode()) for value in values if value]
+
+
+def holds_all(texts: Sequence[bytes], dialect: Dialect) -> str:
+    """Make the test that the body of a page has all of these texts, which are its arguments."""
+    return " AND ".join([_HOLDS[dialect]] * len(texts)) or "TRUE"
+
+
+def filter_test(correlation_id: str, dialect: Dialect) -> tuple[str, list[int | bytes]]:
+    """Make the test that the filter of a segment may hold an id, and its arguments."""
+    bits = bits_of(correlation_id)
+    tests = " AND ".join([_HAS_BIT[dialect]] * len(bits))
+    test = f"CASE WHEN length(correlations) > 0 THEN {tests} ELSE FALSE END"
+    if dialect is Dialect.POSTGRES:
+        return test, [*bits]
+    return test, [value for bit in bits for value in (_WITH_BIT[bit & 7], bit >> 3)]
 
 
 def matches(row: AuditRow, asked: AuditQuery) -> bool:

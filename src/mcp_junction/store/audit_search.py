@@ -15,16 +15,22 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from mcp_junction.protocol.correlation import made_at
-from mcp_junction.store.audit_index import AuditIndex
-from mcp_junction.store.audit_matching import body_tests, select_rows, terms_asked_for, when
-from mcp_junction.store.audit_terms import PROMPT, PageSpot, may_hold, read_spots
+from mcp_junction.store.audit_index import PAGES, AuditIndex, read_pages
+from mcp_junction.store.audit_matching import (
+    filter_test,
+    holds_all,
+    select_rows,
+    terms_asked_for,
+    texts_asked_for,
+    when,
+)
+from mcp_junction.store.audit_terms import PROMPT, PageSpot, read_spots
 from mcp_junction.store.database import Database, Dialect, Query, Row, Rows
-from mcp_junction.store.records import AuditFound, AuditPage, AuditQuery, AuditRow
-from mcp_junction.store.table import UNREADABLE, Table
+from mcp_junction.store.records import AuditFound, AuditQuery, AuditRow
+from mcp_junction.store.table import UNREADABLE
 
 T = TypeVar("T")
 
-PAGES: Final = Table("audit_pages", AuditPage)
 ENOUGH: Final = 300_000
 """The work of one request: rows whose bytes are searched; a row that is decoded counts for ten."""
 _DECODED: Final = 10
@@ -38,7 +44,7 @@ _FIRST_SEGMENTS: Final = 2
 _SEGMENTS: Final = 32
 """Segments that are read at a time; fewer at first, because that is often enough."""
 _FASTER: Final = 4
-_FILTERS: Final = 128
+_FILTERS: Final = 512
 _LONG_TAIL: Final = 2_000
 """Pages beyond the index from which on all pages are walked, as if there were none."""
 _END: Final = "\U0010ffff"
@@ -69,7 +75,8 @@ class AuditSearch:
         self._work = 0
         self._found: list[AuditRow] = []
         self._sources: list[_PageSource] = []
-        self._tests, self._args = body_tests(asked, database.dialect)
+        self._texts = texts_asked_for(asked)
+        self._holds = holds_all(self._texts, database.dialect)
 
     async def run(self) -> AuditFound:
         """Search until there are enough rows, no more pages, or it was enough work."""
@@ -106,7 +113,8 @@ class AuditSearch:
             return [*sources, _PagesByTerms(self, bounds, wanted)]
         if own_time is not None:
             sources.append(_PagesByTime(self, bounds.within(own_time - 1, own_time + PROMPT + 1)))
-        return [*sources, _PagesByFilter(self, bounds, asked.correlation_id)]
+        test = filter_test(asked.correlation_id, database.dialect)
+        return [*sources, _PagesByFilter(self, bounds, test)]
 
     async def _is_long(self, tails: Sequence[tuple[str, int]]) -> bool:
         chains, args = _of_chains(tails)
@@ -138,11 +146,14 @@ class AuditSearch:
 
     async def _read(self, batch: Sequence[PageSpot]) -> None:
         """Read pages that may have what is asked for, and keep their rows that do."""
+        asked, texts = self._asked, self._texts
         these = " OR ".join(["(writer = ? AND last_seq = ?)"] * len(batch))
         args = [value for spot in batch for value in (spot.writer, spot.last_seq)]
-        tests = "".join(f" AND {test}" for test in self._tests)
-        query = PAGES.select(f"WHERE ({these}){tests}", (*args, *self._args))
-        found = await self.fetch(query, lambda rows: _matching(rows, self._asked))
+        query = PAGES.select(f"WHERE {these}", args)
+        found = await self.fetch(
+            query,
+            lambda rows: [r for page in read_pages(rows) for r in select_rows(page, asked, texts)],
+        )
         self._found = sorted([*self._found, *found], key=when, reverse=True)
         self._work += _DECODED * sum(spot.rows for spot in batch)
 
@@ -163,14 +174,17 @@ class AuditSearch:
             (*args, limit),
         )
         spots = _some_rows(await self._database.read(query, _spots))
-        if not spots or not self._tests:
+        if not spots or not self._texts:
             return spots, spots
-        tests = [*tests, "last_at >= ?", *self._tests]
+        return spots, await self.find_pages(f"{where} AND last_at >= ?", *args, spots[-1].last_at)
+
+    async def find_pages(self, where: str, *args: Any) -> list[PageSpot]:
+        """Find the pages that pass a test and whose bytes have what is asked for."""
         query = Query(
-            f"SELECT {_SPOT} FROM audit_pages WHERE {' AND '.join(tests)}",
-            (*args, spots[-1].last_at, *self._args),
+            f"SELECT {_SPOT} FROM audit_pages WHERE {where} AND {self._holds}",
+            (*args, *self._texts),
         )
-        return spots, await self._database.read(query, _spots)
+        return await self._database.read(query, _spots)
 
     async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
         return await self._database.read(query, make)
@@ -285,14 +299,16 @@ class _PagesByTerms:
 
 
 class _PagesByFilter:
-    """Pages of segments whose filter may hold a correlation id."""
+    """Pages with what is asked for, of segments whose filter may hold a correlation id."""
 
-    def __init__(self, search: AuditSearch, bounds: _TimeBounds, correlation_id: str) -> None:
+    def __init__(
+        self, search: AuditSearch, bounds: _TimeBounds, test: tuple[str, list[int | bytes]]
+    ) -> None:
         self.spots: list[PageSpot] = []
         self.floor = math.inf
         self._search = search
         self._bounds = bounds
-        self._wanted = correlation_id
+        self._may_hold, self._args = test
         self._after: tuple[float, int] | None = None
 
     async def advance(self) -> int:
@@ -302,42 +318,26 @@ class _PagesByFilter:
             tests.append("last_at <= ? AND (last_at, id) < (?, ?)")
             after = (self._after[0], *self._after)
         query = Query(
-            "SELECT last_at, id, writer, pages, correlations FROM audit_segments"
-            f" WHERE {' AND '.join(tests)} ORDER BY last_at DESC, id DESC LIMIT {_FILTERS}",
-            (*args, *after),
+            f"SELECT last_at, id, writer, first_seq, last_seq, {self._may_hold}"
+            f" FROM audit_segments WHERE {' AND '.join(tests)}"
+            f" ORDER BY last_at DESC, id DESC LIMIT {_FILTERS}",
+            (*self._args, *args, *after),
         )
         rows = await self._search.read(query, _as_they_are)
-        for _, _, writer, pages, encoded in rows:
-            if may_hold(bytes(encoded), self._wanted):
-                self.spots += _read_spots(writer, pages)
+        work = 20 * len(rows) + 50
+        for _, _, writer, first_seq, last_seq, may_hold in rows:
+            if may_hold:
+                self.spots += await self._search.find_pages(
+                    "writer = ? AND last_seq BETWEEN ? AND ?", writer, first_seq, last_seq
+                )
+                work += last_seq - first_seq
         is_end = len(rows) < _FILTERS
         self._after = None if is_end else (rows[-1][0], int(rows[-1][1]))
         self.floor = -math.inf if is_end else rows[-1][0]
-        return 20 * len(rows) + 50
+        return work
 
 
 # -- parts
-
-
-def _matching(rows: Rows, asked: AuditQuery) -> list[AuditRow]:
-    return [row for page in read_pages(rows) for row in select_rows(page, asked)]
-
-
-def read_pages(rows: Rows) -> list[AuditPage]:
-    """Decode the pages that can be read; verification reports the others as missing."""
-    found = []
-    for row in rows:
-        try:
-            found.append(_page(row))
-        except (TypeError, ValueError) as error:
-            UNREADABLE.note(PAGES.name, row, error)
-    return found
-
-
-def _page(row: Row) -> AuditPage:
-    writer, first_seq, last_seq, first_at, last_at, mac, tags, body = row
-    place = str(writer), int(first_seq), int(last_seq), float(first_at), float(last_at)
-    return AuditPage(*place, bytes(mac), bytes(tags), bytes(body))
 
 
 def _cut(found: list[AuditRow], limit: int) -> AuditFound:

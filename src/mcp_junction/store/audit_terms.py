@@ -26,8 +26,8 @@ MAX_ROWS: Final = 10_000
 """Rows of a segment, about: those of the last page come on top."""
 PROMPT: Final = 15.0
 """Seconds after its time within which an id of our own is in its row: it needs no filter."""
-_FILTER_BITS: Final = 1 << 17
-_BITS_PER_ID: Final = 12
+_FILTER_BITS: Final = 1 << 18
+_BITS_PER_ID: Final = 24
 _SMALLEST: Final = 64
 
 TermKey = tuple[str, str | None, str | None, str | None, str | None, str | None]
@@ -104,7 +104,7 @@ class CorrelationFilter:
 
     def add(self, correlation_id: str) -> None:
         bits = self._bits
-        for place in _places(correlation_id, _FILTER_BITS):
+        for place in bits_of(correlation_id):
             bits[place >> 3] |= 1 << (place & 7)
         self._count += 1
 
@@ -123,11 +123,11 @@ def may_hold(encoded: bytes, correlation_id: str) -> bool:
     """Whether a filter may have been given this id: no is certain, yes is rarely wrong."""
     if not encoded:
         return False
-    places = _places(correlation_id, len(encoded) * 8)
+    places = bits_of(correlation_id, len(encoded) * 8)
     return all(encoded[place >> 3] & 1 << (place & 7) for place in places)
 
 
-def _places(correlation_id: str, size: int) -> Sequence[int]:
+def bits_of(correlation_id: str, size: int = _FILTER_BITS) -> Sequence[int]:
     """Return the bits of an id. ``size`` is a power of two: in a smaller filter they are folded."""
     start = crc32(correlation_id.encode("utf-8", "replace"))
     step = start >> 16 | 1

@@ -38,7 +38,7 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
     """The counts of all processes on this store."""
 
     def __init__(self, database: Database, signer: Signer) -> None:
-        table = Table("call_metrics", CallMetricRecord, json={"errors", "latencies"})
+        table = Table("call_metrics", CallMetricRecord, json={"errors", "latencies"}, key=_KEY)
         super().__init__(database, signer, table)
         self._insert = f"{insert(table.name, table.columns)} ON CONFLICT DO NOTHING"
 
@@ -104,8 +104,3 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
     def remove(self, span: int, before: int) -> Script[None]:
         """Remove the minutes or hours that began before a time."""
         yield Query("DELETE FROM call_metrics WHERE span = ? AND at < ?", (span, before))
-
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        return (yield from self.renew(_KEY))

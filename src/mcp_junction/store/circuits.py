@@ -29,7 +29,7 @@ class CircuitTable(SignedTable[CircuitRecord]):
     """The circuits that have ever opened."""
 
     def __init__(self, database: Database, signer: Signer) -> None:
-        super().__init__(database, signer, Table("circuits", CircuitRecord))
+        super().__init__(database, signer, Table("circuits", CircuitRecord, key=_KEY))
 
     async def all(self) -> list[BreakerRow]:
         """Read the states of all circuits."""
@@ -45,11 +45,6 @@ class CircuitTable(SignedTable[CircuitRecord]):
     def forget(self, server_id: str) -> Script[None]:
         """Remove the circuits of a server."""
         yield Query("DELETE FROM circuits WHERE server_id = ?", (server_id,))
-
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        return (yield from self.renew(_KEY))
 
 
 def _to_record(row: BreakerRow) -> CircuitRecord:

@@ -1,8 +1,7 @@
 """ClaimTable: stores claims on idempotency keys, and the sealed results of calls that were claimed.
 
 The rules are ``resilience/idempotency.py``. Of two racing calls, whichever process they are in, one
-gets the claim: its key is unique. Rows are not signed anew when the vault's key changes: they are
-kept for a day, and so must the old key be.
+gets the claim: its key is unique.
 """
 
 from __future__ import annotations
@@ -60,6 +59,8 @@ _SETTLED: Final = (ClaimState.DONE, ClaimState.EXECUTED)
 
 class ClaimTable(SignedTable[ClaimRecord]):
     """All claims that are kept."""
+
+    protected = ("result", "mac")
 
     def __init__(self, database: Database, sealer: Sealer, signer: Signer) -> None:
         super().__init__(database, signer, _TABLE)
@@ -128,6 +129,13 @@ class ClaimTable(SignedTable[ClaimRecord]):
         if record.result is None:
             return None
         return self._sealer.open(record.result, _identity(record.id))
+
+    def _reseal(self, record: ClaimRecord) -> ClaimRecord:
+        result = self.open(record)
+        if result is None:
+            return record
+        sealed = self._sealer.seal(result, _identity(record.id))
+        return msgspec.structs.replace(record, result=sealed)
 
     @transaction()
     def retire(self, now: float, living: Collection[str]) -> Script[int]:

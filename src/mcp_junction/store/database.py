@@ -1,4 +1,5 @@
-"""Database: the protocol of both backends; Script: a transaction for either; and migrations.
+"""Database: the protocol of both backends; Script: a transaction for either; ProtectedRows: what
+a table seals or signs; and migrations.
 
 Migrations are numbered SQL files, applied in order, each once, by one process at a time.
 """
@@ -6,7 +7,7 @@ Migrations are numbered SQL files, applied in order, each once, by one process a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import StrEnum
 from importlib import resources
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -60,10 +61,29 @@ Statement: TypeAlias = Query | Batch | Load | Compute
 Script: TypeAlias = Generator[Statement, Rows, T]
 
 
+class ProtectedRows(msgspec.Struct, frozen=True):
+    """The protected columns of one table."""
+
+    table: str
+    key: tuple[str, ...]
+    """The columns of its primary key."""
+    columns: Sequence[str]
+    """The columns that ``is_stale`` and ``renew`` are given."""
+    protected: tuple[str, ...]
+    """The columns that are sealed, or hold a MAC."""
+    is_stale: Callable[[Row], bool]
+    """Whether another key than the vault's current one protects a row."""
+    renew: Callable[[Row], Mapping[str, Any] | None]
+    """Returns the protected columns, sealed and signed by the current key; None for a row that is
+    not genuine, or was sealed with a key that is not here."""
+
+
 class Database(Protocol):
     """An open database. Every method may raise StoreUnavailable."""
 
     dialect: Dialect
+    protected: list[ProtectedRows]
+    """What the tables of this database have declared as sealed or signed."""
 
     async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
         """Return ``make(rows)``; ``make`` is called off the event loop where that is possible."""

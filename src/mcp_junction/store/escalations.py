@@ -1,4 +1,4 @@
-"""EscalationTable: stores calls that failed although all was tried, for a person to see to."""
+"""EscalationTable: stores calls that failed after all retries and fallbacks, for an operator."""
 
 from __future__ import annotations
 
@@ -113,8 +113,3 @@ class EscalationTable(SignedTable[EscalationRecord]):
             (before, most),
         )
         return len(rows)
-
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        return (yield from self.renew(_ID))

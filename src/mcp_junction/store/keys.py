@@ -9,13 +9,22 @@ valid MAC are ignored. Rows that an older version stored unsigned are signed onc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.errors import AlreadyExists, NotFound
-from mcp_junction.store.database import Database, Query, Rows, Script, bump, insert
+from mcp_junction.store.database import (
+    Database,
+    ProtectedRows,
+    Query,
+    Row,
+    Rows,
+    Script,
+    bump,
+    insert,
+)
 from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.signed import Signer
 from mcp_junction.store.table import StoreTable, Table, transaction
@@ -48,6 +57,19 @@ class KeyTable(StoreTable):
     def __init__(self, database: Database, signer: Signer) -> None:
         super().__init__(database)
         self._signer = signer
+        database.protected += [
+            ProtectedRows(
+                TABLE.name, TABLE.key, TABLE.columns, ("mac",), self._is_stale, self._renew
+            ),
+            ProtectedRows(
+                "key_state",
+                ("id",),
+                ("issued", "mac"),
+                ("mac",),
+                self._is_stale,
+                self._renew_state,
+            ),
+        ]
 
     async def all(self) -> list[KeyRecord]:
         """Read all keys with a valid MAC, oldest first."""
@@ -132,24 +154,19 @@ class KeyTable(StoreTable):
         yield self._put_state(issued=was_done or any(key.role != _ADMIN for key in rows))
         return len(chosen)
 
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        old = [
-            key
-            for key in TABLE.records((yield _ALL))
-            if self._is_signed(key) and not self._signer.is_by_current_key(key.mac or b"")
-        ]
-        for key in old:
-            yield _put_mac(self._sign(key))
-        for issued, mac in (yield _STATE):
-            if self._verifies_state(bool(issued), mac) and not self._signer.is_by_current_key(mac):
-                yield self._put_state(issued=bool(issued))
-        if old:
-            yield bump(TOPIC)
-        return len(old)
-
     # -- MACs
+
+    def _is_stale(self, row: Row) -> bool:
+        return not isinstance(row[-1], bytes) or not self._signer.is_by_current_key(row[-1])
+
+    def _renew(self, row: Row) -> Mapping[str, Any] | None:
+        found = [key for key in TABLE.records([row]) if self._is_signed(key)]
+        return {"mac": self._sign(found[0]).mac} if found else None
+
+    def _renew_state(self, row: Row) -> Mapping[str, Any] | None:
+        if not self._verifies_state(bool(row[0]), row[1]):
+            return None
+        return {"mac": self._signer.sign(_state_form(bool(row[0])), PURPOSE)}
 
     def _sign(self, key: KeyRecord) -> KeyRecord:
         return msgspec.structs.replace(key, mac=self._signer.sign(_key_form(key), PURPOSE))

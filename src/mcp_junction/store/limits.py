@@ -48,8 +48,3 @@ class LimitTable(SignedTable[WindowRecord]):
         for record in records:
             yield self.put(record, KEY)
         yield Query("DELETE FROM limit_windows WHERE expires_at <= ?", (now,))
-
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        return (yield from self.renew(KEY))

@@ -16,15 +16,13 @@ from mcp_junction.errors import InvalidChange, NotFound
 from mcp_junction.policy.capabilities import Binding
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.tokens import Token
-from mcp_junction.store.agents import KEY as AGENT_KEY
+from mcp_junction.resilience.idempotency import owner_of
 from mcp_junction.store.agents import AgentRecord, AgentTable
-from mcp_junction.store.database import Database, Query, Rows, Script, bump
-from mcp_junction.store.grants import KEY as GRANT_KEY
+from mcp_junction.store.database import Database, Query, Rows, Script, bump, placeholders
 from mcp_junction.store.grants import GrantRecord, GrantTable
 from mcp_junction.store.keys import KeyTable
 from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
 from mcp_junction.store.table import StoreTable, Table, transaction
-from mcp_junction.store.tokens import KEY as TOKEN_KEY
 from mcp_junction.store.tokens import TokenRecord, TokenTable
 
 TOPIC: Final = "policy"
@@ -43,6 +41,8 @@ class AgentPolicy(NamedTuple):
 
     grants: list[GrantRecord]
     tokens: list[TokenRecord]
+    agent_type: str = ""
+    """What it was registered as; read only where a grant has a condition."""
 
 
 class GivenGrant(NamedTuple):
@@ -83,7 +83,7 @@ class PolicyTables(StoreTable):
     async def load(self, now: float) -> dict[str, AgentPolicy]:
         """Read the policy of every agent that has a grant."""
         grants, tokens = await self.grants.all(), await self.tokens.relevant(now)
-        return _group(grants, tokens)
+        return await self._add_types(_group(grants, tokens))
 
     async def load_agents(self, agent_ids: Iterable[str], now: float) -> dict[str, AgentPolicy]:
         """Read the policy of some agents; those that have no grant, too."""
@@ -93,6 +93,17 @@ class PolicyTables(StoreTable):
             grants = await self.grants.of_agents(some)
             tokens = await self.tokens.of_agents(some, now)
             found.update(_group(grants, tokens, some))
+        return await self._add_types(found)
+
+    async def _add_types(self, found: dict[str, AgentPolicy]) -> dict[str, AgentPolicy]:
+        """Add the types of agents that have a grant with a condition."""
+        wanted = [a for a, policy in found.items() if any(g.when for g in policy.grants)]
+        for at in range(0, len(wanted), _AT_ONCE):
+            some = wanted[at : at + _AT_ONCE]
+            where = f"WHERE agent_id IN ({placeholders(some)})"
+            for agent in await self.agents.read_all(where, *some):
+                policy = found[agent.agent_id]
+                found[agent.agent_id] = policy._replace(agent_type=agent.agent_type)
         return found
 
     async def changed_since(self, generation: int) -> dict[str, int]:
@@ -174,7 +185,10 @@ class PolicyTables(StoreTable):
 
     @transaction()
     def remove_agent(self, agent_id: str, at: float, by: str) -> Script[RemovedAgent]:
-        """Remove an agent with its grants and tokens, and revoke its keys. Raises NotFound."""
+        """Remove an agent with its grants, tokens, limits and kept results, and revoke its keys.
+
+        Another agent may get its id. Raises NotFound.
+        """
         yield from self._mark(at, agent_id)
         agent = yield from self.agents.read_one("WHERE agent_id = ?", agent_id)
         grants = yield from self.grants.read_many("WHERE agent_id = ?", agent_id)
@@ -187,6 +201,11 @@ class PolicyTables(StoreTable):
         )
         yield Query("DELETE FROM grants WHERE agent_id = ?", (agent_id,))
         yield Query("DELETE FROM agents WHERE agent_id = ?", (agent_id,))
+        yield Query("DELETE FROM idempotency_claims WHERE agent_id = ?", (owner_of(agent_id),))
+        # In the order in which they are stored, and without what is removed then: no deadlock.
+        for grant_id in sorted(grant.id for grant in grants):
+            sql = "DELETE FROM limit_windows WHERE grant_id = ? AND expires_at > ?"
+            yield Query(sql, (grant_id, at))
         return RemovedAgent(grants, keys)
 
     @transaction()
@@ -238,14 +257,6 @@ class PolicyTables(StoreTable):
             )
             yield from self.grants.give(grant)
         return len(grants)
-
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        count = yield from self.agents.renew(AGENT_KEY)
-        count += yield from self.grants.renew(GRANT_KEY)
-        count += yield from self.tokens.renew(TOKEN_KEY)
-        return count + (yield from self._state.renew(_STATE_KEY))
 
     # -- parts of a transaction
 

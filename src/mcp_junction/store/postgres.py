@@ -26,6 +26,7 @@ from mcp_junction.store.database import (
     Compute,
     Dialect,
     Load,
+    ProtectedRows,
     Query,
     Rows,
     Script,
@@ -65,6 +66,7 @@ class PostgresDatabase:
 
     def __init__(self, pool: Any, patience: float = PATIENCE) -> None:
         self._pool = pool
+        self.protected: list[ProtectedRows] = []
         self._patience = patience
 
     @classmethod

@@ -6,7 +6,7 @@ that come in thousands are not tracked by the garbage collector (``gc=False``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -89,6 +89,13 @@ class ToolDefinitionRow(msgspec.Struct, frozen=True, gc=False):
     name: str
     definition: bytes
     hash: str = ""
+    is_destructive: bool = False
+    """Whether it is a tool that says it destroys."""
+
+
+OFFLINE: Final = "offline"
+REVIEW: Final = "review"
+"""What gives tools their skills: the classifier of this program, or a person who approved one."""
 
 
 class ToolRecord(msgspec.Struct, frozen=True, gc=False):
@@ -109,10 +116,16 @@ class ToolRecord(msgspec.Struct, frozen=True, gc=False):
     skill_ids: list[str] = []
     primary_skill_id: str | None = None
     skill_confidences: dict[str, float] = {}
+    own_skill_confidences: dict[str, float] = {}
+    """The skills of the tool by itself: the others also depend on its server's tools."""
     is_classified: bool = False
+    classified_by: str = ""
+    """What gave it the skills it has: ``offline``, the name of a model, or ``review``."""
     first_seen_at: float = 0.0
     updated_at: float = 0.0
     gone_at: float | None = None
+    was_destructive: bool = False
+    """Whether a form of it since the last approval said that it destroys."""
 
 
 class ToolChanges(msgspec.Struct, frozen=True):
@@ -171,6 +184,8 @@ class Classified(msgspec.Struct, frozen=True, gc=False):
     confidences: dict[str, float]
     primary: str | None
     embedding: bytes | None = None
+    own: dict[str, float] = {}
+    by: str = OFFLINE
 
 
 class OfferRecord(msgspec.Struct, frozen=True, gc=False):
@@ -312,9 +327,11 @@ class AuditPage(msgspec.Struct, frozen=True, gc=False):
     def lines(self) -> list[bytes]:
         return self.body.split(b"\n")
 
-    def rows(self) -> Iterator[AuditRow]:
-        """Decode the rows that can be read; verification reports the others."""
+    def rows(self, texts: Sequence[bytes] = ()) -> Iterator[AuditRow]:
+        """Decode the rows that can be read and have all texts; verification reports the others."""
         for line in self.lines:
+            if not all(text in line for text in texts):
+                continue
             try:
                 row = _decode_row(line)
             except msgspec.DecodeError:

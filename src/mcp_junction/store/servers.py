@@ -17,7 +17,17 @@ from mcp_junction.errors import (
     VaultError,
     VersionConflict,
 )
-from mcp_junction.store.database import Batch, Database, Query, Row, Rows, Script, bump, insert
+from mcp_junction.store.database import (
+    Batch,
+    Database,
+    ProtectedRows,
+    Query,
+    Row,
+    Rows,
+    Script,
+    bump,
+    insert,
+)
 from mcp_junction.store.records import (
     DEFINITION_FIELDS,
     STATUS_FIELDS,
@@ -40,6 +50,7 @@ _URL = SERVERS_TABLE.columns.index("health_check_url")
 _TIMEOUT = SERVERS_TABLE.columns.index("timeout_ms")
 _SEALED = "sealed:"
 """Before a sealed text, in base64, in a column of text."""
+_PROTECTED = ("connection_config", "health_check_url")
 _BY_ID_OR_NAME = (
     f"SELECT {SERVERS_TABLE.selected} FROM servers WHERE id = ? OR name = ? ORDER BY id = ?"
 )
@@ -58,6 +69,10 @@ class Sealer(Protocol):
         """Raises VaultError when it was sealed for something else, or changed."""
         ...
 
+    def is_sealed_by_current_key(self, sealed: bytes) -> bool:
+        """Whether the key that seals now sealed this value."""
+        ...
+
 
 class Servers:
     """All registered servers."""
@@ -72,6 +87,11 @@ class Servers:
         self._database = database
         self._sealer = sealer
         self._drop_grants = drop_grants
+        database.protected.append(
+            ProtectedRows(
+                "servers", ("id",), ("id", *_PROTECTED), _PROTECTED, self._is_stale, self._renew
+            )
+        )
 
     # -- reading
 
@@ -140,10 +160,6 @@ class Servers:
         """
         return await self._database.write(self._remove(server_id, version))
 
-    async def reseal(self) -> int:
-        """Seal every connection anew with the vault's first key; how many there are."""
-        return await self._database.write(self._reseal())
-
     async def seal_urls(self) -> int:
         """Seal the health URLs that an older version has stored as they were; how many."""
         return await self._database.write(self._seal_urls())
@@ -209,21 +225,6 @@ class Servers:
         )
         return msgspec.structs.replace(self._opened_all(rows)[0], version=found)
 
-    def _reseal(self) -> Script[int]:
-        rows = yield Query("SELECT id, connection_config, health_check_url FROM servers")
-        sealed = [
-            (
-                self._sealed(key, self._opened(key, config)),
-                self._sealed_url(key, self._opened_url(key, url)),
-                key,
-            )
-            for key, config, url in rows
-        ]
-        yield Batch(
-            "UPDATE servers SET connection_config = ?, health_check_url = ? WHERE id = ?", sealed
-        )
-        return len(sealed)
-
     def _seal_urls(self) -> Script[int]:
         rows = yield Query(
             "SELECT id, health_check_url FROM servers WHERE health_check_url NOT LIKE ?",
@@ -236,6 +237,22 @@ class Servers:
         return len(sealed)
 
     # -- sealing
+
+    def _is_stale(self, row: Row) -> bool:
+        _, config, url = row
+        texts = [config] if isinstance(config, bytes) else []
+        if isinstance(url, str) and url.startswith(_SEALED):
+            texts.append(b64decode(url.removeprefix(_SEALED)[:12]))
+        return not all(map(self._sealer.is_sealed_by_current_key, texts))
+
+    def _renew(self, row: Row) -> Mapping[str, Any] | None:
+        server_id, config, url = row
+        try:
+            opened = self._opened(server_id, config), self._opened_url(server_id, url)
+        except (VaultError, msgspec.MsgspecError, UnicodeError):
+            return None
+        sealed = self._sealed(server_id, opened[0]), self._sealed_url(server_id, opened[1])
+        return dict(zip(_PROTECTED, sealed, strict=True))
 
     def _sealed(self, server_id: str, config: dict[str, Any]) -> bytes:
         return self._sealer.seal(msgspec.json.encode(config), _identity(server_id))

@@ -9,12 +9,22 @@ table. Rows without a valid MAC are left out and reported. Keys have a table of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from mcp_junction.store.database import Database, Query, Rows, Script, insert, quote
+from mcp_junction.errors import VaultError
+from mcp_junction.store.database import (
+    Database,
+    ProtectedRows,
+    Query,
+    Row,
+    Rows,
+    Script,
+    insert,
+    quote,
+)
 from mcp_junction.store.table import StoreTable, Table
 
 log = logging.getLogger("mcp_junction.store")
@@ -49,10 +59,25 @@ S = TypeVar("S", bound=msgspec.Struct)
 class SignedTable(StoreTable, Generic[S]):
     """A table of signed rows; its purpose is its name."""
 
+    protected: tuple[str, ...] = ("mac",)
+    """Its sealed columns and its MAC."""
+    consequence = "are ignored"
+    """What becomes of rows without a valid MAC, for the log."""
+
     def __init__(self, database: Database, signer: Signer, table: Table[S]) -> None:
         super().__init__(database)
         self._signer = signer
         self._table = table
+        database.protected.append(
+            ProtectedRows(
+                table.name,
+                table.key,
+                table.columns,
+                self.protected,
+                self._is_stale,
+                self._renew_row,
+            )
+        )
         self._reported: set[str] = set()
 
     def sign(self, record: S) -> S:
@@ -91,16 +116,22 @@ class SignedTable(StoreTable, Generic[S]):
         """Read records with a valid MAC; ``rest`` is what follows the table's name."""
         return await self._database.read(self._table.select(rest, args), self.genuine)
 
-    def renew(self, key: Iterable[str]) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        old = [
-            record
-            for record in self.genuine((yield self._table.select()))
-            if not self._signer.is_by_current_key(_mac_of(record) or b"")
-        ]
-        for record in old:
-            yield self.put(record, key)
-        return len(old)
+    def _is_stale(self, row: Row) -> bool:
+        mac = row[-1]  # SQLite keeps whatever it is given
+        return not isinstance(mac, bytes) or not self._signer.is_by_current_key(mac)
+
+    def _renew_row(self, row: Row) -> Mapping[str, Any] | None:
+        """Sign a row again with the current key; None if it is not genuine."""
+        found = self.genuine([row])
+        try:
+            signed = [self.sign(self._reseal(record)) for record in found]
+        except VaultError:
+            return None
+        return {name: getattr(signed[0], name) for name in self.protected} if signed else None
+
+    def _reseal(self, record: S) -> S:
+        """Seal anew what is sealed in a record, for a subclass that seals. Raises VaultError."""
+        return record
 
     @property
     def _purpose(self) -> str:
@@ -113,10 +144,11 @@ class SignedTable(StoreTable, Generic[S]):
             if not names <= self._reported:
                 self._reported |= names
                 log.error(
-                    "%d rows of the table %s carry no valid signature and are ignored: %s; if the"
+                    "%d rows of the table %s carry no valid signature and %s: %s; if the"
                     " store's key was changed, give both: MCP_CREDENTIAL_KEY='NEW OLD'",
                     len(names),
                     self._table.name,
+                    self.consequence,
                     ", ".join(sorted(names)[:_SHOWN]),
                 )
         return good

@@ -18,7 +18,7 @@ import msgspec
 
 from mcp_junction.errors import AlreadyExists, NotFound, UnreadableRow, VersionConflict
 from mcp_junction.store.database import Batch, Query, Rows, Script, bump, insert, placeholders
-from mcp_junction.store.records import Classified, PendingTool, SkillRecord
+from mcp_junction.store.records import REVIEW, Classified, PendingTool, SkillRecord
 from mcp_junction.store.table import StoreTable, Table, transaction
 from mcp_junction.store.tools import (
     SKILLS_TOPIC,
@@ -35,6 +35,15 @@ TAXONOMY: Final = "taxonomy"
 _SET_SKILLS: Final = (
     "UPDATE tools SET skill_ids = ?, skill_confidences = ?, primary_skill_id = ?,"
     " is_classified = ? WHERE id = ?"
+)
+_OWN_SKILLS: Final = (
+    "SELECT server_id, name, own_skill_confidences, skill_ids FROM tools WHERE gone_at IS NULL"
+)
+_SET_ORIGIN: Final = "UPDATE tools SET own_skill_confidences = ?, classified_by = ? WHERE id = ?"
+PUT_VECTOR: Final = (
+    insert("tool_vectors", ("tool_id", "model", "hash", "embedding"))
+    + " ON CONFLICT (tool_id, model) DO UPDATE SET hash = excluded.hash,"
+    " embedding = excluded.embedding"
 )
 
 
@@ -59,14 +68,15 @@ class Skills(StoreTable):
         """Read the skills whose vectors are to be computed again."""
         return await self._read(SKILLS_TABLE, "WHERE marked <> computed ORDER BY id")
 
-    async def vectors(self, skill_id: str) -> list[bytes]:
-        """Read the vectors of the listed tools that have a skill."""
+    async def vectors(self, skill_id: str, model: str = "") -> list[bytes]:
+        """Read the vectors by one model of the listed tools that have a skill."""
         query = Query(
             "SELECT tool_vectors.embedding FROM skill_members"
             " JOIN tools ON tools.id = skill_members.tool_id"
             " JOIN tool_vectors ON tool_vectors.tool_id = tools.id"
-            " WHERE skill_members.skill_id = ? AND tools.gone_at IS NULL ORDER BY tools.id",
-            (skill_id,),
+            " WHERE skill_members.skill_id = ? AND tools.gone_at IS NULL"
+            " AND tool_vectors.model = ? ORDER BY tools.id",
+            (skill_id, model),
         )
         return await self._database.read(query, lambda rows: [bytes(row[0]) for row in rows])
 
@@ -110,6 +120,8 @@ class Skills(StoreTable):
             "marked": before.marked + 1,
             "updated_at": time.time(),
         }
+        if "description" in changes:  # the tools that it was made of need not fit any more
+            stored["embedding"] = None
         after: SkillRecord = msgspec.structs.replace(before, **stored)
         sql = "SELECT id FROM skills WHERE name = ? AND id <> ?"
         if (yield Query(sql, (after.name, skill_id))):
@@ -138,27 +150,33 @@ class Skills(StoreTable):
 
     @transaction(durable=False)
     def embed(self, skill: SkillRecord, embedding: bytes, tool_count: int) -> Script[None]:
-        """Store the vector that was computed for a skill as ``skill`` has it."""
+        """Store the vector that was computed for a skill, unless it was changed since."""
         yield lock_skills()
         yield Query(
             "UPDATE skills SET embedding = ?, tool_count = ?, computed = ?"
-            " WHERE id = ? AND computed <= ?",
-            (embedding, tool_count, skill.marked, skill.id, skill.marked),
+            " WHERE id = ? AND computed <= ? AND version = ?",
+            (embedding, tool_count, skill.marked, skill.id, skill.marked, skill.version),
         )
 
 
 class Classification(StoreTable):
     """Which tools have which skills."""
 
-    async def pending(self, after: tuple[str, str], limit: int) -> list[PendingTool]:
-        """Read unclassified tools, by server; ``after`` is (server, tool) of the last one read."""
+    async def pending(
+        self, after: tuple[str, str], limit: int, model: str = ""
+    ) -> list[PendingTool]:
+        """Read unclassified tools by server, each with its vector by this model.
+
+        ``after`` is (server, tool) of the last one read.
+        """
         query = Query(
             f"SELECT {TOOLS_TABLE.selected}, tool_vectors.embedding FROM tools"
             " LEFT JOIN tool_vectors"
             " ON tool_vectors.tool_id = tools.id AND tool_vectors.hash = tools.hash"
+            " AND tool_vectors.model = ?"
             " WHERE NOT is_classified AND gone_at IS NULL AND (server_id, id) > (?, ?)"
             " ORDER BY server_id, id LIMIT ?",
-            (*after, limit),
+            (model, *after, limit),
         )
         return await self._database.read(query, _pending)
 
@@ -171,9 +189,94 @@ class Classification(StoreTable):
         )
         return await self._database.read(query, lambda rows: {(row[0], row[1]) for row in rows})
 
+    async def of_others(self, by: str, after: tuple[str, str], limit: int) -> list[PendingTool]:
+        """Read tools by server whose skills another classifier than this one gave them.
+
+        Those that a person approved are not among them. ``after`` is as for ``pending``.
+        """
+        query = Query(
+            f"SELECT {TOOLS_TABLE.selected}, NULL FROM tools"
+            " WHERE is_classified AND gone_at IS NULL AND classified_by <> ? AND classified_by <> ?"
+            " AND (server_id, id) > (?, ?) ORDER BY server_id, id LIMIT ?",
+            (by, REVIEW, *after, limit),
+        )
+        return await self._database.read(query, _pending)
+
+    async def unsure(self, model: str, limit: int) -> list[PendingTool]:
+        """Read tools that have no primary skill, with their vectors."""
+        query = Query(
+            f"SELECT {TOOLS_TABLE.selected}, tool_vectors.embedding FROM tools JOIN tool_vectors"
+            " ON tool_vectors.tool_id = tools.id AND tool_vectors.hash = tools.hash"
+            " AND tool_vectors.model = ? WHERE is_classified AND gone_at IS NULL"
+            " AND primary_skill_id IS NULL ORDER BY server_id, tools.id LIMIT ?",
+            (model, limit),
+        )
+        return await self._database.read(query, _pending)
+
+    async def by_ids(self, ids: Sequence[str]) -> list[PendingTool]:
+        """Read the listed tools with these ids."""
+        query = Query(
+            f"SELECT {TOOLS_TABLE.selected}, NULL FROM tools WHERE gone_at IS NULL"
+            f" AND id IN ({placeholders(ids)}) ORDER BY server_id, name",
+            ids,
+        )
+        return await self._database.read(query, _pending)
+
+    async def sample(self, server_id: str, limit: int) -> list[tuple[str, bytes]]:
+        """Read names and definitions of some tools of a server."""
+        query = Query(
+            "SELECT name, definition FROM tools WHERE server_id = ? AND gone_at IS NULL"
+            " ORDER BY position, name LIMIT ?",
+            (server_id, limit),
+        )
+        return await self._database.read(query, lambda rows: [(r[0], bytes(r[1])) for r in rows])
+
+    @transaction()
+    def forget_all(self) -> Script[None]:
+        """Have all tools classified again, except those whose skill a person approved."""
+        yield lock_skills()
+        yield Query(
+            "UPDATE tools SET is_classified = ? WHERE gone_at IS NULL AND classified_by <> ?",
+            (False, REVIEW),
+        )
+        yield bump(TOOLS_TOPIC)
+
+    async def first_skills(self) -> list[tuple[str, str, str]]:
+        """Return the likeliest skill of each tool by itself: (server's id, tool's name, skill)."""
+        query = Query(f"{_OWN_SKILLS} AND is_classified")
+        found = await self._database.read(query, _own_memberships)
+        first = {(server, name): skill for skill, server, name in reversed(found)}
+        return [(server, name, skill) for (server, name), skill in reversed(first.items())]
+
+    async def memberships(self) -> list[tuple[str, str, str]]:
+        """Read which tools have which skills, each as (skill, server's id, tool's name)."""
+        query = Query(
+            "SELECT skill_members.skill_id, tools.server_id, tools.name FROM skill_members"
+            " JOIN tools ON tools.id = skill_members.tool_id WHERE tools.gone_at IS NULL"
+        )
+        return await self._database.read(query, lambda rows: [(r[0], r[1], r[2]) for r in rows])
+
+    async def own_memberships(self) -> list[tuple[str, str, str]]:
+        """Read the same as by each tool alone: no other tool of its server has a part in that.
+
+        That is what those may know who do not see all tools of a server.
+        """
+        return await self._database.read(Query(_OWN_SKILLS), _own_memberships)
+
     @transaction(durable=False)
-    def put(self, server_id: str, given: Sequence[Classified]) -> Script[set[str]]:
-        """Store classifications of a server's tools; return the ids of the tools they hold for."""
+    def put(
+        self,
+        server_id: str,
+        given: Sequence[Classified],
+        model: str = "",
+        by: Mapping[str, str] | None = None,
+    ) -> Script[set[str]]:
+        """Store classifications of a server's tools, with the vectors that a model made of them.
+
+        ``by`` has the description of each skill that there was to choose from: what was chosen
+        among others than there are now does not hold. Returns the ids of the tools that they hold
+        for.
+        """
         if not (yield lock_server(server_id)):
             return set()
         yield lock_skills()
@@ -184,19 +287,23 @@ class Classification(StoreTable):
             ids,
         )
         names = {(row[0], row[1]): row[2] for row in rows}
-        skills = {row[0] for row in (yield Query("SELECT id FROM skills"))}
+        skills = {row[0]: row[1] for row in (yield Query("SELECT id, description FROM skills"))}
+        if by is not None and by != skills:
+            return set()
         valid = [
             one
             for one in given
-            if (one.tool_id, one.hash) in names and one.confidences.keys() <= skills
+            if (one.tool_id, one.hash) in names and one.confidences.keys() <= skills.keys()
         ]
         valid.sort(key=lambda one: names[one.tool_id, one.hash])  # one order for all lockers
-        yield from _replace_memberships(valid)
+        yield from _replace_memberships(valid, model)
         changed = [
             [*_json(list(one.confidences), one.confidences), one.primary, True, one.tool_id]
             for one in valid
         ]
         yield Batch(_SET_SKILLS, changed)
+        origins = [[*_json(one.own), one.by, one.tool_id] for one in valid]
+        yield Batch(_SET_ORIGIN, origins)
         yield bump(TOOLS_TOPIC)
         return {one.tool_id for one in valid}
 
@@ -251,7 +358,7 @@ def _pending(rows: Rows) -> list[PendingTool]:
     return found
 
 
-def _replace_memberships(given: Sequence[Classified]) -> Script[None]:
+def _replace_memberships(given: Sequence[Classified], model: str) -> Script[None]:
     """Make tools members of the skills they have now, and store their new vectors."""
     ids = [one.tool_id for one in given]
     of_tools = f"WHERE tool_id IN ({placeholders(ids)})"
@@ -261,8 +368,17 @@ def _replace_memberships(given: Sequence[Classified]) -> Script[None]:
     yield Query(f"DELETE FROM skill_members {of_tools}", ids)
     yield Batch(insert("skill_members", ("skill_id", "tool_id")), members)
     yield Batch(
-        insert("tool_vectors", ("tool_id", "hash", "embedding"))
-        + " ON CONFLICT (tool_id) DO UPDATE SET hash = excluded.hash,"
-        " embedding = excluded.embedding",
-        [(one.tool_id, one.hash, one.embedding) for one in given if one.embedding],
+        PUT_VECTOR,
+        [(one.tool_id, model, one.hash, one.embedding) for one in given if one.embedding],
     )
+
+
+def _own_memberships(rows: Rows) -> list[tuple[str, str, str]]:
+    found = []
+    for server_id, name, own, given in rows:
+        try:
+            skills = msgspec.json.decode(own) or msgspec.json.decode(given)
+        except (msgspec.MsgspecError, TypeError):  # a damaged row; reading it whole reports it
+            continue
+        found += [(skill, server_id, name) for skill in skills]
+    return found

@@ -29,6 +29,7 @@ from mcp_junction.store.database import (
     Compute,
     Dialect,
     Load,
+    ProtectedRows,
     Query,
     Rows,
     Script,
@@ -78,6 +79,7 @@ class SqliteDatabase:
         patience: float = PATIENCE,
     ) -> None:
         self._path = path
+        self.protected: list[ProtectedRows] = []
         self._connection_class = connection_class
         self._patience = patience
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()

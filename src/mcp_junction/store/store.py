@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError, VersionConflict
+from mcp_junction.store.approvals import ApprovalTable
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.call_metrics import CallMetricTable
 from mcp_junction.store.circuits import CircuitTable
 from mcp_junction.store.claims import ClaimTable
+from mcp_junction.store.credentials import CredentialTables
 from mcp_junction.store.database import (
     PATIENCE,
     Database,
@@ -28,13 +30,21 @@ from mcp_junction.store.events import KEPT, Events
 from mcp_junction.store.keys import KeyTable
 from mcp_junction.store.limits import LimitTable
 from mcp_junction.store.policy import PolicyTables
+from mcp_junction.store.protected import ProtectedStore
 from mcp_junction.store.records import SettingRecord
+from mcp_junction.store.revoked_subjects import RevokedSubjects
 from mcp_junction.store.servers import History, Sealer, Servers
 from mcp_junction.store.signed import Signer
 from mcp_junction.store.skills import Classification, Skills
+from mcp_junction.store.suggestions import Suggestions
 from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 from mcp_junction.store.tool_settings import DeclaredTools, ToolSettingTable
 from mcp_junction.store.tools import Offers, Tools
+from mcp_junction.store.vault_users import VaultUsers
+from mcp_junction.store.vectors import ToolVectors
+
+if TYPE_CHECKING:
+    from mcp_junction.store.nearness import PgVectors
 
 TABLE = Table("settings", SettingRecord, json={"value"})
 TOPIC = "settings"
@@ -73,6 +83,7 @@ class RuntimeSettings(StoreTable):
 
 FILE: Final = "junction.db"
 _POSTGRES: Final = ("postgresql", "postgres")
+_HAS_PGVECTOR: Final = Query("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
 
 
 class StoreVault(Sealer, Signer, Protocol):
@@ -84,16 +95,23 @@ class Store:
 
     def __init__(self, database: Database, vault: StoreVault, kept_events: int = KEPT) -> None:
         self._database = database
+        self.protected = ProtectedStore(database)
+        self.vault_users = VaultUsers(database)
         self.tools = Tools(database)
         self.tool_settings = ToolSettingTable(database, vault)
         self.declared_tools = DeclaredTools(database)
         self.skills = Skills(database)
         self.classification = Classification(database)
+        self.vectors = ToolVectors(database)
+        self.suggestions = Suggestions(database)
+        self.pgvectors: PgVectors | None = None
+        """A vector store in the same database, where that has the extension."""
         self.offers = Offers(database)
         self.history = History(database)
         self.keys = KeyTable(database, vault)
         self.policy = PolicyTables(database, vault, self.keys)
-        self.servers = Servers(database, vault, self.policy.drop_server)
+        self.credentials = CredentialTables(database, vault)
+        self.servers = Servers(database, vault, self._drop_server)
         self.settings = RuntimeSettings(database)
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)
@@ -102,6 +120,12 @@ class Store:
         self.call_metrics = CallMetricTable(database, vault)
         self.claims = ClaimTable(database, vault, vault)
         self.escalations = EscalationTable(database, vault)
+        self.approvals = ApprovalTable(database, vault, vault)
+        self.revoked_subjects = RevokedSubjects(database, vault)
+
+    def _drop_server(self, server_id: str, at: float) -> Script[None]:
+        yield from self.policy.drop_server(server_id, at)
+        yield from self.credentials.drop_server(server_id)
 
     @property
     def dialect(self) -> Dialect:
@@ -179,7 +203,12 @@ async def open_store(
         database = await PostgresDatabase.open(url, migrate(Dialect.POSTGRES), **options)
     else:
         raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
-    return Store(database, vault, kept_events)
+    store = Store(database, vault, kept_events)
+    if database.dialect is Dialect.POSTGRES and await database.read(_HAS_PGVECTOR, bool):
+        from mcp_junction.store.nearness import PgVectors
+
+        store.pgvectors = PgVectors(database)
+    return store
 
 
 def sqlite_file(url: str) -> Path | None:

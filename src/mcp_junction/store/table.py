@@ -75,10 +75,15 @@ class Table(Generic[R]):
         json: Collection[str] = (),
         flags: Collection[str] = (),
         salvage: Callable[[Row], R] | None = None,
+        key: tuple[str, ...] = (),
     ) -> None:
-        """``salvage`` makes a record of what is left of a damaged row, or raises UnreadableRow."""
+        """``salvage`` makes a record of what is left of a damaged row, or raises UnreadableRow.
+
+        ``key`` is the primary key; the first column, if it is not given.
+        """
         self.name = name
         self.columns: Sequence[str] = record.__struct_fields__
+        self.key = key or (self.columns[0],)
         self.selected = ", ".join(f"{name}.{quote(column)}" for column in self.columns)
         self._record = record
         # The first use of a type leaves garbage for the collector: now, and not behind a call.

@@ -1,7 +1,8 @@
 """ToolSettingTable: what operators set for tools, signed; DeclaredTools: what servers declared.
 
 Settings that an older version kept unsigned, among the columns of ``tools``, are signed once in the
-life of a store (``carry_over``).
+life of a store (``carry_over``). A row whose signature is wrong is not left out, as other signed
+rows are: that would lift a restriction. It counts as a setting that disables its tool.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.errors import NotFound
-from mcp_junction.policy.tool_settings import SETTABLE, ToolSetting
-from mcp_junction.store.database import Batch, Database, Load, Query, Script, bump
+from mcp_junction.errors import NotFound, UnreadableRow
+from mcp_junction.policy.tool_settings import ALL_TOOLS, SETTABLE, ToolSetting
+from mcp_junction.store.database import (
+    Batch,
+    Database,
+    Load,
+    ProtectedRows,
+    Query,
+    Row,
+    Rows,
+    Script,
+    bump,
+)
 from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
 from mcp_junction.store.table import StoreTable, Table, transaction
 from mcp_junction.store.tools import lock_server
@@ -49,8 +60,23 @@ class ToolSettingRecord(SignedRecord, frozen=True):
         return msgspec.convert(fields, ToolSetting)
 
 
+def _salvage(row: Row) -> ToolSettingRecord:
+    """Make a record, without a signature, of a damaged row: left out, it would restrict nothing."""
+    server_id, tool_name, *_ = row
+    if not isinstance(server_id, str) or not isinstance(tool_name, str):
+        raise UnreadableRow("a tool setting is so damaged that it is not known whose it is")
+    return ToolSettingRecord(server_id, tool_name)
+
+
 _FLAGS: Final = {"enabled", "read_only", "idempotent"}
-TABLE = Table("tool_settings", ToolSettingRecord, json={"fallbacks"}, flags=_FLAGS)
+TABLE = Table(
+    "tool_settings",
+    ToolSettingRecord,
+    json={"fallbacks"},
+    flags=_FLAGS,
+    salvage=_salvage,
+    key=_KEY,
+)
 _UNSIGNED: Final = "SELECT {} FROM unsigned_tool_settings ORDER BY server_id, tool_name".format(
     ", ".join((*_KEY, *SETTABLE, "0", "''", "NULL"))
 )
@@ -59,12 +85,35 @@ _UNSIGNED: Final = "SELECT {} FROM unsigned_tool_settings ORDER BY server_id, to
 class ToolSettingTable(SignedTable[ToolSettingRecord]):
     """The settings of all tools."""
 
+    consequence = "disable tools of these servers until an operator sets them again"
+
     def __init__(self, database: Database, signer: Signer) -> None:
         super().__init__(database, signer, TABLE)
+        database.protected.append(
+            ProtectedRows(
+                "tool_setting_state",
+                ("id",),
+                ("mac",),
+                ("mac",),
+                self._is_stale,
+                lambda row: {"mac": self._sign_state()} if self._says_done([row]) else None,
+            )
+        )
 
-    async def all(self) -> list[ToolSettingRecord]:
-        """Read all settings with a valid MAC."""
-        return await self.read_all("ORDER BY server_id, tool_name")
+    async def all(self) -> list[ToolSetting]:
+        """Read all settings; one that is not validly signed is marked, and disables its tool."""
+        query = TABLE.select("ORDER BY server_id, tool_name")
+        return await self._database.read(query, self._settings)
+
+    def _settings(self, rows: Rows) -> list[ToolSetting]:
+        records = TABLE.records(rows)
+        genuine = {id(record) for record in self._drop_unsigned(records)}
+        return [
+            record.setting
+            if id(record) in genuine and _makes_sense(record)
+            else ToolSetting(record.server_id, record.tool_name, False, is_unverified=True)
+            for record in records
+        ]
 
     @transaction()
     def change(
@@ -72,12 +121,18 @@ class ToolSettingTable(SignedTable[ToolSettingRecord]):
     ) -> Script[ToolSettingRecord]:
         """Set these fields, and unset those that are None. Raises NotFound without such a server.
 
-        A row on which nothing is set is removed.
+        A row on which nothing is set is removed. One that is not validly signed is replaced, and
+        its tool stays disabled unless ``enabled`` is among the changes.
         """
         if not (yield lock_server(server_id)):
             raise NotFound(f"there is no server with the id {server_id!r}")
-        found = yield from self.read_one(_ONE, server_id, tool_name)
-        record = found or ToolSettingRecord(server_id, tool_name)
+        rows = yield TABLE.select(_ONE, (server_id, tool_name))
+        found = self.genuine(rows)
+        if found and _makes_sense(found[0]):
+            record = found[0]
+        else:
+            is_disabled = bool(rows) and tool_name != ALL_TOOLS
+            record = ToolSettingRecord(server_id, tool_name, False if is_disabled else None)
         record = msgspec.structs.replace(record, **changes, updated_at=time.time(), updated_by=by)
         if record.setting == ToolSetting(server_id, tool_name):
             yield Query(f"DELETE FROM tool_settings {_ONE}", (server_id, tool_name))
@@ -118,21 +173,15 @@ class ToolSettingTable(SignedTable[ToolSettingRecord]):
         yield Query("DELETE FROM unsigned_tool_settings")
         return count
 
-    @transaction()
-    def renew_signatures(self) -> Script[int]:
-        """Sign again, with the vault's current key, what an older one signed; return how many."""
-        count = yield from self.renew(_KEY)
-        for (mac,) in (yield _STATE):
-            if self._says_done([(mac,)]) and not self._signer.is_by_current_key(mac):
-                yield self._put_state()
-        return count
-
     def _put_state(self) -> Query:
         return Query(
             "INSERT INTO tool_setting_state (id, mac) VALUES (1, ?) ON CONFLICT (id)"
             " DO UPDATE SET mac = excluded.mac",
-            (self._signer.sign(_STATE_FORM, TABLE.name),),
+            (self._sign_state(),),
         )
+
+    def _sign_state(self) -> bytes:
+        return self._signer.sign(_STATE_FORM, TABLE.name)
 
     def _says_done(self, state: Sequence[Any]) -> bool:
         mac = state[0][0] if state else None

@@ -14,6 +14,7 @@ import msgspec
 
 from mcp_junction.errors import DefinitionChanged, NotFound, UnreadableRow
 from mcp_junction.policy.pinning import PinnedState, is_quarantined
+from mcp_junction.policy.risk import defines_destructive
 from mcp_junction.store.database import Batch, Compute, Load, Query, Row, Script, bump, placeholders
 from mcp_junction.store.records import (
     OfferRecord,
@@ -39,15 +40,15 @@ def _salvage(row: Row) -> ToolRecord:
 TOOLS_TABLE = Table(
     "tools",
     ToolRecord,
-    json={"flags", "approved_flags", "skill_ids", "skill_confidences"},
-    flags={"quarantined", "blocked", "is_classified"},
+    json={"flags", "approved_flags", "skill_ids", "skill_confidences", "own_skill_confidences"},
+    flags={"quarantined", "blocked", "is_classified", "was_destructive"},
     salvage=_salvage,
 )
 TOOLS_TOPIC: Final = "tools"
 SKILLS_TOPIC: Final = "skills"
 _WRITTEN = (
     "position", "definition", "hash", "pinned_definition", "quarantined", "is_classified",
-    "updated_at", "gone_at",
+    "updated_at", "gone_at", "was_destructive",
 )  # fmt: skip
 
 
@@ -276,7 +277,14 @@ def _new(
         quarantined=review.quarantines(None, definition),
         first_seen_at=now,
         updated_at=now,
+        was_destructive=definition.is_destructive,
     )
+
+
+def was_destructive(tool: ToolRecord) -> bool:
+    """Tell whether a tool says that it destroys, or did since it was last approved."""
+    forms = (tool.definition, tool.pinned_definition)  # older rows have no mark
+    return tool.was_destructive or any(map(defines_destructive, forms))
 
 
 def _update_definition(
@@ -298,13 +306,15 @@ def _update_definition(
         is_classified=old.is_classified and not changed,
         updated_at=now if changed or old.gone_at is not None else old.updated_at,
         gone_at=None,
+        was_destructive=definition.is_destructive
+        or (was_destructive(old) if changed else old.was_destructive),
     )
 
 
 _RETURNING: Final = f" RETURNING {', '.join(TOOLS_TABLE.columns)}"
 _APPROVE: Final = (
     "pinned_hash = hash, pinned_definition = NULL, quarantined = FALSE, blocked = FALSE,"
-    " approved_flags = flags"
+    " approved_flags = flags, was_destructive = FALSE"
 )
 _BLOCK: Final = "quarantined = TRUE, blocked = TRUE"
 

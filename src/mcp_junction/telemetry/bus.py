@@ -36,7 +36,8 @@ class Bus:
 
     def __init__(self, events: Events, origin: str = "") -> None:
         self._events = events
-        self._origin = origin
+        self.origin = origin
+        """What marks the events of this process."""
         self._pending: list[NewEvent] = []
         self._recent: deque[EventRecord] = deque(maxlen=RECENT)
         self._readers: set[_Reader] = set()
@@ -55,7 +56,7 @@ class Bus:
             self._lose(1)
             return
         now = time.time()
-        self._pending.append(NewEvent(kind, KNOWN.redact_data(data), subject, self._origin, now))
+        self._pending.append(NewEvent(kind, KNOWN.redact_data(data), subject, self.origin, now))
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH, self._on_timer)
 
@@ -64,9 +65,7 @@ class Bus:
     ) -> None:
         """Send an event to the present readers only; it is neither numbered nor stored."""
         if self._readers:
-            event = EventRecord(
-                0, time.time(), self._origin, kind, subject, KNOWN.redact_data(data)
-            )
+            event = EventRecord(0, time.time(), self.origin, kind, subject, KNOWN.redact_data(data))
             for reader in self._readers:
                 reader.offer(event)
 

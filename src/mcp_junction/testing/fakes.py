@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from mcp_junction.calls.events import CallEnded
-from mcp_junction.skills.classifier import LocalModel, SkillVerdict, Subject, TaxonomySkill
+from mcp_junction.errors import ModelUnavailable
+from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
+from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
+from mcp_junction.skills.features import ToolText
+from mcp_junction.skills.offline import LocalModel
+from mcp_junction.skills.worker_main import answer
 from mcp_junction.upstream.events import ServerChanged
 
 _TURNS: Final = 10
@@ -89,13 +94,31 @@ class InProcessModel:
             return await asyncio.to_thread(self._model.embed, texts)
 
     async def classify(
-        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill]
+        self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill], pooled: bytes = b""
     ) -> list[SkillVerdict | None]:
         """Return a verdict for each subject."""
         async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.classify, subjects, skills)
+            return await asyncio.to_thread(self._model.classify, subjects, skills, pooled)
+
+    async def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
+        """Return what a server adds to the verdict on each of its tools."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._model.pool, server, tools)
+
+    async def cluster(self, vectors: Sequence[bytes], servers: Sequence[str]) -> list[list[int]]:
+        """Find groups of tools that are alike."""
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(self._model.cluster, vectors, servers)
 
     async def average(self, vectors: Sequence[bytes]) -> bytes:
         """Compute the mean of vectors."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._model.average, vectors)
+
+    async def rank(self, job: VectorRows | DropRows | RankJob) -> Ranked:
+        """Hold or drop vectors, or rank by them."""
+        async with self._one_at_a_time:
+            found = await asyncio.to_thread(answer, job, self._model)
+        if not isinstance(found, Ranked):
+            raise ModelUnavailable(repr(found))
+        return found

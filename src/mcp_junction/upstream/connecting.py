@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
+from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError, circular_error
+from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import wait_for_any, wait_unless
 from mcp_junction.upstream.hello import ConnectPolicy, Greeting, Hello
@@ -38,6 +41,20 @@ class Connector:
         self._hello = hello
         self._stop = stop
         self._quirks = quirks
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[bool]:
+        """Wait for one of the slots for servers being connected; False when it was stopped."""
+        slots = self._policy.slots
+        if slots is None:
+            yield True
+        elif await wait_unless(self._stop, slots.acquire()):
+            try:
+                yield True
+            finally:
+                slots.release()
+        else:
+            yield False
 
     async def open(self, server: str, opening: Awaitable[Link]) -> Link:
         """Open a link in time: starting the program may hang. Raises ServerError."""
@@ -167,6 +184,16 @@ def _error(link: Link, phase: Phase, what: str, exit_code: int | None = None) ->
         stderr_tail=link.stderr_tail,
         refuses_credentials=link.refuses_credentials,
     )
+
+
+def report_failure(
+    definition: ServerDefinition, error: Exception, before: ServerError | None
+) -> ServerError:
+    """Turn an exception into a ServerError without secrets, and log it unless it is known."""
+    found = redact_error(as_server_error(definition.key, error), definition)
+    is_known = str(before) == str(found) or isinstance(error, EraError)
+    log.log(logging.DEBUG if is_known else logging.ERROR, "%s", found.report)
+    return found
 
 
 def as_server_error(server: str, error: Exception) -> ServerError:

@@ -59,7 +59,10 @@ class ExtraLinks:
     def _start(self, hello: Hello, **how: Any) -> Upstream:
         known: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         known.set_result(hello)
-        extra = self._make(hello=known, primary=self._primary, **how)
+        tokens = self._primary.tokens
+        if tokens is not None and hello.user is not None:
+            tokens = tokens.for_principal(hello.user)
+        extra = self._make(hello=known, primary=self._primary, tokens=tokens, **how)
         self._tasks.supervise(
             "server links", partial(self._run, extra, hello.prefers), is_vital=False
         )
@@ -108,12 +111,19 @@ class ExtraLinks:
     # -- in the other era
 
     def speaks(self, era: Era) -> bool | None:
-        """Whether the server speaks an era other than its link's; None when that is unknown."""
+        """Whether the server speaks an era; None when that is unknown."""
+        link = self._primary.link
+        if link is not None and link.era is era:
+            return True
+        if era in self._primary.refused_eras:
+            return False
         extra = self._by_era.get(era)
         return True if extra is not None and extra.link is not None else None
 
     async def for_era(self, era: Era) -> Upstream | None:
         """The extra link in an era, once it is known whether there can be one."""
+        if era in self._primary.refused_eras:
+            return None
         extra = self._by_era.get(era)
         if extra is None:
             base = EVERYTHING_RELAYED if era is Era.HANDSHAKE else Hello()

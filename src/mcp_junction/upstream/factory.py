@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
@@ -26,6 +26,9 @@ from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.stdio import ReadBudget, StdioLink
 from mcp_junction.upstream.upstream import Upstream
 from mcp_junction.upstream.warden import Warden
+
+if TYPE_CHECKING:
+    from mcp_junction.upstream.tokens import TokenSource, TokenSources
 
 MAX_CONNECTING: Final = 10
 """Servers that the service connects to at the same time."""
@@ -46,10 +49,12 @@ class ServerFactory:
         headstart: Headstart | None = None,
         *,
         supervised: bool = False,
+        token_sources: TokenSources | None = None,
     ) -> None:
         """``supervised``: servers that end are started again, a few at a time."""
         self.junction_id = os.urandom(8).hex()
         """The id of this Junction, by which a cycle of them is found."""
+        self._token_sources = token_sources
         self._settings = config.settings
         self._clock = clock
         self._supervision = supervision
@@ -67,7 +72,13 @@ class ServerFactory:
             listeners=listeners,
             policy=self._policy_for(definition),
             clock=self._clock,
+            tokens=self._source_for(definition),
         )
+
+    def _source_for(self, definition: ServerDefinition) -> TokenSource | None:
+        if self._token_sources is None or definition.transport == "stdio":
+            return None
+        return self._token_sources.source(definition)
 
     def _policy_for(self, definition: ServerDefinition) -> ConnectPolicy:
         settings = self._settings
@@ -154,9 +165,14 @@ class LinkOpener:
         try:
             if definition.transport == "http" and not upstream.quirks.is_older_transport:
                 return HttpLink(
-                    definition, upstream, limit, clock=upstream.clock, stalls=self._stalls
+                    definition,
+                    upstream,
+                    limit,
+                    clock=upstream.clock,
+                    stalls=self._stalls,
+                    tokens=upstream.tokens,
                 )
-            link = SseLink(definition, upstream, limit, stalls=self._stalls)
+            link = SseLink(definition, upstream, limit, stalls=self._stalls, tokens=upstream.tokens)
         except ValueError as error:
             raise ServerError(definition.key, Phase.STARTUP, str(error)) from None
         await link.start()

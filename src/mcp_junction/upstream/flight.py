@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Raw
@@ -47,6 +47,10 @@ class FlightCaller(Protocol):
     @property
     def principal(self) -> Principal:
         """Who makes the call."""
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether the link itself may send a refused call once more; else its caller decides."""
 
     def count_replay(self) -> None:
         """Count that the link itself sends the call once more."""
@@ -98,6 +102,8 @@ class Flight(msgspec.Struct, eq=False):
     link: FlightSender | None = None
     carrier: object = None
     """The HTTP exchange that carries it, for the link's own use."""
+    tokens: Any = None
+    """The TokenSource of its requests, where the server has credentials."""
     failure: Failure | None = None
     """What the status of an HTTP response says, if an error is in its body."""
 

@@ -18,6 +18,7 @@ from mcp_junction.protocol.versions import (
     LINK_LOST,
     RATE_LIMITED,
     SERVER_UNAVAILABLE,
+    SIGN_IN_NEEDED,
 )
 from mcp_junction.resilience.failures import Failure, FailureKind
 
@@ -48,6 +49,9 @@ LINK_FAILED: Final = Failure(FailureKind.LINK, was_sent=False)
 _LINK_LOST: Final = Failure(FailureKind.LINK)
 _NO_LINK: Final = Failure(FailureKind.UNAVAILABLE, was_sent=False)
 _TIMEOUT: Final = Failure(FailureKind.TIMEOUT)
+SIGNED_OUT: Final = Failure(FailureKind.CREDENTIAL)
+"""Nobody is signed in to the server; by identity, so that it is told from other refusals."""
+_RENEWED: Final = Failure(FailureKind.CREDENTIAL, is_renewed=True)
 CALLER_DEADLINE: Final = Failure(FailureKind.CALLER_DEADLINE)
 """The caller gave the call less time than it needed."""
 CANCELLATION: Final = Failure(FailureKind.CANCELLED)
@@ -168,6 +172,26 @@ def unavailable(server: str, why: str, failure: Failure = _NO_LINK) -> Outcome:
         failure=failure,
         server=server,
     )
+
+
+def sign_in_needed(server: str, why: str, link: str = "") -> Outcome:
+    """Make the outcome for a call that a server refused, or would, because nobody is signed in.
+
+    ``link`` is where to sign in. It is in the message too: many clients drop the data of errors.
+    """
+    words = f"server {server!r} needs a sign-in: {why}"
+    more = {"sign_in": link} if link else {}
+    if link:
+        words += f"; sign in at {link}"
+    return failed(
+        SIGN_IN_NEEDED, words, Delivery.NOT_SENT, failure=SIGNED_OUT, server=server, **more
+    )
+
+
+def token_renewed(server: str) -> Outcome:
+    """Make the outcome for a call that a server refused for a token that was replaced since."""
+    words = f"server {server!r} refused its token, which has been renewed; call again"
+    return failed(SERVER_UNAVAILABLE, words, Delivery.NOT_SENT, failure=_RENEWED, server=server)
 
 
 def overloaded(server: str, calls: int) -> Outcome:

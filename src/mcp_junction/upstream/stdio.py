@@ -213,21 +213,16 @@ class StdioLink(MultiplexedLink):
         tail = keep_tail(b"".join(self._stderr), _STDERR_TAIL, self._definition)
         return redact_lines(tail, self._definition)
 
-    @property
-    def _can_read(self) -> bool:
-        """Whether the process can still read what is written to it."""
-        return (
-            self._stdin is not None
-            and not self._stdin.is_closing
-            and not self.closed.done()
-            and not (self._ward is not None and self._ward.exited.done())
-        )
-
     # -- the Link protocol
 
     def send(self, flight: Flight) -> None:
-        stdin, multiplexer = self._stdin, self.multiplexer
-        if stdin is None or not self._can_read:
+        stdin, multiplexer, ward = self._stdin, self.multiplexer, self._ward
+        if (
+            stdin is None
+            or stdin.is_closing
+            or self.closed.done()
+            or (ward is not None and ward.exited.done())
+        ):
             why = "it no longer reads its input"
             flight.end(outcomes.unavailable(self.server, why, LINK_FAILED))
         elif stdin.unsent > self._limits.bytes:

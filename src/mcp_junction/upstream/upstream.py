@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,12 +19,11 @@ from mcp_junction.errors import EraError, Phase, ServerError
 from mcp_junction.protocol import encode, versions
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_MESSAGE, METHOD_NOT_FOUND, Era
-from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.connecting import Connector, Gate, as_server_error, explain_end
+from mcp_junction.upstream.connecting import Connector, Gate, explain_end, report_failure
 from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerListeners
 from mcp_junction.upstream.extra_links import ExtraLinks
 from mcp_junction.upstream.hello import ConnectPolicy, Greeting, Hello, own_meta
@@ -33,6 +32,9 @@ from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import SERVING, Condition, ServerState, can_follow
+
+if TYPE_CHECKING:
+    from mcp_junction.upstream.tokens import TokenSource
 
 log = logging.getLogger("mcp_junction.upstream")
 
@@ -54,15 +56,19 @@ class Upstream:
         session: object = None,
         primary: Upstream | None = None,
         is_pooled: bool = False,
+        tokens: TokenSource | None = None,
     ) -> None:
         self.definition = definition
         self.session = session  # the only one that may use it
         self.primary = primary  # its state and lists are public, those of extra links are not
         self.is_pooled = is_pooled  # whether callers without a session share it
+        self.tokens = tokens  # of the subject that its links are for
+        self._separates = definition.isolation == "per-session" or definition.is_per_agent
         self.policy = policy
         self.clock = clock
         self.state = ServerState.DISCONNECTED
         self.error: ServerError | None = None
+        self._wanted_credential = False  # by its last error
         self.condition = Condition()
         self.greeting: Greeting | None = None
         self.link: Link | None = None
@@ -78,11 +84,8 @@ class Upstream:
         self.is_removed = False  # what it still sends is dropped then
         like = primary.quirks if primary is not None else None
         self.quirks: ServerQuirks = ServerQuirks(definition.transport, like)
-        self._open = opener
-        self._listeners = listeners
-        self._stop = asyncio.Event()
-        self._retry_now = asyncio.Event()
-        self._given_up = asyncio.Event()
+        self._open, self._listeners = opener, listeners
+        self._stop, self._retry_now, self._given_up = (asyncio.Event() for _ in range(3))
         self._why_given_up = ""
         self._gate = Gate(clock)
         self._meta = own_meta(policy.name, policy.version)
@@ -144,7 +147,7 @@ class Upstream:
     @property
     def is_isolated(self) -> bool:
         """Whether each session needs a link of its own; a stateless server has nothing to share."""
-        if self.definition.isolation != "per-session":  # asked with every call
+        if not self._separates:  # asked with every call
             return False
         return (known := self.link or self.greeting) is None or known.era is not Era.STATELESS
 
@@ -152,30 +155,24 @@ class Upstream:
         """The server as one session sees it: itself, or an extra link of the session's own."""
         return self.extra_links.for_session(session, hello) if self.is_isolated else self
 
-    def speaks(self, era: Era) -> bool | None:
-        """Whether it is known to speak an era; None when that was never tried."""
-        if self.link is not None and self.link.era is era:
-            return True
-        return False if era in self.refused_eras else self.extra_links.speaks(era)
-
     async def for_era(self, era: Era) -> Upstream | None:
         """The server in an era: itself, also while it is down, or an extra link; else None."""
         if self.link is None or self.link.era is era:
             return self
-        return None if era in self.refused_eras else await self.extra_links.for_era(era)
+        return await self.extra_links.for_era(era)
 
     async def wait_for_link(self, limit: float = 0.0) -> Link | None:
         """The link for calls; waits for it where it may come soon, None otherwise."""
-        if self.link is None and not self.is_shut:
-            is_first = not self.settled.is_set()
+        if self.link is None and not self.is_shut and self._missing_credential is None:
+            is_first = self._wanted_credential or not self.settled.is_set()
             await self._gate.wait(limit, is_first=is_first, is_restarted=self.policy.restart)
         return self.link
 
     def unavailable(self) -> Outcome:
         """The outcome of a call while it is down."""
-        error = self.error
+        missing, error = self._missing_credential, self.error
         why = f"{error.phase}: {error.message}" if error else "it is not connected"
-        return outcomes.unavailable(self.key, why)
+        return outcomes.unavailable(self.key, why) if missing is None else missing.refusal()
 
     # -- lifecycle
 
@@ -193,9 +190,7 @@ class Upstream:
                 self._record_failure(error)
             if not self.policy.restart or isinstance(self.error, EraError):
                 break
-            wait = backoff.delay(self.failures, self._gate.down_for, random.random)
-            self.failures += 1
-            await wait_unless(self._stop, wait_unless(self._retry_now, self.clock.sleep(wait)))
+            await wait_unless(self._stop, wait_unless(self._retry_now, self._pause()))
             self._retry_now.clear()
         self._gate.turn_away()
         await self.extra_links.close(self.policy.end_grace * 2 + 1)
@@ -203,6 +198,19 @@ class Upstream:
             self.error = None
             self._set_state(ServerState.DISCONNECTED)
         self.settled.set()
+
+    def _pause(self) -> Awaitable[object]:
+        if (missing := self._missing_credential) is not None:
+            return missing.wait_for_change()
+        wait = backoff.delay(self.failures, self._gate.down_for, random.random)
+        self.failures += 1
+        return self.clock.sleep(wait)
+
+    @property
+    def _missing_credential(self) -> TokenSource | None:
+        """The source of the credential for want of which it is down; None if that is not why."""
+        is_out = self._wanted_credential and self.tokens is not None and self.tokens.is_signed_out
+        return self.tokens if is_out else None
 
     def reset_for_run(self) -> None:
         """Make it ready to be run again; calls wait for it from now on."""
@@ -257,10 +265,9 @@ class Upstream:
 
     async def _connect(self) -> bool:
         """Connect when there is a slot; False when it was stopped meanwhile. Raises ServerError."""
-        slots = self.policy.slots
-        if slots is not None and not await wait_unless(self._stop, slots.acquire()):
-            return False
-        try:
+        async with self._connector.slot() as has_slot:
+            if not has_slot:
+                return False
             began = self.clock.now()
             self.starts += 1
             self.current = await self._connector.open(self.key, self._open(self))
@@ -268,9 +275,6 @@ class Upstream:
                 return False
             self.start_seconds = self.clock.now() - began
             return True
-        finally:
-            if slots is not None:
-                slots.release()
 
     async def _on_greeted(self, greeting: Greeting) -> None:
         self.greeting = greeting
@@ -303,27 +307,23 @@ class Upstream:
         self._gate.shut(was_open=self.link is not None)
         self.link = self.current = None
         await self._listening.end()
-        if self._stop.is_set():
-            await link.end(self.policy.end_grace)
-        else:
+        if not self._stop.is_set():
             is_over = link.closed.done()
             await link.release(str(await link.describe_end()) if is_over else "it was given up")
-            await link.end(0.0)
+        await link.end(self.policy.end_grace if self._stop.is_set() else 0.0)
 
     async def request(self, method: str, params: bytes, timeout: float) -> Outcome:
         """Send a request of our own; ends by the answer, loss of the link, or the timeout."""
-        link = self.current
-        if link is None:
+        if self.current is None:
             return outcomes.unavailable(self.key, "it is not connected")
-        return await send_own_request(link, method, params, self._meta, timeout)
+        return await send_own_request(self.current, method, params, self._meta, timeout)
 
     async def set_log_level(self, level: str, *, exactly: bool = False) -> None:
         """Have it send log messages of at least this level; of fewer levels only if ``exactly``."""
         if self.is_stateless or not self.offers("logging"):
             return  # a stateless server gets the level with each request
-        if self.log_level != level and (
-            exactly or not versions.covers_level(self.log_level, level)
-        ):
+        is_covered = not exactly and versions.covers_level(self.log_level, level)
+        if self.log_level != level and not is_covered:
             self.log_level = level
             await self._request("logging/setLevel", level=level)
 
@@ -372,10 +372,10 @@ class Upstream:
             self.emit(ServerChange.RENEWED)
 
     def _record_failure(self, error: Exception) -> None:
-        before = self.error
-        self.error = redact_error(as_server_error(self.key, error), self.definition)
-        is_known = str(before) == str(self.error) or isinstance(error, EraError)
-        log.log(logging.DEBUG if is_known else logging.ERROR, "%s", self.error.report)
+        self.error = report_failure(self.definition, error, self.error)
+        self._wanted_credential = self.tokens is not None and self.error.refuses_credentials
+        if self._missing_credential is not None:
+            self._gate.turn_away()
         self._set_state(ServerState.ERROR)
         self.settled.set()
 

@@ -1,1 +1,1 @@
-"""One policy, one file. Each stage is ``async (call, following) -> Outcome``."""
+"""One policy, one file. Each stage is ``async (call, following) -> Outcome``, or bound to it."""

@@ -63,39 +63,7 @@ class CallAudit:
         if route is None and ended.is_unknown and ended.principal.role is _AGENT:
             self._log.denials.add(_describe_unknown(ended))
             return
-        principal, intent, carried = ended.principal, ended.intent, ended.carried
-        decision, payload = ended.decision, outcome.payload
-        if outcome.kind is SUSPENDED:
-            payload = _questions(payload)
-        is_short = len(payload) <= LOOKED_AT
-        self._log.record(
-            Entry(
-                kind="call" if intent is None else "outcome",
-                actor=principal.id,
-                action=ended.method,
-                at=time(),
-                role=principal.role,
-                correlation_id=ended.correlation_id or None,
-                server_id=ended.server_id,
-                target=ended.target,
-                decision=_decision(ended),
-                cached=decision is not None and decision.cached,
-                params=None if ended.arguments is None else octets(ended.arguments),
-                outcome=OutcomeName.DENIED if denial is not None else ended.outcome_name,
-                delivery=outcome.delivery,
-                attempts=outcome.attempts,
-                latency_ms=ended.seconds * 1000,
-                # A long result must not be kept until the row is encoded.
-                result=octets(payload) if is_short else _beginning(payload),
-                detail=None if denial is None else {"reason": denial, "count": 1},
-                closes=intent,
-                agent_id=None if carried.agent_id is None else _acting_agent(ended),
-                tool_name=None if route is None else route.pair.name,
-                rule=None if decision is None else decision.rule,
-                ticket_id=carried.ticket_id,
-                task_id=carried.task_id,
-            )
-        )
+        self._log.record(_describe_call(ended))
 
     async def intend(self, call: Call, following: Handler) -> Outcome:
         """Store the intent of a call before it is sent."""
@@ -136,6 +104,39 @@ class CallAudit:
             ticket_id=carried.ticket_id,
             task_id=carried.task_id,
         )
+
+
+def _describe_call(ended: CallEnded) -> Entry:
+    principal, intent, carried = ended.principal, ended.intent, ended.carried
+    decision, denial, outcome, route = ended.decision, ended.denial, ended.outcome, ended.route
+    payload = _questions(outcome.payload) if outcome.kind is SUSPENDED else outcome.payload
+    is_short = len(payload) <= LOOKED_AT
+    return Entry(
+        kind="call" if intent is None else "outcome",
+        actor=principal.id,
+        action=ended.method,
+        at=time(),
+        role=principal.role,
+        correlation_id=ended.correlation_id or None,
+        server_id=ended.server_id,
+        target=ended.target,
+        decision=_decision(ended),
+        cached=decision is not None and decision.cached,
+        params=None if ended.arguments is None else octets(ended.arguments),
+        outcome=OutcomeName.DENIED if denial is not None else ended.outcome_name,
+        delivery=outcome.delivery,
+        attempts=outcome.attempts,
+        latency_ms=ended.seconds * 1000,
+        # A long result must not be kept until the row is encoded.
+        result=octets(payload) if is_short else _beginning(payload),
+        detail=None if denial is None else {"reason": denial, "count": 1},
+        closes=intent,
+        agent_id=None if carried.agent_id is None else _acting_agent(ended),
+        tool_name=None if route is None else route.pair.name,
+        rule=None if decision is None else decision.rule,
+        ticket_id=carried.ticket_id,
+        task_id=carried.task_id,
+    )
 
 
 def _decision(ended: CallEnded) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.carried import NOTHING_CARRIED
 from mcp_junction.calls.methods import OWN
 from mcp_junction.policy.acting import ActingRefusal, resolve_acting_agent
 from mcp_junction.policy.principal import RIGHTS, Right
@@ -23,10 +24,14 @@ _CALLING_THEMSELVES: Final = tuple(role for role, has in RIGHTS.items() if Right
 
 def authorize(call: Call, following: Handler) -> Awaitable[Outcome]:
     """Pass on a call whose caller has the right to make it; refuse any other."""
-    named = call.carried.agent_id
+    carried = call.carried
+    named, is_own = carried.agent_id, call.address.kind is OWN
     if named is None and call.caller.principal.role in _CALLING_THEMSELVES:
+        call.is_plain = (
+            carried is NOTHING_CARRIED and not is_own and "requestState" not in call.params
+        )
         return following(call)
-    if call.address.kind is OWN:
+    if is_own:
         return following(call)
     acting = resolve_acting_agent(call.caller.principal, named)
     if not isinstance(acting, ActingRefusal):

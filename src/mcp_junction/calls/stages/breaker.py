@@ -48,19 +48,34 @@ class CircuitBreaker:
         self._of_servers: dict[str, CircuitPair] = {}
         """The circuits of all other calls, by the id of their server."""
 
-    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        route = call.route
-        assert route is not None, "resolve comes first"
-        pair = self._pairs.get(route)
-        if pair is None:
-            pair = self._find_pair(call, route)
-        permit = self._breakers.admit(pair, call.agent_id, self._now())
-        if isinstance(permit, CircuitOpen):
-            return _refuse(permit, route, call.attempts)
-        if self._is_settled and permit.is_calm and call.method == CALL_TOOL:
-            call.permit = permit  # an attempt that is abandoned then changes nothing
-            return following(call)
-        return self._attempt(call, following, permit)
+    def bind(self, following: Handler) -> Handler:
+        pairs, admit, now, is_settled = (
+            self._pairs,
+            self._breakers.admit,
+            self._now,
+            self._is_settled,
+        )
+
+        def breaker(call: Call) -> Awaitable[Outcome]:
+            route = call.route
+            assert route is not None, "resolve comes first"
+            pair = pairs.get(route)
+            if pair is None:
+                pair = self._find_pair(call, route)
+            permit = admit(pair, call.carried.agent_id or call.caller.principal.id, now())
+            if isinstance(permit, CircuitOpen):
+                return _refuse(permit, route, call.attempts)
+            if (
+                pair.server.is_calm
+                and pair.tool.is_calm
+                and is_settled
+                and call.method == CALL_TOOL
+            ):
+                call.permit = permit  # an attempt that is abandoned then changes nothing
+                return following(call)
+            return self._attempt(call, following, permit)
+
+        return breaker
 
     async def _attempt(self, call: Call, following: Handler, permit: Permit) -> Outcome:
         """Make an attempt; whatever becomes of it, it leaves its circuits."""
@@ -76,8 +91,11 @@ class CircuitBreaker:
     def settle(self, call: Call, outcome: Outcome) -> None:
         """Take in how an attempt ended that has its permit in the call."""
         permit, call.permit = call.permit, None
-        if permit is not None and (outcome.kind is not RESULT or not permit.is_calm):
-            self._end(permit, find_failure(outcome))
+        if permit is None or (
+            outcome.kind is RESULT and permit.server.is_calm and permit.tool.is_calm
+        ):
+            return
+        self._end(permit, find_failure(outcome))
 
     def _end(self, permit: Permit, failure: Failure | None) -> None:
         """Take in how an attempt ended, and have a change of state told."""

@@ -92,16 +92,19 @@ class FallbackCalls:
         route = _find_route(call, target)
         if route is None or route.pair == _pair(call):
             return None
-        facts, decision = self._authorizer.decide(call, route, TOOLS)
+        params, sent = call.params, None
+        try:
+            if target.arguments is not None:
+                arguments = call.arguments or read_arguments(params.get("arguments") or b"")
+                raw = Raw(map_arguments(arguments, target.arguments))
+                params, sent = {**params, "arguments": raw}, read_arguments(raw)
+            facts, decision = self._authorizer.decide(call, route, TOOLS, sent)
+        except ArgumentsError:  # they can be read in more than one way
+            return None
         if not decision.allowed or decision.replay_only or facts.target.disabled:
             return None
-        params = call.params
-        if target.arguments is not None:
-            try:
-                arguments = call.arguments or read_arguments(params.get("arguments") or b"")
-            except ArgumentsError:  # they can be read in more than one way
-                return None
-            params = {**params, "arguments": Raw(map_arguments(arguments, target.arguments))}
+        if decision.needs_approval:  # nobody was asked about the target
+            return None
         assert call.route is not None
         return msgspec.structs.replace(
             call,
@@ -110,7 +113,7 @@ class FallbackCalls:
             facts=facts,
             decision=decision,
             in_place_of=(call.route, call.params),
-            arguments=None,
+            arguments=sent,
             grant=None,
             flight=None,
             intent=None,

@@ -7,6 +7,7 @@ settled where it is resumed (``eras/resume.py``).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
@@ -16,7 +17,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.failures import may_have_run, was_answered
 from mcp_junction.errors import ArgumentsError, StoreError
 from mcp_junction.governance.claims import ClaimVerdict, IdempotencyClaims, KeptResult
-from mcp_junction.policy.arguments import read_arguments
+from mcp_junction.policy.arguments import INLINE, Arguments, read_arguments
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol import envelope
 from mcp_junction.protocol.frames import octets
@@ -32,6 +33,7 @@ from mcp_junction.resilience.idempotency import (
     ClaimEnd,
     ClaimKey,
     check_key,
+    owner_of,
     settle_claim,
 )
 from mcp_junction.upstream import outcome as outcomes
@@ -58,6 +60,13 @@ _USED_TOKEN: Final = (
 )
 
 
+async def _read(raw: Raw | bytes) -> Arguments:
+    """Read arguments, large ones in a thread. Raises ArgumentsError."""
+    if len(raw) <= INLINE:
+        return read_arguments(raw)
+    return await asyncio.to_thread(read_arguments, raw)
+
+
 class RunOnce:
     """The stage of calls with an idempotency key; others pass."""
 
@@ -74,7 +83,7 @@ class RunOnce:
         if problem is not None:
             return outcomes.failed(INVALID_PARAMS, problem, Delivery.NOT_SENT)
         try:
-            read = call.arguments or read_arguments(call.params.get("arguments") or b"")
+            read = call.arguments or await _read(call.params.get("arguments") or b"")
         except ArgumentsError as error:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         arguments = read.hash
@@ -154,12 +163,12 @@ def _keep(outcome: Outcome) -> KeptResult:
 
 
 def _claim_key(call: Call, key: str) -> ClaimKey:
-    """Whose key it is, and for which tool. Others than agents may have an agent's id."""
+    """Say whose key it is, and for which tool."""
     principal, route = call.caller.principal, call.route
     assert route is not None, "resolve comes first"
     named = call.carried.agent_id
     role = principal.role if named is None or named == principal.id else _AGENT
-    who = f"{role.value}:{call.agent_id}"
+    who = owner_of(call.agent_id, role.value)
     return ClaimKey(who, route.upstream.definition.id, route.pair.name, key)
 
 

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.carried import NOTHING_CARRIED
-from mcp_junction.calls.methods import OWN, TASKS
+from mcp_junction.calls.judged_call import JudgedCall
+from mcp_junction.calls.methods import NAMED, OWN, TASKS
+from mcp_junction.calls.pipeline import BoundStage
 from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.calls.stages.resolve import refuse_unknown
+from mcp_junction.calls.stages.validate import refuse as refuse_arguments
 from mcp_junction.catalog.items import ListKind, Route
+from mcp_junction.errors import ArgumentsError
 from mcp_junction.governance.tool_facts import ToolFacts, ToolFactsCache
-from mcp_junction.policy.decision import TOKEN, PolicyDecision
+from mcp_junction.policy.arguments import Arguments
+from mcp_junction.policy.conditions import GrantCondition
+from mcp_junction.policy.decision import FOREVER, TOKEN, ConditionSubject, PolicyDecision
+from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.live_policy import LivePolicy
+from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.versions import INVALID_PARAMS, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
@@ -30,10 +39,41 @@ _CONTINUED: Final = "it continues a call that was allowed"
 _REVOKED: Final = "what allowed the call was revoked or has expired; ask for a new grant or token"
 _NO_STATE: Final = b"null"
 _NO_TASK: Final = "there is no such task"
+_MAX_DECIDED: Final = 20_000
+
+
+class _Decided(msgspec.Struct, frozen=True, gc=False):
+    """What was decided about calls of one principal by one route that carry nothing."""
+
+    version: int
+    """That of the policy that decided."""
+    generation: int
+    """That of the settings of tools."""
+    since: float
+    until: float
+    kind: ListKind
+    facts: ToolFacts
+    decision: PolicyDecision
+    made_of: tuple[Principal, Route]
+    """Keeps these alive: it is found by their ids."""
+
+
+class _Judged(msgspec.Struct, frozen=True, gc=False):
+    """What was decided about such calls where one grant covers them, if they meet its condition."""
+
+    decided: _Decided
+    condition: GrantCondition
+    grants: GrantSet
+
+
+class _Bound(NamedTuple):
+    """A stage that is one method of something."""
+
+    bind: Callable[[Handler], Handler]
 
 
 class Authorizer:
-    """Asks the policy about calls. Its methods ``authorize`` and ``recheck`` are stages."""
+    """Asks the policy about calls; has the stages ``authorize`` and ``recheck``."""
 
     def __init__(
         self, policy: LivePolicy, facts: ToolFactsCache, now: Callable[[], float] = time.time
@@ -41,13 +81,25 @@ class Authorizer:
         self._policy = policy
         self._facts = facts
         self._now = now
+        self._decided: dict[tuple[int, int], _Decided] = {}
+        """What was decided by the policy and the settings of tools as they were last."""
+        self._decided_by = 0, 0
+        self._judged: dict[tuple[int, int], _Judged] = {}
+        """The same where a condition has to be met by each call."""
 
-    def decide(self, call: Call, route: Route, kind: ListKind) -> tuple[ToolFacts, PolicyDecision]:
-        """Decide whether the caller of ``call`` may call something, which may be a fallback."""
+    def decide(
+        self, call: Call, route: Route, kind: ListKind, arguments: Arguments | None = None
+    ) -> tuple[ToolFacts, PolicyDecision]:
+        """Decide whether the caller of ``call`` may call a fallback, with other ``arguments``.
+
+        Raises ArgumentsError where a condition cannot judge the arguments.
+        """
         facts = self._facts.of(route, kind)
-        return facts, self._decide(call, facts)
+        return facts, self._decide(call, facts, arguments)
 
-    def _decide(self, call: Call, facts: ToolFacts) -> PolicyDecision:
+    def _decide(
+        self, call: Call, facts: ToolFacts, arguments: Arguments | None = None
+    ) -> PolicyDecision:
         carried = call.carried
         return self._policy.decide(
             call.caller.principal,
@@ -56,25 +108,110 @@ class Authorizer:
             self._now(),
             presented=carried.token,
             has_idempotency_key=carried.idempotency_key is not None,
+            call=JudgedCall(call, arguments) if self._policy.conditional else None,
         )
 
     # -- before anything else is done
 
-    def authorize(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        """Pass on a call that the policy allows; refuse any other."""
-        kind, route, policy = call.address.kind, call.route, self._policy
-        if kind is OWN:
-            return following(call)
+    @property
+    def authorize(self) -> BoundStage:
+        """The stage that passes on a call that the policy allows, and refuses any other."""
+        return _Bound(self._bind_authorize)
+
+    def _bind_authorize(self, following: Handler) -> Handler:
+        decided, policy, now = self._decided, self._policy, self._now
+        settings = self._facts.settings
+
+        def authorize(call: Call) -> Awaitable[Outcome]:
+            known = decided.get((id(call.caller.principal), id(call.route)))
+            if (
+                known is not None
+                and known.version == policy.version
+                and known.generation == settings.generation
+                and known.since <= now() < known.until
+                and call.address.kind is known.kind
+                and call.carried is NOTHING_CARRIED
+            ):
+                call.facts = facts = known.facts
+                call.decision, call.policy_version = known.decision, known.version
+                call.is_plain = facts.is_plain and "requestState" not in call.params
+                return following(call)
+            if call.address.kind is OWN:
+                return following(call)
+            if call.address.kind is TASKS:
+                return self._authorize_task(call, following)
+            if policy.conditional and self._meets_condition(call):
+                return following(call)
+            return self._authorize_anew(call, following)
+
+        return authorize
+
+    def _meets_condition(self, call: Call) -> bool:
+        """Whether a call is allowed as others like it were, by the condition of the same grant."""
+        judged = self._judged.get((id(call.caller.principal), id(call.route)))
+        if judged is None or call.carried is not NOTHING_CARRIED:
+            return False
+        known, now = judged.decided, self._now()
+        if (
+            known.version != self._policy.version
+            or known.generation != self._facts.settings.generation
+            or not known.since <= now < known.until
+            or call.address.kind is not known.kind
+        ):
+            return False
+        subject = ConditionSubject(judged.grants, known.facts.target, JudgedCall(call))
+        try:
+            if judged.condition.find_failure(subject, now) is not None:
+                return False
+        except ArgumentsError:
+            return False
+        call.facts, call.decision, call.policy_version = known.facts, known.decision, known.version
+        call.is_plain = known.facts.is_plain and "requestState" not in call.params
+        return True
+
+    def _keep_judged(self, call: Call, route: Route, decision: PolicyDecision, now: float) -> None:
+        """Remember a decision that a condition has led to, if one grant alone covers the call."""
+        principal, facts = call.caller.principal, call.facts
+        assert facts is not None
+        if len(decision.grants) != 1 or facts.is_high_risk or call.method not in NAMED:
+            return
+        (grant,) = decision.grants
+        grants, target = self._policy.of(principal.grantee or principal.id), facts.target
+        condition = grants.conditions.get(grant.id)
+        covering = grants.matching(target.kind, target.server_id, target.name)
+        if condition is None or len(covering) != 1 or grants.agent_id != decision.agent_id:
+            return
+        if len(self._judged) >= _MAX_DECIDED:
+            self._judged.clear()
+        until = FOREVER if grant.expires_at is None else grant.expires_at
+        by = call.policy_version, self._facts.settings.generation
+        kind, made_of = call.address.kind, (principal, route)
+        decided = _Decided(*by, now, until, kind, facts, decision, made_of)
+        self._judged[id(principal), id(route)] = _Judged(decided, condition, grants)
+
+    def _authorize_anew(self, call: Call, following: Handler) -> Awaitable[Outcome]:
+        """Ask the policy about a call, and keep the answer where that is good for the next one."""
+        route, kind, now = call.route, call.address.kind, self._now()
         assert route is not None, "resolve comes first"
-        if kind is TASKS:
-            return self._authorize_task(call, following)
+        call.policy_version = version = self._policy.version
         call.facts = facts = self._facts.of(route, kind)
-        call.policy_version = policy.version
+        try:
+            call.decision = decision = self._decide(call, facts)
+        except ArgumentsError as error:
+            return refuse_arguments(str(error), ())
         if call.carried is NOTHING_CARRIED:
-            decision = policy.decide(call.caller.principal, None, facts.target, self._now())
-        else:
-            decision = self._decide(call, facts)
-        call.decision = decision
+            call.is_plain = facts.is_plain and "requestState" not in call.params
+            if decision.allowed and decision.cached and route.item is not None:
+                by = version, self._facts.settings.generation
+                if by != self._decided_by or len(self._decided) >= _MAX_DECIDED:
+                    self._decided.clear()
+                    self._decided_by = by
+                principal = call.caller.principal
+                self._decided[id(principal), id(route)] = _Decided(
+                    *by, now, decision.valid_until, kind, facts, decision, (principal, route)
+                )
+            elif decision.allowed and self._policy.conditional and route.item is not None:
+                self._keep_judged(call, route, decision, now)
         if decision.allowed or (decision.rule == TOKEN and _brings_ticket(call)):
             return following(call)
         return refuse(call, decision)
@@ -96,12 +233,21 @@ class Authorizer:
 
     # -- before each attempt, and before a parked call goes on
 
-    def recheck(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        """Refuse an attempt of a call that is not allowed any more."""
-        if call.policy_version == self._policy.version and not (call.attempts or call.is_resume):
-            return following(call)
-        refusal = self.find_refusal(call)
-        return following(call) if refusal is None else refusal
+    @property
+    def recheck(self) -> BoundStage:
+        """The stage that refuses an attempt of a call that is not allowed any more."""
+        return _Bound(self._bind_recheck)
+
+    def _bind_recheck(self, following: Handler) -> Handler:
+        policy = self._policy
+
+        def recheck(call: Call) -> Awaitable[Outcome]:
+            if call.policy_version == policy.version and not (call.attempts or call.is_resume):
+                return following(call)
+            refusal = self.find_refusal(call)
+            return following(call) if refusal is None else refusal
+
+        return recheck
 
     def find_refusal(self, call: Call) -> Awaitable[Outcome] | None:
         """Ask the policy again; return the answer to a call that it does not allow any more."""
@@ -109,7 +255,10 @@ class Authorizer:
         if facts is None or call.decision is None:  # only who may use all was let pass so
             return None
         call.policy_version = self._policy.version
-        decision = self._decide(call, facts)
+        try:
+            decision = self._decide(call, facts)
+        except ArgumentsError as error:
+            return refuse_arguments(str(error), ())
         if decision.rule == TOKEN and self._has_passed(call, facts, decision.agent_id):
             decision = _continue(decision)
         call.decision = decision

@@ -23,22 +23,27 @@ class LimitCalls:
     def __init__(self, limits: CallLimits) -> None:
         self._limits = limits
 
-    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        decision, facts = call.decision, call.facts
-        if decision is None or facts is None:
+    def bind(self, following: Handler) -> Handler:
+        take, has_rates = self._limits.take, self._limits.has_rates
+
+        def limit(call: Call) -> Awaitable[Outcome]:
+            decision, facts = call.decision, call.facts
+            if decision is None or facts is None:
+                return following(call)
+            grants = decision.grants
+            # Grants without a limit come first.
+            if not has_rates and (not grants or grants[0].limits is None):
+                return following(call)
+            if call.is_resume or call.caller.principal is LOCAL_OWNER:
+                return following(call)
+            target = facts.target
+            found = take(decision.agent_id, target.server_id, target.name, grants)
+            if isinstance(found, Limited):
+                return _answer(rate_limited(found))
+            call.grant = found
             return following(call)
-        grants = decision.grants
-        # Grants without a limit come first.
-        if not self._limits.has_rates and (not grants or grants[0].limits is None):
-            return following(call)
-        if call.is_resume or call.caller.principal is LOCAL_OWNER:
-            return following(call)
-        target = facts.target
-        found = self._limits.take(decision.agent_id, target.server_id, target.name, grants)
-        if isinstance(found, Limited):
-            return _answer(rate_limited(found))
-        call.grant = found
-        return following(call)
+
+        return limit
 
 
 def rate_limited(limited: Limited) -> Outcome:

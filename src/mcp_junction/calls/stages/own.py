@@ -21,7 +21,7 @@ from mcp_junction.calls.own_arguments import (
     WrongArguments,
     read_arguments,
 )
-from mcp_junction.calls.tool_search import ToolSearch
+from mcp_junction.calls.tool_search import ToolQuery, ToolSearch
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.own_tools import DESCRIBE, FIND
 from mcp_junction.catalog.view import View
@@ -64,12 +64,12 @@ class OwnTools:
             return outcomes.result(encode.dumps(refusal))
 
     async def _find(self, call: Call, view: View, wanted: FindArguments) -> Outcome:
-        hits = await self._search(wanted.query, wanted.limit, view.admits, view)
+        found = await self._search(ToolQuery(wanted.query, wanted.limit, with_own=False), view)
         if call.ended_by is not None:
             return call.ended_by
-        value: dict[str, Any] = {"tools": [_summarize(view, hit.pair) for hit in hits]}
-        if not hits:
-            value["hint"] = f"nothing fits; try other words, or fewer ({FIND} knows no synonyms)"
+        value: dict[str, Any] = {"tools": [_summarize(view, hit.pair) for hit in found.hits]}
+        if not found.hits:
+            value["hint"] = "nothing fits; try other words, or fewer"
         return _structured(value)
 
 

@@ -6,7 +6,7 @@ The calls in flight of a principal are counted here too, where every call of eve
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import RESULT, Outcome
+from mcp_junction.upstream.outcome import RESULT, SIGNED_OUT, Outcome
 
 log = logging.getLogger("mcp_junction.calls")
 
@@ -28,43 +28,59 @@ log = logging.getLogger("mcp_junction.calls")
 class RecordCall:
     """The outermost stage."""
 
-    def __init__(self, clock: Clock, deadlines: Deadlines, sinks: Sequence[CallSink] = ()) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        deadlines: Deadlines,
+        sinks: Sequence[CallSink] = (),
+        ask_to_sign_in: Callable[[Call, Outcome], Outcome] | None = None,
+    ) -> None:
+        """``ask_to_sign_in`` says how a call ends whose server needs a sign-in."""
+        self._ask_to_sign_in = ask_to_sign_in
         self._now = clock.now
         self._deadlines = deadlines
         self._sinks = (*sinks, log_call) if call_log.isEnabledFor(logging.DEBUG) else tuple(sinks)
 
-    async def __call__(self, call: Call, following: Handler) -> Outcome:
-        began = self._now()
-        usage = call.usage or call.caller.usage
-        usage.calls += 1
-        if call.timeout:
-            self._deadlines.watch(call, call.timeout)
-        try:
-            if usage.calls <= usage.quota.calls:
-                outcome = await following(call)
-            else:
-                outcome = outcomes.over_quota(usage.quota.calls)
-        except Exception:  # a fault of ours must still be answered
-            log.exception("a call failed inside Junction")
-            delivery = call.delivery if call.flight is not None else None
-            failed = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
-            outcome = failed.counted(call.attempts, "")
-        finally:
-            usage.calls -= 1
-            if call.deadline:
-                self._deadlines.forget(call)
-        if self._sinks:
-            self._emit(call, outcome, began)
-        return outcome
+    def bind(self, following: Handler) -> Handler:
+        now, sinks, emit, deadlines = self._now, self._sinks, self._emit, self._deadlines
+        ask_to_sign_in = self._ask_to_sign_in
+
+        async def record(call: Call) -> Outcome:
+            began = now()
+            usage = call.usage or call.caller.usage
+            usage.calls += 1
+            if call.timeout:
+                deadlines.watch(call, call.timeout)
+            try:
+                if usage.calls <= usage.quota.calls:
+                    outcome = await following(call)
+                else:
+                    outcome = outcomes.over_quota(usage.quota.calls)
+            except Exception:  # a fault of ours must still be answered
+                log.exception("a call failed inside Junction")
+                delivery = call.delivery if call.flight is not None else None
+                failed = outcomes.failed(INTERNAL_ERROR, "an internal error of Junction", delivery)
+                outcome = failed.counted(call.attempts, "")
+            finally:
+                usage.calls -= 1
+                if call.deadline:
+                    deadlines.forget(call)
+            if sinks:
+                emit(call, outcome, began)
+            if outcome.failure is SIGNED_OUT and ask_to_sign_in is not None:
+                return ask_to_sign_in(call, outcome)
+            return outcome
+
+        return record
 
     def _emit(self, call: Call, outcome: Outcome, began: float) -> None:
-        address, method = call.address, call.method
+        address, method, route, sent_at = call.address, call.method, call.route, call.sent_at
         ended = CallEnded(
             call.caller.principal,
             method,
             address.name,
-            call.route,
-            address.kind is OWN,
+            route,
+            route is None and address.kind is OWN,
             call.params.get("arguments"),
             outcome,
             self._now() - began,
@@ -74,11 +90,11 @@ class RecordCall:
             call.decision,
             call.carried,
             call.own_correlation_id or call.correlation_id,
-            call.sent_at - began if call.sent_at else -1.0,
+            sent_at - began if sent_at else -1.0,
             # Here, because several sinks want to know it.
             outcome.kind is RESULT and method == CALL_TOOL and is_tool_error(outcome.payload),
         )
-        if call.route is None and ended.is_unknown:
+        if route is None and ended.is_unknown:
             ended = _note_hidden(call, ended)
         for sink in self._sinks:
             try:

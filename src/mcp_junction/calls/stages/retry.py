@@ -1,6 +1,7 @@
 """RetryCalls: makes a failed attempt again where that is safe and may help (R-RETRY).
 
-``resilience/retry.py`` decides; this waits and makes the attempt. What any attempt may have done
+``resilience/retry.py`` decides; this waits and makes the attempt. No link replays a call that comes
+through here, so all attempts are counted, checked and audited alike. What any attempt may have done
 counts for the whole call: after one that may have run, the call never ends as not sent.
 """
 
@@ -17,7 +18,13 @@ from mcp_junction.catalog.items import Route
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.resilience.failures import Failure, FailureKind
-from mcp_junction.resilience.retry import Retry, RetryBudget, RetryPolicy, decide_retry
+from mcp_junction.resilience.retry import (
+    REFUSED_BEFORE,
+    Retry,
+    RetryBudget,
+    RetryPolicy,
+    decide_retry,
+)
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
@@ -26,7 +33,6 @@ _REPEATABLE: Final = frozenset(
 )
 """The methods, beside calls of tools, that may be made again although they may have run."""
 _MAX_BUDGETS: Final = 10_000
-_REPLAYS: Final = (FailureKind.SESSION_LOST, FailureKind.CREDENTIAL)
 
 
 class RetryCalls:
@@ -48,19 +54,25 @@ class RetryCalls:
         self._settle = settle
         self._budgets: dict[str, RetryBudget] = {}
 
-    async def __call__(self, call: Call, following: Handler) -> Outcome:
-        outcome = await following(call)
-        if call.permit is not None and self._settle is not None:
-            self._settle(call, outcome)
-        route = call.route
-        assert route is not None, "resolve comes first"
-        budget = self._budgets.get(route.upstream.definition.id)
-        if budget is None:
-            budget = self._add_budget(route)
-        budget.calls += 1
-        if outcome.kind is RESULT:  # as nearly always
-            return outcome
-        return await self._go_on(call, route, following, outcome, budget)
+    def bind(self, following: Handler) -> Handler:
+        budgets, settle = self._budgets, self._settle
+
+        async def retry(call: Call) -> Outcome:
+            call.is_retried = True
+            outcome = await following(call)
+            if call.permit is not None and settle is not None:
+                settle(call, outcome)
+            route = call.route
+            assert route is not None, "resolve comes first"
+            budget = budgets.get(route.upstream.definition.id)
+            if budget is None:
+                budget = self._add_budget(route)
+            budget.calls += 1
+            if outcome.kind is RESULT:  # as nearly always
+                return outcome
+            return await self._go_on(call, route, following, outcome, budget)
+
+        return retry
 
     def _add_budget(self, route: Route) -> RetryBudget:
         if len(self._budgets) >= _MAX_BUDGETS:  # of servers that came and went
@@ -72,10 +84,9 @@ class RetryCalls:
         self, call: Call, route: Route, following: Handler, outcome: Outcome, budget: RetryBudget
     ) -> Outcome:
         """Make further attempts while the last one failed and may be made again."""
-        before, was_replayed = 0, False
+        was_replayed = False
         failure = find_failure(outcome)
         while failure is not None:
-            was_replayed = was_replayed or call.attempts > before + 1  # the link did it
             retry = self._decide(call, route, failure, budget, was_replayed)
             if not retry.again:
                 break
@@ -85,8 +96,7 @@ class RetryCalls:
             if call.ended_by is not None:
                 outcome = call.ended_by
                 break
-            was_replayed = was_replayed or failure.kind in _REPLAYS
-            before = call.attempts
+            was_replayed = was_replayed or retry.reason is REFUSED_BEFORE
             latest = await following(call)
             if self._settle is not None:
                 self._settle(call, latest)

@@ -2,7 +2,9 @@
 
 What is checked is what is sent: arguments that parsers could read differently are refused. Wrong
 ones are refused, or only logged and counted, because servers' schemas lie. A schema that cannot be
-used lets everything pass: registration says so. Large arguments are checked in a thread.
+used lets everything pass: registration says so. Large arguments, and those of large schemas, are
+checked in a thread; arguments of very many parts are not read, because reading them would hold up
+all threads, and count as wrong.
 """
 
 from __future__ import annotations
@@ -17,18 +19,17 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.config.settings import OFF, ON
 from mcp_junction.errors import ArgumentsError
-from mcp_junction.governance.schemas import CompiledSchema, SchemaProblem
+from mcp_junction.governance.schemas import MAX_PARTS, CompiledSchema, SchemaProblem, count_parts
 from mcp_junction.governance.tool_facts import ToolFacts
-from mcp_junction.policy.arguments import Arguments, read_arguments
+from mcp_junction.policy.arguments import INLINE, Arguments, read_arguments
 from mcp_junction.protocol.versions import INVALID_PARAMS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 log = logging.getLogger("mcp_junction.calls")
 
-INLINE: Final = 64 * 1024
-"""Bytes of arguments that are checked at once."""
 _NONE: Final = Raw(b"{}")
+_TOO_MANY: Final = "they have too many parts to be checked; send less at a time"
 _MAX_NAMED: Final = 10_000
 
 
@@ -45,30 +46,35 @@ class ValidateArguments:
         self._named: set[str] = set()
         """The tools of which that was logged."""
 
-    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        facts = call.facts
-        if facts is None or facts.compiled is None or not self._checks[call.is_invoke]:
-            return following(call)
-        if call.is_resume:
-            return following(call)
-        raw = call.params.get("arguments", _NONE)
-        if len(raw) > INLINE:
-            return self._check_large(call, following, facts, facts.compiled)
-        try:
-            arguments = read_arguments(raw, is_shallow=True)
-            if facts.compiled.fits(arguments, len(raw)):
-                if call.carried.idempotency_key is not None or facts.fallbacks:
-                    call.arguments = arguments
+    def bind(self, following: Handler) -> Handler:
+        checks = self._checks
+
+        def validate(call: Call) -> Awaitable[Outcome]:
+            facts = call.facts
+            if facts is None or facts.compiled is None or not checks[call.is_invoke]:
                 return following(call)
-            problems = facts.compiled.find_problems(arguments, len(raw))
-        except ArgumentsError as error:
-            return refuse(str(error), ())
-        return self._judge(call, following, facts, problems)
+            if call.is_resume:
+                return following(call)
+            raw = call.params.get("arguments", _NONE)
+            if len(raw) > INLINE or facts.compiled.is_large:
+                return self._check_large(call, following, facts, facts.compiled)
+            try:
+                arguments = call.arguments or read_arguments(raw, is_shallow=True)
+                if facts.compiled.fits(arguments, len(raw)):
+                    if not call.is_plain and (call.carried.idempotency_key or facts.fallbacks):
+                        call.arguments = arguments
+                    return following(call)
+                problems = facts.compiled.find_problems(arguments, len(raw))
+            except ArgumentsError as error:
+                return refuse(str(error), ())
+            return self._judge(call, following, facts, problems)
+
+        return validate
 
     async def _check_large(
         self, call: Call, following: Handler, facts: ToolFacts, schema: CompiledSchema
     ) -> Outcome:
-        raw = bytes(call.params["arguments"])
+        raw = bytes(call.params.get("arguments", _NONE))
         try:
             arguments, problems = await asyncio.to_thread(_check, schema, raw)
         except ArgumentsError as error:
@@ -103,7 +109,9 @@ class ValidateArguments:
         log.log(level, words, name, problem.path, problem.message)
 
 
-def _check(schema: CompiledSchema, raw: bytes) -> tuple[Arguments, list[SchemaProblem]]:
+def _check(schema: CompiledSchema, raw: bytes) -> tuple[Arguments | None, list[SchemaProblem]]:
+    if count_parts(raw) > MAX_PARTS:
+        return None, [SchemaProblem("", _TOO_MANY)]
     arguments = read_arguments(raw, is_shallow=True)
     return arguments, schema.find_problems(arguments, len(raw))
 

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from mcp_junction.audit.denials import Denial
-from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.errors import FrameError
+from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
+from mcp_junction.errors import FrameError, IssuerUnavailable
+from mcp_junction.identity.challenges import Door
 from mcp_junction.listener.acceptance import find_carrying
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.exchange import AsgiExchange
@@ -55,6 +56,7 @@ _TYPE = b"application/json"
 _ENDPOINTS = "/mcp/"
 """What the paths of all endpoints but the first begin with."""
 _API = "/api/"
+_PAGES = "/oauth/"
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 
@@ -76,18 +78,22 @@ class HttpListener:
         registry: SessionRegistry,
         stateless: StatelessFront,
         guard: Guard,
+        door: Door,
         tasks: TaskScope,
         max_body: int,
         rest: RestApp | None = None,
         deny: Callable[[Denial], None] | None = None,
+        pages: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None,
     ) -> None:
         self._host = host
+        self._pages = pages
         self._deny = deny
         self._rest = rest
         self._dispatcher = dispatcher
         self._registry = registry
         self._stateless = stateless
         self._guard = guard
+        self._door = door
         self._tasks = tasks
         self._max_body = max_body
         self._draining = False
@@ -99,6 +105,18 @@ class HttpListener:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Plain function: checks, then returns the handler's awaitable."""
         given = scope["headers"]
+        if type(given) is Fields and given.is_checked and "exchange" in scope:  # as nearly all
+            principal = self._host.principal(given.by_name, scope)
+            if principal is not None:
+                exchange = scope["exchange"]
+                exchange.principal = principal
+                post = HttpPost(principal, EVERYTHING, given, given.by_name, send, exchange)
+                return self._read(post, exchange.body)
+        return self._check(scope, receive, send)
+
+    def _check(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Find out who is asking for what, and refuse what is not let in."""
+        given = scope["headers"]
         headers: dict[bytes, bytes] = given.by_name if type(given) is Fields else dict(given)
         if not self._guard.admits(headers.get(b"host", b""), headers.get(b"origin", b"")) or (
             len(given) != len(headers) and _has_two_hosts(given)
@@ -109,9 +127,7 @@ class HttpListener:
             return self._serve_other_path(scope, receive, send)
         principal = self._host.principal(headers, scope)
         if principal is None:  # also where there is nothing: that is for nobody to learn
-            self._note_refused(scope, 401, "no good key")
-            extra = [(b"www-authenticate", b'Bearer realm="mcp-junction"')]
-            return _refuse(send, 401, "a key is needed: Authorization: Bearer …", extra)
+            return self._verify(scope, headers, receive, send)
         if endpoint is None or not self._host.can_see(principal, endpoint):
             return self._serve_other_path(scope, receive, send)
         method = scope["method"]
@@ -124,6 +140,24 @@ class HttpListener:
         if method == "DELETE":
             return self._delete(headers, send, principal, endpoint)
         return _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
+
+    async def _verify(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        """Serve a request after all whose access token is good; refuse any other."""
+        try:
+            refused = await self._door.verify(headers)
+        except IssuerUnavailable as error:
+            self._note_refused(scope, 503, str(error))
+            await _refuse(send, 503, f"{error}; try again", [(b"retry-after", b"30")])
+            return
+        if refused is None and self._host.principal(headers, scope) is not None:
+            await self(scope, receive, send)
+            return
+        self._note_refused(scope, 401, f"no good token ({refused})" if refused else "no good key")
+        given = self._door.challenge(scope["path"], refused).encode("latin-1", "replace")
+        words = str(refused) if refused else "a key is needed: Authorization: Bearer …"
+        await _refuse(send, 401, words, [(b"www-authenticate", given)])
 
     def _note_refused(self, scope: Scope, status: int, reason: str) -> None:
         """Write a refused request to the log and to the audit."""
@@ -144,15 +178,20 @@ class HttpListener:
         path: str = scope["path"]
         if self._rest is not None and _is_rest(path):
             await self._rest(scope, receive, send)
+        elif self._pages is not None and path.startswith(_PAGES):
+            await self._pages(scope, receive, send)
         elif scope["method"] not in ("GET", "HEAD"):
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
         elif path == "/healthz":
             await respond(send, Reply(b'{"status":"ok"}\n'))
         elif path == "/readyz" and self._host.is_ready:
-            await respond(send, Reply(b'{"status":"ready"}\n'))
+            answer = {"status": "ready", **self._host.warnings}
+            await respond(send, Reply(msgspec.json.encode(answer) + b"\n"))
         elif path == "/readyz":
             answer = {"status": "not ready", "down": self._host.down}
             await respond(send, Reply(msgspec.json.encode(answer) + b"\n", 503))
+        elif (described := self._door.describe_resource(path)) is not None:
+            await respond(send, Reply(described), [(b"cache-control", b"max-age=300")])
         else:
             await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
 
@@ -179,6 +218,7 @@ class HttpListener:
                 return respond(send, Reply(refuse_bytes(error), 400))
             if type(given) is Fields:  # most come again and again
                 given.carries = carrying is not None
+                given.is_checked = carrying is None and endpoint is EVERYTHING
         post = HttpPost(principal, endpoint, given, headers, send, exchange, carrying)
         # Our own HTTP protocol has the body already, or did not even keep it.
         if exchange is None:
@@ -205,7 +245,9 @@ class HttpListener:
         is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
         if frame.method == "initialize" and frame.id and not is_stateless:
             return self._open(frame, post)
-        if is_stateless or _is_enveloped(headers, frame):
+        if is_stateless or (
+            b"mcp-session-id" not in headers and envelope.stated_version(frame) is not None
+        ):  # its params describe its sender
             return self._stateless.answer(post, frame)
         found = self._session(headers, post.principal, post.endpoint)
         if isinstance(found, HttpRefusal):
@@ -330,11 +372,6 @@ class HttpListener:
 
 def _is_rest(path: str) -> bool:
     return path.startswith(_API) or path == METRICS
-
-
-def _is_enveloped(headers: dict[bytes, bytes], frame: Frame) -> bool:
-    """Whether a request is stateless: its params describe its sender."""
-    return b"mcp-session-id" not in headers and envelope.stated_version(frame) is not None
 
 
 def _has_two_hosts(given: list[tuple[bytes, bytes]]) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 if TYPE_CHECKING:
     from mcp_junction.policy.principal import Principal
 
@@ -23,8 +25,6 @@ _LARGE = 64 * 1024
 
 class ClientConnection(Protocol):
     """The connection that an exchange writes its response to."""
-
-    max_body: int
 
     @property
     def is_own_peer(self) -> bool: ...
@@ -43,33 +43,25 @@ class ClientConnection(Protocol):
     def finish(self, exchange: AsgiExchange) -> None: ...
 
 
-class AsgiExchange:
+class AsgiExchange(msgspec.Struct, eq=False):
     """One request, and the response to it: ASGI's receive and send."""
 
-    __slots__ = (
-        "_body", "_chunked", "_connection", "_disconnected", "_gone", "_head", "_read", "_scope",
-        "_size", "_started", "complete", "keep_alive", "principal", "when_gone",
-    )  # fmt: skip
-
-    def __init__(
-        self, connection: ClientConnection, scope: dict[str, Any], body: bytes, size: int
-    ) -> None:
-        self._connection = connection
-        self._scope = scope
-        self._body = body
-        self._size = size
-        self._read = False
-        self._head = b""
-        self._started = False
-        self._chunked = False
-        self._gone = False
-        self._disconnected: asyncio.Future[None] | None = None
-        self.complete = False
-        self.principal: Principal | None = None
-        """The sender of the request, once that is known."""
-        self.keep_alive = True
-        self.when_gone: Callable[[], None] | None = None
-        """Called when the response is complete or the client has left."""
+    _connection: ClientConnection
+    _scope: dict[str, Any]
+    body: bytes | None
+    """The whole body, without ``receive``; None when it was too large to keep."""
+    keep_alive: bool = True
+    complete: bool = False
+    principal: Principal | None = None
+    """The sender of the request, once that is known."""
+    when_gone: Callable[[], None] | None = None
+    """Called when the response is complete or the client has left."""
+    _read: bool = False
+    _head: bytes = b""
+    _started: bool = False
+    _chunked: bool = False
+    _gone: bool = False
+    _disconnected: asyncio.Future[None] | None = None
 
     async def run(self, app: Any) -> None:
         try:
@@ -85,18 +77,13 @@ class AsgiExchange:
             if not self.complete:
                 self.keep_alive = False
                 self.complete = True
-            self._connection.finish(self)
+                self._connection.finish(self)
             del self._scope["exchange"]  # no circle is left for the collector to find
 
     @property
     def is_own_peer(self) -> bool:
         """Whether the connection is from a process of our own user on this machine."""
         return self._connection.is_own_peer
-
-    @property
-    def body(self) -> bytes | None:
-        """The whole body, without ``receive``; None when it was too large to keep."""
-        return self._body if self._size <= self._connection.max_body else None
 
     @property
     def is_gone(self) -> bool:
@@ -107,7 +94,7 @@ class AsgiExchange:
         """Write a whole response; ``head`` is status line and headers without the blank line."""
         if self._gone or self._started:
             return
-        self._started = self.complete = True
+        self._started = True
         end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if len(body) < _LARGE:
             length = b"%d" % len(body)
@@ -115,6 +102,7 @@ class AsgiExchange:
         else:
             head = b"%bcontent-length: %d%b" % (head, len(body), end)
             self._connection.write_parts((head, body))
+        self.complete = True
         self._connection.finish(self)
 
     def disconnect(self) -> None:
@@ -127,7 +115,7 @@ class AsgiExchange:
     async def receive(self) -> dict[str, Any]:
         if not self._read:
             self._read = True
-            return {"type": "http.request", "body": self._body, "more_body": False}
+            return {"type": "http.request", "body": self.body or b"", "more_body": False}
         if not self._gone and not self.complete:
             self._disconnected = asyncio.get_running_loop().create_future()
             await self._disconnected
@@ -176,6 +164,6 @@ class AsgiExchange:
         if data:
             self._connection.write(data)
         if not more:
-            self.complete = True
             self.disconnect()
+            self.complete = True
             self._connection.finish(self)

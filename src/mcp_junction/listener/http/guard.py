@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from mcp_junction.audit.denials import ANONYMOUS, Denial
+from mcp_junction.config.settings import Settings
 from mcp_junction.listener.http.host import Scope
 from mcp_junction.policy.principal import Principal
 
@@ -83,6 +84,17 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def guard_for(host: str, settings: Settings) -> Guard:
+    """Make the guard of a service that listens at a host."""
+    public = urlsplit(settings.public_url).hostname
+    hosts = [*_split(settings.allowed_hosts), *([public] if public else ())]
+    return Guard(host, hosts, _split(settings.allowed_origins))
+
+
+def _split(text: str) -> list[str]:
+    return [word for word in text.replace(",", " ").split() if word]
 
 
 def _hostname(url: str) -> str | None:

@@ -24,20 +24,23 @@ _UNKEPT: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 class Fields(list[tuple[bytes, bytes]]):
     """The headers of a request in order, as ASGI wants them, and by name: the last one wins."""
 
-    __slots__ = ("by_name", "carries")
+    __slots__ = ("by_name", "carries", "is_checked")
 
     def __init__(self) -> None:
         super().__init__()
         self.by_name: dict[bytes, bytes] = {}
         self.carries: bool | None = None
         """Whether one of them carries something for us; None until somebody has looked."""
+        self.is_checked = False
+        """Whether this is the head of a POST with JSON to the first endpoint, from where requests
+        are let in, which carries nothing: all that does not depend on who sends it."""
 
     def with_length(self, length: bytes) -> Fields:
         """Copy the headers with another content length."""
         fields = Fields()
         fields += [(name, length if name == _NAME else value) for name, value in self]
         fields.by_name = {**self.by_name, _NAME: length}
-        fields.carries = self.carries
+        fields.carries, fields.is_checked = self.carries, self.is_checked
         return fields
 
 

@@ -44,6 +44,11 @@ class HttpHost(Protocol):
         """Names of what is down and keeps the service from being ready."""
         ...
 
+    @property
+    def warnings(self) -> dict[str, int]:
+        """Counts of what an operator should look at though the service is ready."""
+        ...
+
 
 class RestApp(Protocol):
     """What answers under ``/api/`` and at ``/metrics``: an ASGI app that knows its own keys."""

@@ -128,7 +128,7 @@ class HttpProtocol(asyncio.Protocol):
         ):
             scope, body = matched
             if len(body) <= self.max_body:
-                self._take(AsgiExchange(self, scope, body, len(body)))
+                self._take(AsgiExchange(self, scope, body))
                 return
         self._last_scope = None
         try:
@@ -285,7 +285,8 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._begun = 0.0
         scope = {**self._base, **self._scope()}
-        exchange = AsgiExchange(self, scope, self._take_body(), self._body_size)
+        body = self._take_body()
+        exchange = AsgiExchange(self, scope, body if self._body_size <= self.max_body else None)
         exchange.keep_alive = self._parser.should_keep_alive()
         self._last_scope = scope if exchange.keep_alive else None
         self._take(exchange)
@@ -295,7 +296,9 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self._current is None and not self._paused:
-            self._start(exchange)
+            exchange.keep_alive = exchange.keep_alive and self._keep_alive
+            self._current = exchange
+            self.tasks.run_pooled(exchange.run(self._app))
             return
         if self._queue is None:
             self._queue = deque()
@@ -318,11 +321,6 @@ class HttpProtocol(asyncio.Protocol):
             "query_string": query,
             "headers": self._fields,
         }
-
-    def _start(self, exchange: AsgiExchange) -> None:
-        exchange.keep_alive = exchange.keep_alive and self._keep_alive
-        self._current = exchange
-        self.tasks.run_pooled(exchange.run(self._app))
 
     # -- responses
 
@@ -370,7 +368,10 @@ class HttpProtocol(asyncio.Protocol):
         assert self._transport is not None
         if len(self._queue) == MAX_QUEUED:
             self._transport.resume_reading()
-        self._start(self._queue.popleft())
+        exchange = self._queue.popleft()
+        exchange.keep_alive = exchange.keep_alive and self._keep_alive
+        self._current = exchange
+        self.tasks.run_pooled(exchange.run(self._app))
 
     def _refuse(self, status: int, words: bytes) -> None:
         """Answer a request that cannot be handed to the app, and close the connection."""

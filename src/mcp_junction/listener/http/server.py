@@ -17,6 +17,7 @@ import uvicorn
 from mcp_junction.errors import UsageError
 from mcp_junction.listener.http.forwarded import App
 from mcp_junction.listener.http.protocol import HttpProtocol
+from mcp_junction.listener.http.tls import ServerCertificate
 
 KEEP_ALIVE: Final = 75
 _TURNS: Final = 4
@@ -28,7 +29,14 @@ class HttpServer(uvicorn.Server):
 
     servers: list[asyncio.Server]
 
-    def __init__(self, app: App, host: str, port: int, protocol: type[HttpProtocol]) -> None:
+    def __init__(
+        self,
+        app: App,
+        host: str,
+        port: int,
+        protocol: type[HttpProtocol],
+        certificate: ServerCertificate | None = None,
+    ) -> None:
         config = uvicorn.Config(
             app,
             host=host,
@@ -48,6 +56,7 @@ class HttpServer(uvicorn.Server):
             backlog=4096,
         )
         config.load()
+        config.ssl = certificate.context if certificate is not None else None
         super().__init__(config)
         self.servers = []
 

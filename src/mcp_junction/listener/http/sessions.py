@@ -193,6 +193,13 @@ class SessionRegistry:
             if is_over(found.session):
                 self.remove(found, reason)
 
+    def cut_standing(self, is_over: Callable[[Session], bool]) -> None:
+        """End the responses that listen for messages of no call; the sessions go on."""
+        for found in self._sessions.values():
+            standing = (found.streams or {}).get(_STANDING)
+            if standing is not None and is_over(found.session):
+                standing.cut()
+
     def sweep(self) -> None:
         """End sessions that have been idle for too long, and drop delivered streams."""
         oldest = self._clock.now() - self._idle_seconds

@@ -16,6 +16,7 @@ from mcp_junction.config.urls import UrlTarget, parse_url
 from mcp_junction.resilience.stalls import StallSweep
 
 MAX_HEADER_BYTES: Final = 64 * 1024
+_CHALLENGE: Final = b"www-authenticate"
 
 
 class Target(UrlTarget):
@@ -186,7 +187,10 @@ class Connection(asyncio.Protocol):
         self._until_close = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value.strip()
+        key = name.lower()
+        if key == _CHALLENGE and key in self._headers:  # the only one that may come twice
+            value = self._headers[key] + b", " + value
+        self._headers[key] = value.strip()
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES:
             self._fail("the headers of its response are too large")

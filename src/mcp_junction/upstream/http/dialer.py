@@ -8,9 +8,12 @@ that was checked; the name stays in the Host header and in the TLS handshake. No
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import UrlTarget, parse_address
@@ -33,11 +36,54 @@ async def resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+class TlsFiles(NamedTuple):
+    """Files that a server's operator gives for TLS; empty ones are not given."""
+
+    ca: str = ""
+    """The only certificates that may vouch for the server."""
+    cert: str = ""
+    """The certificate that we show."""
+    key: str = ""
+
+    def load(self) -> ssl.SSLContext:
+        """Make a context of them. Raises OSError that names the file."""
+        name, path = "tls_ca", self.ca
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            name, path = "tls_cert", self.cert
+            if self.key and not self.cert:
+                raise OSError(errno.EINVAL, "tls_key needs tls_cert beside it")
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None, password=refuse_password)
+        except OSError as error:  # errors of TLS, too
+            why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+            words = f"{name} {path} cannot be used: {why or error}"
+            raise OSError(errno.EINVAL, words) from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+
+def refuse_password() -> bytes:
+    """Give no password, rather than have OpenSSL ask for one at the terminal."""
+    return b""
+
+
+def fingerprint(path: str) -> object:
+    """Return what tells a file from a changed one; None when it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
 class Sockets:
     """Opens sockets; TLS 1.2 or newer, with certificates and names checked."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: TlsFiles | None = None) -> None:
+        self._files = files or TlsFiles()
         self._tls: ssl.SSLContext | None = None
+        self._seen: list[object] = []
 
     async def connect(self, make: MakeConnection, address: str, place: UrlTarget) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(
@@ -50,9 +96,10 @@ class Sockets:
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:  # reading the root certificates takes a while
-            self._tls = ssl.create_default_context()
-            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        """Return the context; make it anew when files have changed. Raises OSError."""
+        seen = [fingerprint(path) for path in self._files if path]
+        if self._tls is None or seen != self._seen:  # reading the root certificates takes a while
+            self._tls, self._seen = self._files.load(), seen
         return self._tls
 
 
@@ -101,8 +148,10 @@ def _explain(error: socket.gaierror | ssl.SSLCertVerificationError, host: str) -
 
 
 def dialer_for(definition: ServerDefinition) -> Dialer:
-    """Make a dialer with what the operator allows for a server."""
-    return Dialer(Permissions(definition.allow_private, definition.allow_http))
+    """Make a dialer with what the operator allows and gives for a server."""
+    files = TlsFiles(definition.tls_ca, definition.tls_cert, definition.tls_key)
+    allowed = Permissions(definition.allow_private, definition.allow_http)
+    return Dialer(allowed, connect=Sockets(files).connect)
 
 
 async def fetch_status(url: str, dialer: Dialer) -> int:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
+from mcp_junction.oauth.challenges import BearerChallenge, read_challenge
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
 from mcp_junction.protocol.sse import EventReader, reconnect_delay
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS
-from mcp_junction.resilience.failures import Failure
+from mcp_junction.resilience.failures import REFUSED_BEFORE_RUNNING, Failure
 from mcp_junction.tasks import resolve
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
@@ -27,6 +29,7 @@ from mcp_junction.upstream.http.refusals import (
     read_retry_after,
 )
 from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
+from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken, TokenSource
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.http.link import HttpLink
@@ -37,6 +40,10 @@ _MAX_RETRY_AFTER = 30.0
 _MAX_RESUMES = 20
 _OPENINGS = ("initialize", "server/discover")
 _NO_HEADERS: Mapping[bytes, bytes] = {}
+LOST_SESSION, BUSY, TOKEN = 1, 2, 4
+"""The causes for which a link itself sends a call again, each once; TOKEN is added each time that
+the token of a call has been replaced meanwhile."""
+_MAX_TOKENS = 3 * TOKEN
 
 
 class EventExchange(HttpExchange):
@@ -69,16 +76,18 @@ class PostedCall(EventExchange):
     """A call on the wire: its answer is the body, or arrives in a stream of events."""
 
     __slots__ = (
-        "_body", "_frame", "_headers", "_is_resent", "_resumes", "_size", "_status", "flight",
+        "_body", "_causes", "_frame", "_headers", "_resumes", "_size", "_status", "_token",
+        "flight",
     )  # fmt: skip
 
-    def __init__(
-        self, link: HttpLink, flight: Flight, frame: bytes, *, is_resent: bool = False
-    ) -> None:
-        super().__init__(link, link.build_post(frame, link.call_headers(flight)))
+    def __init__(self, link: HttpLink, flight: Flight, frame: bytes, causes: int = 0) -> None:
+        source: TokenSource | None = flight.tokens
+        token = NO_TOKEN if source is None else source.current
+        super().__init__(link, link.build_post(frame, link.call_headers(flight), token.line))
         self.flight = flight
         self._frame = frame
-        self._is_resent = is_resent
+        self._token = token
+        self._causes = causes
         self._status = 0
         self._headers = _NO_HEADERS
         self._body: list[bytes] = []
@@ -107,6 +116,7 @@ class PostedCall(EventExchange):
         self._body, self._size = [], 0
         if status == 200:  # accepted: the request is not needed again, however long it runs
             self.payload = self._frame = b""
+            self._token.is_used = True
             self._headers = _NO_HEADERS
         if self.flight.method == "initialize" and b"mcp-session-id" in headers:
             self._link.set_session(headers[b"mcp-session-id"])
@@ -134,10 +144,16 @@ class PostedCall(EventExchange):
             self._resume("it ended the stream without an answer")
         elif self._resumes:  # a POST that may have run is not made again
             self._fail(f"its stream broke off, and it answered HTTP {self._status} to a resume")
-        elif self._is_session_lost() and not self._is_resent:
+        elif self._is_session_lost() and not self._causes & LOST_SESSION:
             self._link.reopen_session(self._session)
-            self._link.resend(self.flight, self._frame)
-        elif self._status == 429 and not self._is_resent:
+            if self._can_resend:
+                self._link.resend(self.flight, self._frame, self._causes | LOST_SESSION)
+            else:
+                self._read_answer(b"".join(self._body))
+        elif self._status in UNAUTHENTICATED and self._wants_token():
+            self.flight.state = QUEUED  # refused, so it has not run
+            self._link.tasks.spawn(self._renew_token(self._token))
+        elif self._status == 429 and not self._causes & BUSY and self._can_resend:
             self._resend_later()
         else:
             body = b"".join(self._body)
@@ -157,6 +173,11 @@ class PostedCall(EventExchange):
 
     # -- what a response means
 
+    @property
+    def _can_resend(self) -> bool:
+        caller = self.flight.caller
+        return caller is None or caller.can_replay
+
     def _is_session_lost(self) -> bool:
         """Whether the server refused the call because it does not know our session.
 
@@ -168,6 +189,34 @@ class PostedCall(EventExchange):
             return True
         return is_unknown_session(b"".join(self._body), self.flight.wire_id)
 
+    @property
+    def _challenge(self) -> BearerChallenge | None:
+        return read_challenge(self._headers.get(b"www-authenticate"))
+
+    def _wants_token(self) -> bool:
+        """Whether the server refused the call for its token, before it ran."""
+        if self.flight.tokens is None or self._causes >= _MAX_TOKENS:
+            return False
+        challenge = self._challenge
+        if self._status == 403:
+            return challenge is not None and challenge.wants_scope
+        return challenge is not None or bool(self._token.line)
+
+    async def _renew_token(self, token: AccessToken) -> None:
+        """Send the call again with another token, once there is one; else end it."""
+        source: TokenSource = self.flight.tokens
+        is_again = self._causes >= TOKEN
+        outcome = await source.renew(token, self._challenge, is_again=is_again)
+        if self.flight.future.done():
+            return
+        if outcome is None and self._can_resend:
+            self._link.resend(self.flight, self._frame, self._causes + TOKEN)
+        elif outcome is None:
+            renewed = outcomes.token_renewed(self._link.server)
+            self._link.multiplexer.fail(self.flight, renewed)
+        else:
+            self._link.sign_out(self.flight, outcome)
+
     def _is_of_other_era(self, body: bytes) -> bool:
         """Whether a refusal shows a server of another era than the one that greeted us."""
         if self._status not in (400, 404, 405) or self.flight.method in _OPENINGS:
@@ -178,12 +227,14 @@ class PostedCall(EventExchange):
         return is_other_era(body, self.flight.wire_id, has_sessions=is_stateless)
 
     def _read_answer(self, body: bytes) -> None:
-        if body.lstrip()[:1] == b"{":
+        if body.lstrip()[:1] == b"{" and self._status != 429:  # ours says how long to wait
             self.flight.failure = self._failure
             self._link.multiplexer.receive(body, self.flight)
             if self.flight.future.done():
                 return
-        words = f"it answered HTTP {self._status}"
+        words, asked = f"it answered HTTP {self._status}", read_retry_after(self._headers)
+        if asked is not None and self._status >= 400:
+            words += f" and wants to be left alone for {asked:.0f} s"
         if self.flight.method == "initialize":
             self._link.refused_status = self._status
         if self._status in UNAUTHENTICATED:
@@ -197,7 +248,7 @@ class PostedCall(EventExchange):
         """What the status says; None when it says nothing of a failure."""
         if self._status < 400:
             return None
-        return read_failure(self._status, self._headers, has_session=bool(self._session))
+        return read_failure(self._status, self._headers, is_session_lost=self._is_session_lost())
 
     def _resume(self, why: str) -> None:
         """Resume a stream that broke off before the answer, if the server can do that."""
@@ -220,14 +271,14 @@ class PostedCall(EventExchange):
         asked = read_retry_after(self._headers)
         seconds = 1.0 if asked is None else asked
         if seconds > _MAX_RETRY_AFTER:
-            self._reject_answer(f"it answered HTTP 429 and wants {seconds:.0f} s of peace")
+            self._read_answer(b"".join(self._body))
         else:
             self.flight.state = QUEUED  # refused, so it has not run
             self._link.tasks.spawn(self._resend_after(seconds))
 
     async def _resend_after(self, seconds: float) -> None:
         await self._link.clock.sleep(seconds)
-        self._link.resend(self.flight, self._frame)
+        self._link.resend(self.flight, self._frame, self._causes | BUSY)
 
     def _fail(self, why: str) -> None:
         """End the flight without an answer; the link is lost when not even sending worked."""
@@ -241,18 +292,23 @@ class PostedCall(EventExchange):
 
     def _reject_answer(self, why: str) -> None:
         """End the flight, because the response cannot be used."""
-        server = self._link.server
+        server, failure = self._link.server, self._failure
         delivery = Delivery.UNKNOWN if self._status >= 400 else Delivery.EXECUTED
-        if self._status == 429 or (self._status == 404 and self._session):
-            delivery = Delivery.NOT_SENT  # refused before it ran
-        status = {"http_status": self._status} if self._status >= 400 else {}
+        told: dict[str, int] = {}
+        if failure is not None:
+            told["http_status"] = self._status
+            is_challenged = self._status in UNAUTHENTICATED and self._challenge is not None
+            if failure.kind in REFUSED_BEFORE_RUNNING or is_challenged:
+                delivery = Delivery.NOT_SENT
+            if failure.retry_after is not None:
+                told["retry_after_ms"] = math.ceil(failure.retry_after * 1000)
         outcome = outcomes.failed(
             INTERNAL_ERROR,
             f"server {server!r}: {why}",
             delivery,
-            failure=self._failure,
+            failure=failure,
             server=server,
-            **status,
+            **told,
         )
         self._link.multiplexer.fail(self.flight, outcome)
         self._link.pool.drop(self)  # the rest of the response is not needed
@@ -261,11 +317,13 @@ class PostedCall(EventExchange):
 class OwnRequest(HttpExchange):
     """A request that has no answer but its status: a notification, an answer, the last DELETE."""
 
-    __slots__ = ("_link", "status")
+    __slots__ = ("_frame", "_link", "status")
 
-    def __init__(self, link: HttpLink, payload: bytes) -> None:
+    def __init__(self, link: HttpLink, payload: bytes, frame: bytes = b"") -> None:
+        """``frame`` is what it posts, if that may be sent again with another token."""
         super().__init__(payload)
         self._link = link
+        self._frame = frame
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The HTTP status of the response; 0 when there is none."""
 
@@ -276,6 +334,9 @@ class OwnRequest(HttpExchange):
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         if status >= 400:
             log.debug("server %r answered a notification with HTTP %d", self._link.server, status)
+        if status == 401 and self._frame and self._link.tokens is not None:
+            challenge = read_challenge(headers.get(b"www-authenticate"))
+            self._link.tasks.spawn(self._link.write_again(self._frame, challenge))
         resolve(self.status, status)
 
     def on_lost(self, why: str) -> None:

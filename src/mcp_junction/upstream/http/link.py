@@ -13,10 +13,12 @@ import asyncio
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import check_headers
+from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.sse import reconnect_delay
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, era_of
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.texts import redact_line
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
@@ -31,6 +33,7 @@ from mcp_junction.upstream.http.refusals import describe_body
 from mcp_junction.upstream.link import LinkEnd, LinkListener
 from mcp_junction.upstream.multiplexer import MultiplexedLink
 from mcp_junction.upstream.outcome import LINK_FAILED, Outcome, OutcomeKind
+from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken, TokenSource
 
 _ACCEPT = "application/json, text/event-stream"
 _KEPT_METHODS = 64
@@ -51,8 +54,12 @@ class RemoteLink(MultiplexedLink):
         limit: int,
         dialer: Dialer | None = None,
         stalls: StallSweep | None = None,
+        tokens: TokenSource | None = None,
     ) -> None:
         super().__init__(definition.key, listener, definition.limits)
+        self.tokens = tokens
+        """The source of its tokens; calls may have another one of their own."""
+        self._is_per_agent = definition.is_per_agent
         self._definition = definition
         self.limit = limit
         """The most bytes of one message."""
@@ -75,6 +82,38 @@ class RemoteLink(MultiplexedLink):
             return False
         return True
 
+    def _must_wait(self, flight: Flight, tokens: TokenSource) -> bool:
+        """Give a flight the source of its token; whether it is sent later, when there is one."""
+        caller = flight.caller
+        if self._is_per_agent and caller is not None:
+            tokens = tokens.for_principal(caller.principal)
+        flight.tokens = tokens
+        if not tokens.must_wait:
+            return False
+        self.multiplexer.flights[flight.wire_id] = flight
+        self.tasks.spawn(self._send_when_ready(flight))
+        return True
+
+    @property
+    def _token(self) -> AccessToken:
+        return NO_TOKEN if self.tokens is None else self.tokens.current
+
+    def sign_out(self, flight: Flight, outcome: Outcome) -> None:
+        """End a flight that got no token. The link stays: what runs on it goes on."""
+        if flight.caller is None:
+            self.refuses_credentials = True
+        self.multiplexer.fail(flight, outcome)
+
+    async def _send_when_ready(self, flight: Flight) -> None:
+        """Send a flight once there is a token for it."""
+        outcome = await flight.tokens.prepare()
+        if flight.future.done():
+            return
+        if outcome is None:
+            self.send(flight)
+        else:
+            self.sign_out(flight, outcome)
+
     def mark_lost(self, why: str) -> None:
         if not self.closed.done():
             self._why = why
@@ -95,8 +134,9 @@ class HttpLink(RemoteLink):
         dialer: Dialer | None = None,
         clock: Clock | None = None,
         stalls: StallSweep | None = None,
+        tokens: TokenSource | None = None,
     ) -> None:
-        super().__init__(definition, listener, limit, dialer, stalls)
+        super().__init__(definition, listener, limit, dialer, stalls, tokens)
         self._listener = listener
         self.clock = clock or SystemClock()
         headers = {"accept": _ACCEPT, **self._headers}
@@ -125,9 +165,8 @@ class HttpLink(RemoteLink):
 
     async def _send_initialized(self) -> None:
         """Wait for the response: each POST may use another connection and overtake this one."""
-        request = OwnRequest(
-            self, self.build_post(encode.notification("notifications/initialized"))
-        )
+        frame = encode.notification("notifications/initialized")
+        request = OwnRequest(self, self.build_post(frame, b"", self._token.line))
         self.pool.send(request)
         await asyncio.wait({request.status}, timeout=_INITIALIZED_WAIT)
         self._open_standing()
@@ -145,6 +184,8 @@ class HttpLink(RemoteLink):
 
     async def _reopen_standing(self, delay: float, last_id: bytes | None) -> None:
         await self.clock.sleep(delay)
+        if self.tokens is not None and self.tokens.must_wait:
+            await self.tokens.prepare()
         self._open_standing(last_id)
 
     async def end(self, grace: float) -> None:
@@ -168,16 +209,18 @@ class HttpLink(RemoteLink):
         if self._refuse(flight, self.closed.done()):
             return
         flight.link = self
+        if self.tokens is not None and self._must_wait(flight, self.tokens):
+            return
         if flight.method == "initialize":
             self._initialize_params = flight.params
         frame = self.multiplexer.encode_request(flight)
         if self._reopening is not None and not self._reopening.done():
-            self.tasks.spawn(self._post_when_open(flight, frame, is_resent=False))
+            self.tasks.spawn(self._post_when_open(flight, frame))
         else:
             self._post(flight, frame)
 
-    def _post(self, flight: Flight, frame: bytes, *, is_resent: bool = False) -> None:
-        flight.carrier = posted = PostedCall(self, flight, frame, is_resent=is_resent)
+    def _post(self, flight: Flight, frame: bytes, causes: int = 0) -> None:
+        flight.carrier = posted = PostedCall(self, flight, frame, causes)
         self.pool.send(posted)
 
     def cancel(self, flight: Flight, reason: str) -> None:
@@ -191,7 +234,14 @@ class HttpLink(RemoteLink):
     def _write(self, frame: bytes) -> None:
         """Post a frame that has no answer; stateless servers take none."""
         if not self.closed.done() and self.era is HANDSHAKE:
-            self.pool.send(OwnRequest(self, self.build_post(frame)))
+            payload = self.build_post(frame, b"", self._token.line)
+            self.pool.send(OwnRequest(self, payload, frame))
+
+    async def write_again(self, frame: bytes, challenge: BearerChallenge | None) -> None:
+        """Post a frame once more whose token was refused."""
+        assert self.tokens is not None
+        if await self.tokens.renew(self._token, challenge, is_again=False) is None:
+            self.pool.send(OwnRequest(self, self.build_post(frame, b"", self._token.line)))
 
     # -- a session that was lost
 
@@ -204,6 +254,7 @@ class HttpLink(RemoteLink):
     async def _reopen(self) -> Outcome:
         version, self._version_header = self._version_header, b""
         flight = new_flight("initialize")
+        flight.tokens = self.tokens
         flight.params = self._initialize_params
         self._post(flight, self.multiplexer.encode_request(flight))
         outcome = await flight.future
@@ -215,29 +266,33 @@ class HttpLink(RemoteLink):
             self.mark_lost(_not_reopened(outcome))
         return outcome
 
-    def resend(self, flight: Flight, frame: bytes) -> None:
-        """Send a call once more that the server refused, so that it has not run."""
+    def resend(self, flight: Flight, frame: bytes, causes: int) -> None:
+        """Send a call once more that the server refused, so that it has not run.
+
+        ``causes`` has why it was sent again so far: for each once.
+        """
         if flight.future.done():
             return
         flight.state = QUEUED
         if flight.caller is not None:
             flight.caller.count_replay()
-        self.tasks.spawn(self._post_when_open(flight, frame, is_resent=True))
+        self.tasks.spawn(self._post_when_open(flight, frame, causes))
 
-    async def _post_when_open(self, flight: Flight, frame: bytes, *, is_resent: bool) -> None:
+    async def _post_when_open(self, flight: Flight, frame: bytes, causes: int = 0) -> None:
         if self._reopening is not None:
             outcome = await asyncio.shield(self._reopening)
             if outcome.kind is not OutcomeKind.RESULT and not flight.future.done():
                 why = _not_reopened(outcome)
                 self.multiplexer.fail(flight, outcomes.unavailable(self.server, why, LINK_FAILED))
         if not flight.future.done():
-            self._post(flight, frame, is_resent=is_resent)
+            self._post(flight, frame, causes)
 
     # -- requests
 
-    def build_post(self, frame: bytes, headers: bytes = b"") -> bytes:
-        return b"%b%b%b%bcontent-length: %d\r\n\r\n%b" % (
+    def build_post(self, frame: bytes, headers: bytes = b"", token: bytes = b"") -> bytes:
+        return b"%b%b%b%b%bcontent-length: %d\r\n\r\n%b" % (
             self._post_head,
+            token,
             self.session_header,
             self._version_header,
             headers,
@@ -247,10 +302,11 @@ class HttpLink(RemoteLink):
 
     def build_get(self, last_id: bytes | None) -> bytes:
         resume = b"last-event-id: %b\r\n" % last_id if last_id is not None else b""
-        return self._get_head + self.session_header + self._version_header + resume + b"\r\n"
+        own = self._get_head + self._token.line
+        return own + self.session_header + self._version_header + resume + b"\r\n"
 
     def build_delete(self) -> bytes:
-        headers = self._delete_head + self.session_header + self._version_header
+        headers = self._delete_head + self._token.line + self.session_header + self._version_header
         return headers + b"content-length: 0\r\n\r\n"
 
     def call_headers(self, flight: Flight) -> bytes:
@@ -281,7 +337,7 @@ class HttpLink(RemoteLink):
     def describe_body(self, body: bytes) -> str:
         """Describe a body that is not an answer, without secrets, which the server may repeat."""
         text = body[:_DESCRIBED_BYTES].decode("utf-8", "replace")
-        return describe_body(redact_line(text, self._definition))
+        return describe_body(KNOWN.redact(redact_line(text, self._definition), is_cut=True))
 
 
 def _not_reopened(outcome: Outcome) -> str:

@@ -19,6 +19,9 @@ from mcp_junction.resilience.failures import Failure, FailureKind
 from mcp_junction.upstream.link import shorten
 
 _LONGEST: Final = 4096
+_LONGEST_WAIT: Final = 1e9
+"""Seconds, some thirty years: nobody waits longer, however long a server asks for."""
+_MOST_DIGITS: Final = 20
 
 UNAUTHENTICATED: Final = (401, 403)
 """The statuses of a server that refuses our credentials."""
@@ -59,8 +62,10 @@ class _RefusalBody(msgspec.Struct, frozen=True):
     message: Any = None
 
 
-def read_failure(status: int, headers: Mapping[bytes, bytes], *, has_session: bool) -> Failure:
+def read_failure(status: int, headers: Mapping[bytes, bytes], *, is_session_lost: bool) -> Failure:
     """Say which failure an HTTP status of 400 or more is."""
+    if is_session_lost:
+        return Failure(FailureKind.SESSION_LOST)
     wait = read_retry_after(headers)
     if status == 429:
         return Failure(FailureKind.RATE_LIMITED, retry_after=wait)
@@ -70,22 +75,21 @@ def read_failure(status: int, headers: Mapping[bytes, bytes], *, has_session: bo
         return Failure(kind, retry_after=wait)
     if status in UNAUTHENTICATED:
         return Failure(FailureKind.CREDENTIAL)
-    is_lost = status == 404 and has_session
-    return Failure(FailureKind.SESSION_LOST if is_lost else FailureKind.REFUSED)
+    return Failure(FailureKind.REFUSED)
 
 
 def read_retry_after(headers: Mapping[bytes, bytes]) -> float | None:
     """Read the seconds that a server asks us to wait; None when it asks nothing we can read."""
     text = headers.get(b"retry-after", b"").strip()
     if text.isdigit():
-        return float(text) if len(text) < 10 else None
+        return min(float(text[:_MOST_DIGITS]), _LONGEST_WAIT)
     if not text:
         return None
     from email.utils import parsedate_to_datetime  # few servers send a date
 
     try:
         moment = parsedate_to_datetime(text.decode("ascii", "replace"))
-        return max(0.0, moment.timestamp() - time.time())
+        return min(max(0.0, moment.timestamp() - time.time()), _LONGEST_WAIT)
     except (ValueError, OverflowError):
         return None
 

@@ -11,6 +11,7 @@ from urllib.parse import urljoin
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import FrameError, Phase, ServerError
+from mcp_junction.oauth.challenges import BearerChallenge, read_challenge
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR
@@ -25,6 +26,7 @@ from mcp_junction.upstream.http.pool import Pool
 from mcp_junction.upstream.http.refusals import UNAUTHENTICATED, read_failure
 from mcp_junction.upstream.link import LinkListener
 from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
+from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken, TokenSource
 
 _OPEN_TIMEOUT = 10.0
 _INITIALIZED_WAIT = 5.0
@@ -43,8 +45,9 @@ class SseLink(RemoteLink):
         limit: int,
         dialer: Dialer | None = None,
         stalls: StallSweep | None = None,
+        tokens: TokenSource | None = None,
     ) -> None:
-        super().__init__(definition, listener, limit, dialer, stalls)
+        super().__init__(definition, listener, limit, dialer, stalls, tokens)
         self._stream_pool = Pool(self._where, self.tasks, self._dialer)
         self._post_head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """How a POST begins, once the stream has named the address."""
@@ -53,8 +56,12 @@ class SseLink(RemoteLink):
 
     async def start(self) -> None:
         """Open the stream and learn where to post. Raises ServerError."""
+        if self.tokens is not None and self.tokens.must_wait:
+            await self.tokens.prepare()
         head = self._where.head("GET", {"accept": "text/event-stream", **self._headers})
-        self._stream_pool.send(_SseStream(self, head + b"\r\n"))
+        token = self._token
+        stream = _SseStream(self, head + token.line + b"\r\n")
+        self._stream_pool.send(stream)
         try:
             await wait_for_any(self._post_head, self.closed, timeout=_OPEN_TIMEOUT)
         except asyncio.CancelledError:
@@ -63,6 +70,8 @@ class SseLink(RemoteLink):
         if not self._post_head.done():
             why = self._why or "its stream names no address to post to"
             await self.release(why)
+            if self.tokens is not None and stream.is_unauthorized:
+                await self.tokens.renew(token, stream.challenge, is_again=False)
             refused = self.refuses_credentials
             raise ServerError(self.server, Phase.STARTUP, why, refuses_credentials=refused)
 
@@ -88,8 +97,10 @@ class SseLink(RemoteLink):
         return self._post_head.done() and not self.closed.done()
 
     def send(self, flight: Flight) -> None:
-        if not self._refuse(flight, not self._is_ready):
-            flight.link = self
+        if self._refuse(flight, not self._is_ready):
+            return
+        flight.link = self
+        if self.tokens is None or not self._must_wait(flight, self.tokens):
             flight.carrier = self._post(self.multiplexer.encode_request(flight), flight)
 
     def cancel(self, flight: Flight, reason: str) -> None:
@@ -103,12 +114,26 @@ class SseLink(RemoteLink):
         if self._is_ready:
             self._post(frame, None)
 
-    def _post(self, frame: bytes, flight: Flight | None) -> _Post:
-        head = self._post_head.result()
+    def _post(self, frame: bytes, flight: Flight | None, *, is_again: bool = False) -> _Post:
+        source = self.tokens if flight is None else flight.tokens
+        token = NO_TOKEN if source is None else source.current
+        head = self._post_head.result() + token.line
         payload = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(frame), frame)
-        post = _Post(self, payload, flight)
+        post = _Post(self, payload, flight, None if is_again else (frame, token))
         self.pool.send(post)
         return post
+
+    async def post_again(
+        self, flight: Flight, frame: bytes, token: AccessToken, challenge: BearerChallenge | None
+    ) -> None:
+        """Post a call once more whose token was refused, with another one."""
+        outcome = await flight.tokens.renew(token, challenge, is_again=False)
+        if flight.future.done():
+            return
+        if outcome is not None or not self._is_ready:
+            self.sign_out(flight, outcome or outcomes.unavailable(self.server, self._closed_words))
+        else:
+            flight.carrier = self._post(frame, flight, is_again=True)
 
     def receive(self, event: Event) -> None:
         """Handle one event of the stream."""
@@ -137,9 +162,13 @@ class _SseStream(HttpExchange):
         super().__init__(payload)
         self._link = link
         self._events = EventReader(link.limit)
+        self.is_unauthorized = False
+        self.challenge: BearerChallenge | None = None
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._link.refuses_credentials = status in UNAUTHENTICATED
+        self.is_unauthorized = status == 401
+        self.challenge = read_challenge(headers.get(b"www-authenticate"))
         kind = headers.get(b"content-type", b"")
         if status != 200 or not kind.startswith(b"text/event-stream"):
             page = " with a web page" if kind.startswith(b"text/html") else ""
@@ -163,8 +192,16 @@ class _SseStream(HttpExchange):
 class _Post(HttpExchange):
     """A POST of one frame; the answer to it arrives on the stream."""
 
-    def __init__(self, link: SseLink, payload: bytes, flight: Flight | None) -> None:
+    def __init__(
+        self,
+        link: SseLink,
+        payload: bytes,
+        flight: Flight | None,
+        again: tuple[bytes, AccessToken] | None = None,
+    ) -> None:
+        """``again`` is the frame and its token, if it may be posted again with another."""
         super().__init__(payload)
+        self._again = again
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the POST has its response, or cannot get one."""
         self._link = link
@@ -178,14 +215,20 @@ class _Post(HttpExchange):
         resolve(self.answered, None)
         if self._flight is not None and self._flight.caller is None:
             self._link.refuses_credentials = status in UNAUTHENTICATED
-        if status == 404:
+        if status == 401 and self._again and self._flight is not None and self._flight.tokens:
+            challenge = read_challenge(headers.get(b"www-authenticate"))
+            self._flight.state = QUEUED  # refused, so it has not run
+            self._link.tasks.spawn(self._link.post_again(self._flight, *self._again, challenge))
+        elif status < 300 and self._again is not None:
+            self._again[1].is_used = True
+        elif status == 404:
             self._link.mark_lost("it no longer knows us: it refused a message with HTTP 404")
         elif status >= 400 and self._flight is not None:
             why = f"it refused the message with HTTP {status}"
             delivery = Delivery.UNKNOWN if status >= 500 else Delivery.EXECUTED
             if status == 429:
                 delivery = Delivery.NOT_SENT  # refused before it ran
-            failure = read_failure(status, headers, has_session=False)
+            failure = read_failure(status, headers, is_session_lost=False)
             outcome = outcomes.failed(
                 INTERNAL_ERROR, why, delivery, failure=failure, server=self._link.server
             )

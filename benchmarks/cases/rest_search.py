@@ -1,0 +1,117 @@
+"""Searches over REST among 10,000 tools, as `serve` does them: by meaning and words, on SQLite.
+
+The tools of `upstream.py` are all alike: each word of a query is in nearly all of them, which is
+the most that a search by words can have to do.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import quantiles
+
+import procs
+from budgets import AtMost, Figure
+from cases.platform import SEARCH, STATE, Rest, listens
+from client import McpError
+from registry import case
+from targets import HttpTarget, Lab, Servers
+
+COUNT, TOOLS = 10, 1_000
+BUDGET = {
+    "search p95": AtMost(25),
+    "filtered search p95": AtMost(25),
+    "scoped search p95": AtMost(25),
+    "found by words after": AtMost(2),
+    "found by meaning after": AtMost(30),
+    "memory over 100 tools": AtMost(60),
+}
+
+
+@case("rest-search-10k", budget=BUDGET, req=("Q-2",), front="http")
+async def rest_search_10k(lab: Lab) -> list[Figure]:
+    """Searches over REST in 10 servers of 1,000 tools: time, memory, and when all are found."""
+    small, _, _ = await _begin(lab, TOOLS // 100)
+    base = await _memory(small)
+    await small.close()
+    target, words, meaning = await _begin(lab, TOOLS)
+    rest, calls = Rest(target), lab.calls(400)
+    every = await _searches(rest, calls, COUNT * TOOLS)
+    few = await _searches(rest, calls, 3 * TOOLS, server_filter=["s1", "s4", "s7"])
+    rest.close()
+    grown = await _memory(target) - base
+    data = target.argv[target.argv.index("--data-dir") + 1]
+    key = lab.new_key(["--data-dir", data], "agent", ["s2.*", "s5.*"])
+    target.headers = {"authorization": f"Bearer {key}"}
+    rest = Rest(target)
+    await target.retry(lambda: rest.ask("POST", SEARCH, {"query": "a record"}))  # it hears of it
+    scoped = await _searches(rest, calls, 2 * TOOLS)
+    rest.close()
+    note = f"wall time, {calls} searches, one caller"
+    return [
+        Figure("search p95", every, "ms", note=note),
+        Figure("filtered search p95", few, "ms", note="three servers"),
+        Figure("scoped search p95", scoped, "ms", note="an agent with two servers"),
+        Figure("found by words after", words, "s", note="discovery of all"),
+        Figure("found by meaning after", meaning, "s", note="discovery of all"),
+        Figure("memory over 100 tools", grown, "MiB", note="RSS of all its processes"),
+    ]
+
+
+async def _begin(lab: Lab, tools: int) -> tuple[HttpTarget, float, float]:
+    """Serve so many tools of each server; returns the seconds from when all are known until they
+    are found by words, and by meaning."""
+    upstream = await lab.serve_direct("--tools", str(tools)).open()
+    url = f"http://127.0.0.1:{upstream.port}/mcp"
+    servers: Servers = {f"s{n}": {"url": f"{url}?server={n}"} for n in range(COUNT)}
+    target, total = lab.serve("ours", servers, role="admin"), COUNT * tools
+    await listens(target)
+    rest = Rest(target)
+    await _reach(rest, lambda state: state["total_tools"] == total)
+    known = time.perf_counter()
+    await _reach(rest, lambda state: state["indexed_tools"] == total)
+    words = time.perf_counter() - known
+    data = Path(target.argv[target.argv.index("--data-dir") + 1])
+    await _reach(rest, lambda _: _kept(data) >= total)
+    asked = {"query": "look up a record", "strategy": "semantic"}
+    if (await rest.ask("POST", SEARCH, asked))["metadata"]["strategy"] != "semantic":
+        raise McpError("all tools have vectors, and a search goes by words")
+    meaning = time.perf_counter() - known
+    await _reach(rest, lambda state: state["classified_tools"] == total)
+    rest.close()
+    return target, words, meaning
+
+
+async def _reach(rest: Rest, is_so: Callable[[dict], bool]) -> None:
+    while not is_so(await rest.ask("GET", STATE)):  # noqa: ASYNC110 - nobody announces it
+        await asyncio.sleep(0.02)
+
+
+def _kept(data: Path) -> int:
+    """How many tools have a vector for searches in the store."""
+    with sqlite3.connect(f"file:{data / 'junction.db'}?mode=ro", uri=True) as store:
+        query = "SELECT count(*) FROM tool_vectors WHERE model LIKE '%/search'"
+        return int(store.execute(query).fetchone()[0])
+
+
+async def _memory(target: HttpTarget) -> float:
+    """MiB of its processes after a search: the one that ranks is among them."""
+    rest = Rest(target)
+    await rest.ask("POST", SEARCH, {"query": "look up a record"})
+    rest.close()
+    return procs.rss_mib(target.pids())
+
+
+async def _searches(rest: Rest, calls: int, searched: int, **more: object) -> float:
+    """Return the 95th percentile of the milliseconds that searches take."""
+    taken = []
+    for number in range(calls):
+        asked = {"query": f"newest fields of record kind {number % 17}, number {number}", **more}
+        started = time.perf_counter()
+        answer = await rest.ask("POST", SEARCH, asked)
+        taken.append((time.perf_counter() - started) * 1000)
+        told = answer["metadata"]
+        if told["total_tools_searched"] != searched or told["strategy"] != "hybrid":
+            raise McpError(f"a search of other tools, or by words alone: {told}")
+    return quantiles(taken, n=100)[94]

@@ -1,0 +1,213 @@
+"""Routes ``/api/v1/mcp/approvals``: calls that wait for a person, and decisions about them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Response, Router, get, post
+from litestar.params import PathParameter, QueryParameter
+from msgspec import UNSET, Meta, UnsetType
+
+from mcp_junction.api.models import format_time
+from mcp_junction.api.requests import Nothing
+from mcp_junction.api.rights import Right, needs
+from mcp_junction.api.routes import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    caller,
+    link_next,
+    mcp_error_responses,
+    read_cursor,
+    read_model,
+    route_options,
+    write_cursor,
+)
+from mcp_junction.errors import CursorError, NotFound, RequestError
+from mcp_junction.governance.approvals import Approvals
+from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
+from mcp_junction.store.approvals import ApprovalQuery, ApprovalRecord
+
+ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
+IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]
+
+
+class ApprovalDecision(msgspec.Struct, forbid_unknown_fields=True):
+    """What an approver wants to say about it; who made the call is told."""
+
+    note: Annotated[str, Meta(max_length=MAX_NOTE, examples=["seen with Ann"])] | None = None
+
+
+class Approval(msgspec.Struct):
+    """A call that a person was asked about."""
+
+    id: Annotated[str, Meta(examples=["5f2d8a3b9c0e1f47"])]
+    state: ApprovalState
+    agent_id: Annotated[str, Meta(description="For whom the call is.", examples=["agent-001"])]
+    asked_by: Annotated[str, Meta(description="Who made it.", examples=["agent-001"])]
+    server_id: Annotated[str, Meta(description="The server's name.", examples=["files"])]
+    tool_name: Annotated[str, Meta(examples=["delete_file"])]
+    grant_id: str
+    risk: Annotated[str, Meta(description="Why the tool is a high-risk one.")]
+    preview: Annotated[
+        str,
+        Meta(
+            description="The arguments, as JSON, without secrets. What the server asks its client"
+            " during the call, and what that answers, is not covered."
+        ),
+    ]
+    correlation_id: str | None
+    requested_at: str | None
+    expires_at: str | None
+    decided_at: str | None
+    decided_by: str | None
+    note: str | None
+    arguments: Annotated[
+        Any | UnsetType, Meta(description="As they are; only where they are revealed.")
+    ] = UNSET
+
+
+@contextmanager
+def _as_approval_errors() -> Iterator[None]:
+    try:
+        yield
+    except NotFound as error:
+        raise RequestError("APPROVAL_NOT_FOUND", str(error)) from None
+
+
+@get(
+    "/",
+    opt=needs(Right.READ_POLICY),
+    responses=mcp_error_responses(),
+    summary="List the calls that people were asked about",
+    description="The newest first; by default only those that wait for somebody.",
+)
+async def list_approvals(
+    request: AnyRequest,
+    context: Context,
+    pending: IsPending = True,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Response[list[Approval]]:
+    before = None if cursor is None else _read_place(cursor)
+    asked = ApprovalQuery(time.time(), pending, before, limit + 1)
+    found = await _approvals(context).table.read(asked)
+    more = write_cursor(_place(found[limit - 1])) if len(found) > limit else None
+    shown = [_show(context, record) for record in found[:limit]]
+    return Response(shown, headers=link_next(request, more))
+
+
+@get(
+    "/{approval_id:str}",
+    opt=needs(Right.READ_POLICY),
+    responses=mcp_error_responses("APPROVAL_NOT_FOUND"),
+    summary="Show a call that people were asked about",
+)
+async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
+    with _as_approval_errors():
+        return _show(context, await _approvals(context).table.find(approval_id))
+
+
+@post(
+    "/{approval_id:str}/reveal",
+    status_code=200,
+    opt=route_options(Right.CHANGE_POLICY, Nothing),
+    responses=mcp_error_responses("APPROVAL_NOT_FOUND", has_body=True),
+    summary="Show the arguments of such a call as they are",
+    description="With any secrets in them. This is an act of its own in the audit.",
+)
+async def reveal_approval(
+    request: AnyRequest, context: Context, approval_id: ApprovalId
+) -> Approval:
+    await read_model(request, Nothing, optional=True)
+    with _as_approval_errors():
+        record, arguments = await _approvals(context).reveal(approval_id, caller(request))
+    shown = _show(context, record)
+    shown.arguments = msgspec.json.decode(arguments) if arguments else None
+    return shown
+
+
+@post(
+    "/{approval_id:str}/approve",
+    status_code=200,
+    opt=route_options(Right.CHANGE_POLICY, ApprovalDecision),
+    responses=mcp_error_responses("APPROVAL_NOT_FOUND", "APPROVAL_DECIDED", has_body=True),
+    summary="Approve a call",
+    description="The same call passes once, until the request expires. Nobody decides about a call"
+    " of its own, but for an administrator.",
+)
+async def approve_call(request: AnyRequest, context: Context, approval_id: ApprovalId) -> Approval:
+    return await _decide(request, context, approval_id, True)
+
+
+@post(
+    "/{approval_id:str}/deny",
+    status_code=200,
+    opt=route_options(Right.CHANGE_POLICY, ApprovalDecision),
+    responses=mcp_error_responses("APPROVAL_NOT_FOUND", "APPROVAL_DECIDED", has_body=True),
+    summary="Deny a call",
+    description="The same call is refused until the request expires.",
+)
+async def deny_call(request: AnyRequest, context: Context, approval_id: ApprovalId) -> Approval:
+    return await _decide(request, context, approval_id, False)
+
+
+async def _decide(
+    request: AnyRequest, context: Context, approval_id: str, approve: bool
+) -> Approval:
+    given = await read_model(request, ApprovalDecision, optional=True)
+    with _as_approval_errors():
+        approvals, who = _approvals(context), caller(request)
+        return _show(context, await approvals.decide(approval_id, approve, who, given.note))
+
+
+def _approvals(context: Context) -> Approvals:
+    governance = context.junction.governance
+    if governance is None or governance.approvals is None:
+        raise RequestError("NOT_FOUND", "calls are not governed here, so nobody is asked")
+    return governance.approvals
+
+
+def _show(context: Context, record: ApprovalRecord) -> Approval:
+    return Approval(
+        record.id,
+        record.state_at(time.time()),
+        record.agent_id,
+        record.asked_by,
+        context.server_names.get(record.server_id, record.server_id),
+        record.tool_name,
+        record.grant_id,
+        record.risk,
+        record.preview,
+        record.correlation_id,
+        format_time(record.requested_at),
+        format_time(record.expires_at),
+        format_time(record.decided_at),
+        record.decided_by,
+        record.note,
+    )
+
+
+def _place(record: ApprovalRecord) -> tuple[Any, ...]:
+    return repr(record.requested_at), record.id
+
+
+def _read_place(cursor: str) -> tuple[float, str]:
+    try:
+        at, last = read_cursor(cursor)
+        return float(at), str(last)
+    except ValueError:
+        raise CursorError("is not a cursor of this list") from None
+
+
+ROUTES = Router(
+    "/api/v1/mcp/approvals",
+    route_handlers=[list_approvals, show_approval, reveal_approval, approve_call, deny_call],
+    tags=["policies"],
+)

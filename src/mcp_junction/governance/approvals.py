@@ -1,0 +1,206 @@
+"""Approvals: calls that wait for a person, and the decisions about them.
+
+A request is made by the first try of a call and found again by the same call. It is shown with
+redacted arguments; to see them as they are is an act of its own in the audit. Decisions are acts,
+too, and are published, here and through the store to other processes. An approval is used up in
+``admission.py``. Which call it is for: ``policy/approvals.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from secrets import token_hex
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.errors import AlreadyDecided, NotPermitted, StoreError
+from mcp_junction.policy.approvals import ApprovalState, ApprovedCall, explain_approver_refusal
+from mcp_junction.policy.grants import Grant
+from mcp_junction.policy.principal import Principal
+from mcp_junction.redaction.payloads import clean, redact_value
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.store.approvals import APPROVED, PENDING, ApprovalRecord, ApprovalTable
+from mcp_junction.telemetry.bus import Bus
+
+REQUESTED: Final = "approval.requested"
+DECIDED: Final = "approval.decided"
+MAX_PENDING: Final = 100
+"""Requests of one agent that may wait for somebody."""
+_PREVIEW: Final = 4_000
+_KEPT: Final = 256 * 1024
+"""Bytes of arguments that are kept to be revealed."""
+_POLL: Final = 0.2
+"""Seconds between looks at the store for decisions of other processes."""
+
+
+class UnapprovedCall(msgspec.Struct, frozen=True):
+    """A call that a person is asked about."""
+
+    call: ApprovedCall
+    grant: Grant
+    asked_by: Principal
+    risk: str
+    arguments: bytes
+    correlation_id: str
+
+
+class Approvals:
+    """Asks people about calls, and keeps what they say."""
+
+    def __init__(
+        self,
+        table: ApprovalTable,
+        audit: AuditLog,
+        bus: Bus,
+        clock: Clock,
+        wait: float = 0.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``wait`` is how many seconds a call waits for the decision about it."""
+        self.table = table
+        self._audit = audit
+        self._bus = bus
+        self._clock = clock
+        self._wait = wait
+        self._now = now
+        self._decided = asyncio.Event()
+        """Set and replaced at each decision in this process."""
+
+    # -- calls
+
+    async def request(self, waiting: UnapprovedCall) -> ApprovalRecord | None:
+        """Find the request of a call, or make one; None when too many of its agent wait.
+
+        Raises StoreError.
+        """
+        call, grant, now = waiting.call, waiting.grant, self._now()
+        known = await self.table.find_open(call.bind(grant))
+        if known is not None and now < known.expires_at:
+            return known
+        if await self.table.count_pending(call.agent_id, now) >= MAX_PENDING:
+            return None
+        approval_id, until = token_hex(8), now + grant.token_ttl
+        kept = waiting.arguments if len(waiting.arguments) <= _KEPT else b""
+        record = ApprovalRecord(
+            approval_id,
+            call.bind(grant),
+            call.agent_id,
+            waiting.asked_by.id,
+            waiting.asked_by.role.value,
+            call.server_id,
+            call.tool_name,
+            grant.id,
+            waiting.risk,
+            _make_preview(waiting.arguments),
+            self.table.seal(kept, approval_id),
+            waiting.correlation_id,
+            now,
+            until if grant.expires_at is None else min(until, grant.expires_at),
+        )
+        found, is_new = await self.table.add(record)
+        if is_new:
+            self._publish(REQUESTED, found, risk=found.risk, preview=found.preview)
+        return found
+
+    async def wait_for_decision(
+        self, record: ApprovalRecord, ending: asyncio.Event
+    ) -> ApprovalRecord:
+        """Wait a while until somebody decides; return the request as it is then.
+
+        Raises StoreError.
+        """
+        until = self._clock.now() + self._wait
+        while self._is_pending(record) and not ending.is_set():
+            left = until - self._clock.now()
+            if left <= 0:
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _POLL)):
+                    await self._decided.wait()
+            record = await self.table.find(record.id)
+        return record
+
+    def _is_pending(self, record: ApprovalRecord) -> bool:
+        return record.state_at(self._now()) is PENDING
+
+    # -- people
+
+    async def decide(
+        self, approval_id: str, approve: bool, by: Principal, note: str | None = None
+    ) -> ApprovalRecord:
+        """Approve or deny a call.
+
+        Raises NotFound, NotPermitted, AlreadyDecided and StoreError.
+        """
+        found = await self.table.find(approval_id)
+        refusal = explain_approver_refusal(by, found.agent_id, found.asked_by)
+        if refusal is not None:
+            raise NotPermitted(refusal)
+        state = APPROVED if approve else ApprovalState.DENIED
+        async with self._act(by, "approval.approve" if approve else "approval.deny", found, note):
+            decided = await self.table.decide(approval_id, state, self._now(), by.id, note)
+            if decided is None:
+                now_is = (await self.table.find(approval_id)).state_at(self._now())
+                raise AlreadyDecided(f"nobody can decide about it any more: it is {now_is.value}")
+        self._decided.set()
+        self._decided = asyncio.Event()
+        self._publish(DECIDED, decided, state=state.value, by=by.id, note=note)
+        return decided
+
+    async def reveal(self, approval_id: str, by: Principal) -> tuple[ApprovalRecord, bytes]:
+        """Return a request with its arguments as they are. Raises NotFound and StoreError."""
+        found = await self.table.find(approval_id)
+        async with self._act(by, "approval.reveal", found):
+            return found, self.table.reveal(found)
+
+    def _act(self, by: Principal, action: str, of: ApprovalRecord, note: str | None = None) -> Any:
+        detail = {"approval_id": of.id, "tool_name": of.tool_name}
+        if note:
+            detail["note"] = note
+        return self._audit.act(
+            by.id,
+            by.role.value,
+            action,
+            target=of.agent_id,
+            server_id=of.server_id,
+            detail=detail,
+        )
+
+    def _publish(self, kind: str, record: ApprovalRecord, **more: Any) -> None:
+        data = {
+            "id": record.id,
+            "agent_id": record.agent_id,
+            "asked_by": record.asked_by,
+            "server_id": record.server_id,
+            "tool_name": record.tool_name,
+            "correlation_id": record.correlation_id,
+            "expires_at": record.expires_at,
+            **more,
+        }
+        self._bus.publish(kind, data, record.server_id)
+
+
+async def retire_approvals_daily(
+    days: int, table: ApprovalTable, clock: Clock, now: Callable[[], float] = time.time
+) -> None:
+    """Remove requests that ended ``days`` days ago, once a day."""
+    while True:
+        await clock.sleep(_DAY)
+        try:
+            await table.retire(now() - days * _DAY)
+        except StoreError:
+            continue  # the next day is early enough
+
+
+_DAY: Final = 24 * 3600.0
+
+
+def _make_preview(arguments: bytes) -> str:
+    """Show arguments without secrets, cut where they are long."""
+    text = msgspec.json.encode(redact_value(msgspec.json.decode(arguments or b"{}"))).decode()
+    return clean(text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 1]}…")

@@ -1,0 +1,177 @@
+"""Search by meaning in the service: vectors kept in the store, and the skills of tools.
+
+StoredVectors is the cache of ``search/semantic.py``; SkillMemberships says which tools have which
+skills, as of a moment ago.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from mcp_junction.app import Junction
+from mcp_junction.calls.tool_search import SkillTools
+from mcp_junction.config.settings import AUTO
+from mcp_junction.errors import NotFound, UsageError, VectorStoreError
+from mcp_junction.protocol.names import Pair
+from mcp_junction.registry.embedding_models import choose_model
+from mcp_junction.registry.registry import Registry
+from mcp_junction.search.qdrant import QdrantVectors
+from mcp_junction.search.semantic import SemanticIndex
+from mcp_junction.search.vectors import KeptVector, VectorStore
+from mcp_junction.skills.worker import ModelWorker, WorkerProcess
+from mcp_junction.store.records import ToolRecord
+from mcp_junction.store.store import Store
+from mcp_junction.store.tools import SKILLS_TOPIC, TOOLS_TOPIC
+from mcp_junction.store.vectors import StoredVector
+
+IDLE: Final = 600.0
+"""Seconds without a search after which the process that ranks ends."""
+_FRESH: Final = 1.0
+MEMORY, PGVECTOR = "memory", "pgvector"
+
+
+def make_index(junction: Junction, registry: Registry, store: Store, folder: Path) -> SemanticIndex:
+    """Make the index of vectors of the service, with one process to rank and one to embed.
+
+    ``folder`` is where converted weights are. Raises UsageError.
+    """
+    tasks, settings = junction.tasks, junction.settings
+    ranks = ModelWorker(tasks, idle=IDLE, start=partial(WorkerProcess.start, 0))
+    embeds = ModelWorker(tasks)
+    deep = choose_model(settings, folder, ranks, embeds)
+    vector_store = choose_store(settings.vector_store, registry, store)
+    cache = StoredVectors(registry, store)
+    index = SemanticIndex(tasks, ranks, cache, embeds, deep, vector_store)
+    if isinstance(vector_store, QdrantVectors):  # it has the skills of tools, too
+        registry.context.on_classified = index.refresh
+    return index
+
+
+def choose_store(setting: str, registry: Registry, store: Store) -> VectorStore | None:
+    """Return the vector store that is set, beside memory. Raises UsageError."""
+    if setting.startswith(("http://", "https://")):
+        try:
+            return QdrantVectors.connect(setting, ToolPayloads(registry))
+        except VectorStoreError as error:
+            raise UsageError(f"vector_store: {error}") from None
+    if setting == PGVECTOR or (setting == AUTO and store.pgvectors is not None):
+        if store.pgvectors is None:
+            raise UsageError("vector_store: pgvector needs a store in PostgreSQL")
+        return store.pgvectors
+    if setting not in (AUTO, MEMORY):
+        raise UsageError("vector_store: auto, memory, pgvector or the URL of a Qdrant")
+    return None
+
+
+class ToolPayloads:
+    """Describes tools for a vector store, as the store has them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+        records = await self._registry.tools.named(pairs)
+        servers = {record.name: record.id for record in self._registry.all()}
+        return [self._describe(pair, records.get(pair), servers.get(pair.server)) for pair in pairs]
+
+    def _describe(
+        self, pair: Pair, record: ToolRecord | None, server_id: str | None
+    ) -> dict[str, Any]:
+        known = record or ToolRecord("", server_id or "", pair.name, 0, b"{}", "", "")
+        said = msgspec.json.decode(known.definition, type=_Said)
+        return {
+            "name": f"{pair.server}.{pair.name}",
+            "description": said.description if isinstance(said.description, str) else "",
+            "source_server_id": server_id,
+            "source_server_name": pair.server,
+            "original_name": pair.name,
+            "is_external": server_id is not None,
+            "is_classified": known.is_classified,
+            "skill_ids": known.skill_ids,
+            "primary_skill_id": known.primary_skill_id,
+        }
+
+
+class _Said(msgspec.Struct):
+    description: Any = ""
+
+
+class StoredVectors:
+    """Keeps vectors in the store; in memory those of tools that it does not have yet."""
+
+    def __init__(self, registry: Registry, store: Store) -> None:
+        self._registry = registry
+        self._vectors = store.vectors
+        self._unsaved: dict[tuple[str, str], dict[str, KeptVector]] = {}
+
+    async def load(self, server: str, model: str) -> Mapping[str, KeptVector]:
+        unsaved = self._unsaved.get((server, model), {})
+        server_id = self._find(server)
+        if server_id is None:
+            return unsaved
+        stored = await self._vectors.of_server(server_id, model)
+        found = {name: KeptVector(hash_, vector) for name, hash_, vector in stored}
+        return {**unsaved, **found}
+
+    async def save(self, server: str, model: str, vectors: Mapping[str, KeptVector]) -> None:
+        server_id = self._find(server)
+        unsaved = dict(vectors)
+        if server_id is not None:
+            await self._registry.wait_until_stored()  # else it has no tools yet
+            rows = [StoredVector(name, *kept) for name, kept in vectors.items()]
+            for name in await self._vectors.put(server_id, model, rows):
+                del unsaved[name]
+        if unsaved:
+            self._unsaved.setdefault((server, model), {}).update(unsaved)
+
+    def _find(self, server: str) -> str | None:
+        try:
+            return self._registry.find(server).id
+        except NotFound:
+            return None
+
+
+class SkillMemberships:
+    """Which tools have which skills; read again when that changed, at most once a second."""
+
+    def __init__(self, registry: Registry, store: Store, *, is_own: bool = False) -> None:
+        """``is_own`` has tools have the skills that they have by themselves."""
+        self._registry = registry
+        self._store = store
+        self._is_own = is_own
+        self._known: list[SkillTools] = []
+        self._generation: tuple[int, int] | None = None
+        self._checked = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def __call__(self) -> list[SkillTools]:
+        """Return the skills with their tools. The same list while nothing has changed."""
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if now - self._checked >= _FRESH:
+                counts = await self._store.generations()
+                generation = counts.get(TOOLS_TOPIC, 0), counts.get(SKILLS_TOPIC, 0)
+                if generation != self._generation:
+                    self._known = await self._read()
+                    self._generation = generation
+                self._checked = now
+        return self._known
+
+    async def _read(self) -> list[SkillTools]:
+        names = {record.id: record.name for record in self._registry.all()}
+        members: dict[str, set[Pair]] = {}
+        table = self._store.classification
+        rows = await (table.own_memberships() if self._is_own else table.memberships())
+        for skill, server, tool in rows:
+            if server in names:
+                members.setdefault(skill, set()).add(Pair(names[server], tool))
+        return [
+            SkillTools(one.id, f"{one.name}. {one.description}", members.get(one.id, set()))
+            for one in await self._store.skills.all()
+        ]

@@ -1,0 +1,276 @@
+"""CredentialTables: credentials for servers, clients registered at issuers, and sign-ins under way.
+
+What is secret is sealed with the identity of its row, so that an edited or moved row does not open.
+A credential is changed by compare-and-set on its version, and renewed by whoever has its lease.
+When that is done is decided in ``credentials/``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from mcp_junction.errors import VersionConflict
+from mcp_junction.store.database import Compute, Database, Dialect, Query, Script, bump, insert
+from mcp_junction.store.protected import sealed_rows
+from mcp_junction.store.servers import Sealer
+from mcp_junction.store.table import StoreTable, Table, transaction
+
+CREDENTIALS_TOPIC: Final = "credentials"
+_NOW: Final = {
+    Dialect.SQLITE: "(julianday('now') - 2440587.5) * 86400.0",
+    Dialect.POSTGRES: "EXTRACT(EPOCH FROM clock_timestamp())::double precision",
+}
+
+
+class CredentialRecord(msgspec.Struct, frozen=True):
+    """A credential as it is stored."""
+
+    id: str
+    server_id: str
+    subject: str
+    server_url: str
+    issuer: str = ""
+    client_id: str = ""
+    resource: str = ""
+    scopes: list[str] = []
+    state: str = ""
+    expires_at: float | None = None
+    version: int = 0
+    updated_at: float = 0.0
+    sealed: bytes | None = None
+
+    @property
+    def identity(self) -> str:
+        """What its sealed part is bound to."""
+        named = self.server_id, self.subject, self.server_url, self.issuer, self.version
+        return "/".join(("credential", self.id, *map(str, named)))
+
+
+class ClientRecord(msgspec.Struct, frozen=True):
+    """A client that we registered at an issuer."""
+
+    issuer: str
+    redirect_uri: str
+    client_id: str
+    method: str
+    secret_expires_at: float
+    sealed: bytes
+
+    @property
+    def identity(self) -> str:
+        return f"oauth_client/{self.issuer}/{self.redirect_uri}/{self.client_id}"
+
+
+class LoginRecord(msgspec.Struct, frozen=True):
+    """A sign-in: open, completed or refused."""
+
+    id: str
+    state_hash: str
+    server_id: str
+    subject: str
+    status: str
+    reason: str
+    expires_at: float
+    sealed: bytes | None = None
+
+    @property
+    def identity(self) -> str:
+        return f"login/{self.id}/{self.server_id}/{self.subject}"
+
+
+_CREDENTIALS: Final = Table("credentials", CredentialRecord, json={"scopes"})
+_CLIENTS: Final = Table("oauth_clients", ClientRecord, key=("issuer", "redirect_uri"))
+_LOGINS: Final = Table("logins", LoginRecord)
+_BY_SUBJECT: Final = "WHERE server_id = ? AND subject = ?"
+OPEN: Final = "open"
+
+
+class CredentialTables(StoreTable):
+    """Credentials, clients and sign-ins."""
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        super().__init__(database)
+        self._sealer = sealer
+        database.protected += [
+            sealed_rows(_CREDENTIALS, sealer, lambda record: record.identity),
+            sealed_rows(_CLIENTS, sealer, lambda record: record.identity),
+            sealed_rows(_LOGINS, sealer, lambda record: record.identity),
+        ]
+
+    # -- credentials
+
+    async def all(self) -> list[CredentialRecord]:
+        """Read all credentials."""
+        return await self._read(_CREDENTIALS, "ORDER BY server_id, subject")
+
+    async def find(self, server_id: str, subject: str) -> CredentialRecord | None:
+        """Read the credential of exactly this subject for a server."""
+        return await self._read_first(_CREDENTIALS, _BY_SUBJECT, server_id, subject)
+
+    def open(self, record: CredentialRecord | ClientRecord | LoginRecord) -> dict[str, Any]:
+        """Decrypt what is sealed in a row. Raises VaultError: the row was edited or moved."""
+        if record.sealed is None:
+            return {}
+        found: dict[str, Any] = msgspec.json.decode(
+            self._sealer.open(record.sealed, record.identity)
+        )
+        return found
+
+    @transaction(durable=False)
+    def lease(self, record: CredentialRecord, owner: str, seconds: float) -> Script[bool]:
+        """Take the lease on a credential of this version; False while another has it."""
+        now = _NOW[self._database.dialect]
+        rows = yield Query(
+            f"UPDATE credentials SET lease_owner = ?, lease_until = {now} + ?"
+            " WHERE id = ? AND version = ? AND (lease_owner IS NULL OR lease_owner = ?"
+            f" OR lease_until < {now}) RETURNING id",
+            (owner, seconds, record.id, record.version, owner),
+        )
+        return bool(rows)
+
+    @transaction(durable=False)
+    def end_lease(self, record_id: str, owner: str) -> Script[None]:
+        """Give a lease back that led to nothing."""
+        yield Query(
+            "UPDATE credentials SET lease_owner = NULL WHERE id = ? AND lease_owner = ?",
+            (record_id, owner),
+        )
+
+    @transaction()
+    def save(
+        self, record: CredentialRecord, secret: dict[str, Any], *, expected: int | None = None
+    ) -> Script[CredentialRecord]:
+        """Store a credential, its next version, and return it with the secret sealed.
+
+        ``expected`` is the version that it replaces; None replaces any. Raises VersionConflict.
+        """
+        rows = yield Query(
+            f"SELECT id, version FROM credentials {_BY_SUBJECT}",
+            (record.server_id, record.subject),
+        )
+        found = (str(rows[0][0]), int(rows[0][1])) if rows else (str(uuid4()), 0)
+        if expected is not None and found[1] != expected:
+            raise VersionConflict("the credential", found[1])
+        record = msgspec.structs.replace(
+            record, id=found[0], version=found[1] + 1, updated_at=time.time()
+        )
+        ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
+        record = msgspec.structs.replace(record, sealed=sealed)
+        values = _CREDENTIALS.values(record)
+        if rows:
+            names = ", ".join(f"{name} = ?" for name in _CREDENTIALS.columns)
+            done = yield Query(
+                f"UPDATE credentials SET {names}, lease_owner = NULL"
+                " WHERE id = ? AND version = ? RETURNING id",
+                (*values, *found),
+            )
+            if not done:
+                raise VersionConflict("the credential", found[1])
+        else:
+            yield Query(insert("credentials", _CREDENTIALS.columns), values)
+        yield bump(CREDENTIALS_TOPIC)
+        return record
+
+    @transaction()
+    def remove(self, server_id: str, subject: str) -> Script[None]:
+        """Remove the credential of a subject for a server."""
+        yield Query(f"DELETE FROM credentials {_BY_SUBJECT}", (server_id, subject))
+        yield bump(CREDENTIALS_TOPIC)
+
+    def drop_server(self, server_id: str) -> Script[None]:
+        """Remove the credentials and sign-ins of a server, inside a transaction."""
+        yield Query("DELETE FROM credentials WHERE server_id = ?", (server_id,))
+        yield Query("DELETE FROM logins WHERE server_id = ?", (server_id,))
+        yield bump(CREDENTIALS_TOPIC)
+
+    def _seal(self, secret: dict[str, Any], identity: str) -> bytes:
+        return self._sealer.seal(msgspec.json.encode(secret), identity)
+
+    # -- clients
+
+    async def find_client(self, issuer: str, redirect_uri: str) -> ClientRecord | None:
+        """Read the client that we registered at an issuer for a redirect."""
+        where = "WHERE issuer = ? AND redirect_uri = ?"
+        return await self._read_first(_CLIENTS, where, issuer, redirect_uri)
+
+    @transaction()
+    def put_client(self, record: ClientRecord, secret: dict[str, Any]) -> Script[None]:
+        """Store a client in place of the one before it."""
+        yield from self._forget_client(record.issuer, record.redirect_uri)
+        ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
+        record = msgspec.structs.replace(record, sealed=sealed)
+        yield Query(insert("oauth_clients", _CLIENTS.columns), _CLIENTS.values(record))
+
+    @transaction()
+    def forget_client(self, issuer: str, redirect_uri: str) -> Script[None]:
+        """Remove a client that its issuer no longer knows."""
+        yield from self._forget_client(issuer, redirect_uri)
+
+    @staticmethod
+    def _forget_client(issuer: str, redirect_uri: str) -> Script[None]:
+        where = "DELETE FROM oauth_clients WHERE issuer = ? AND redirect_uri = ?"
+        yield Query(where, (issuer, redirect_uri))
+
+    # -- sign-ins
+
+    @transaction()
+    def begin_login(self, record: LoginRecord, secret: dict[str, Any]) -> Script[None]:
+        """Store a sign-in that begins; those that ended an hour ago are removed."""
+        yield Query("DELETE FROM logins WHERE expires_at < ?", (time.time() - 3600,))
+        ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
+        record = msgspec.structs.replace(record, sealed=sealed)
+        yield Query(insert("logins", _LOGINS.columns), _LOGINS.values(record))
+
+    async def find_login(self, login_id: str) -> LoginRecord | None:
+        """Read a sign-in by its id."""
+        return await self._read_first(_LOGINS, "WHERE id = ?", login_id)
+
+    async def find_login_by_state(self, state_hash: str) -> LoginRecord | None:
+        """Read a sign-in by the hash of its state."""
+        return await self._read_first(_LOGINS, "WHERE state_hash = ?", state_hash)
+
+    @transaction()
+    def take_login(self, login_id: str, now: float) -> Script[bool]:
+        """Use a sign-in up: of two answers with its state, one gets True."""
+        rows = yield Query(
+            "UPDATE logins SET status = 'finishing' WHERE id = ? AND status = ?"
+            " AND expires_at > ? RETURNING id",
+            (login_id, OPEN, now),
+        )
+        return bool(rows)
+
+    @transaction()
+    def end_login(self, login_id: str, status: str, reason: str = "") -> Script[None]:
+        """Store how a sign-in ended; nothing secret of it is kept."""
+        yield Query(
+            "UPDATE logins SET status = ?, reason = ?, sealed = NULL WHERE id = ?",
+            (status, reason, login_id),
+        )
+
+    # -- another key of the vault
+
+    @transaction()
+    def reseal(self) -> Script[int]:
+        """Seal everything anew with the vault's first key; how many rows there are."""
+        count = 0
+        tables: tuple[tuple[Table[Any], str], ...] = (
+            (_CREDENTIALS, "id = ?"), (_CLIENTS, "issuer = ? AND redirect_uri = ?"),
+            (_LOGINS, "id = ?"),
+        )  # fmt: skip
+        for table, where in tables:
+            for record in table.records((yield table.select("WHERE sealed IS NOT NULL"))):
+                ((sealed,),) = yield Compute(self._resealer(record))
+                key = (record.issuer, record.redirect_uri) if table is _CLIENTS else (record.id,)
+                sql = f"UPDATE {table.name} SET sealed = ? WHERE {where}"
+                yield Query(sql, (sealed, *key))
+                count += 1
+        return count
+
+    def _resealer(self, record: Any) -> Callable[[], bytes]:
+        return lambda: self._seal(self.open(record), record.identity)

@@ -1,0 +1,132 @@
+"""PgVectors: a vector store in PostgreSQL, by the extension pgvector with an HNSW index.
+
+The search of a few tools is exact: the index would pass over them. Tables are made when they are
+first needed, one for each number of dimensions: the extension may not be there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from mcp_junction.errors import StoreError, VectorStoreError
+from mcp_junction.protocol.names import Pair
+from mcp_junction.search.vectors import VectorRow
+from mcp_junction.store.database import Batch, Database, Query, Rows, Script
+
+MOST_EXACT: Final = 5_000
+"""Tools that are compared one by one; in more, what is nearest is left to the caller."""
+_APART: Final = "\x1f"
+_SEARCHED: Final = 200
+_T = TypeVar("_T")
+
+
+class PgVectors:
+    """The VectorStore of a PostgreSQL store. Raises VectorStoreError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._made: set[int] = set()
+        self._schema = ""
+        """Where the extension is: it need not be on the search path."""
+
+    async def put(self, model: str, rows: Sequence[VectorRow]) -> None:
+        if rows:
+            await self._run(self._put(model, rows))
+
+    async def remove(self, pairs: Sequence[Pair]) -> None:
+        await self._run(self._remove(pairs))
+
+    async def nearest(
+        self, model: str, query: bytes, limit: int, within: Sequence[Pair] | None
+    ) -> list[tuple[Pair, float]]:
+        if within is not None and len(within) > MOST_EXACT:
+            return []
+        return await self._run(self._nearest(model, query, limit, within))
+
+    async def _run(self, script: Script[_T]) -> _T:
+        try:
+            return await self._database.write(script, durable=False)
+        except StoreError as error:
+            self._made.clear()
+            raise VectorStoreError(f"pgvector cannot be used: {error}") from None
+
+    def _make(self, size: int) -> Script[str]:
+        table = f"tool_nearness_{size}"
+        if size not in self._made:
+            yield Query("SELECT pg_advisory_xact_lock(hashtext('junction.pgvector'))")
+            yield Query("CREATE EXTENSION IF NOT EXISTS vector")
+            rows = yield Query(
+                "SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'vector'"
+            )
+            self._schema = rows[0][0]
+            yield Query(
+                f"CREATE TABLE IF NOT EXISTS {table} (model TEXT NOT NULL, tool TEXT NOT NULL,"
+                f" embedding {self._schema}.vector({size}) NOT NULL, PRIMARY KEY (model, tool))"
+            )
+            yield Query(
+                f"CREATE INDEX IF NOT EXISTS {table}_hnsw ON {table}"
+                f" USING hnsw (embedding {self._schema}.vector_cosine_ops)"
+            )
+            self._made.add(size)
+        return table
+
+    @property
+    def _given(self) -> str:
+        """The expression of a vector that is passed as text."""
+        return f"CAST(CAST(? AS text) AS {self._schema}.vector)"
+
+    def _put(self, model: str, rows: Sequence[VectorRow]) -> Script[None]:
+        table = yield from self._make(len(rows[0].vector) // 4)
+        yield Batch(
+            f"INSERT INTO {table} (model, tool, embedding) VALUES (?, ?, {self._given})"
+            " ON CONFLICT (model, tool) DO UPDATE SET embedding = excluded.embedding",
+            [(model, _key(row.pair), _text(row.vector)) for row in rows],
+        )
+
+    def _remove(self, pairs: Sequence[Pair]) -> Script[None]:
+        rows: Rows = yield Query(
+            "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+            " AND tablename LIKE 'tool_nearness_%'"
+        )
+        keys = list(map(_key, pairs))
+        for row in rows:
+            yield Query(f"DELETE FROM {row[0]} WHERE tool = ANY(CAST(? AS text[]))", (keys,))
+
+    def _nearest(
+        self, model: str, query: bytes, limit: int, within: Sequence[Pair] | None
+    ) -> Script[list[tuple[Pair, float]]]:
+        table = yield from self._make(len(query) // 4)
+        vector, distance = _text(query), f"embedding OPERATOR({self._schema}.<=>) {self._given}"
+        if within is None:
+            yield Query(f"SET LOCAL hnsw.ef_search = {_SEARCHED}")
+            yield Query("SET LOCAL hnsw.iterative_scan = strict_order")
+            rows = yield Query(
+                f"SELECT tool, 1 - ({distance}) FROM {table}"
+                f" WHERE model = ? ORDER BY {distance} LIMIT ?",
+                (vector, model, vector, limit),
+            )
+        else:
+            rows = yield Query(
+                f"WITH few AS MATERIALIZED (SELECT tool, embedding FROM {table}"
+                " WHERE model = ? AND tool = ANY(CAST(? AS text[])))"
+                f" SELECT tool, 1 - ({distance}) AS cosine FROM few"
+                " ORDER BY cosine DESC LIMIT ?",
+                (model, list(map(_key, within)), vector, limit),
+            )
+        return [(_pair(row[0]), float(row[1])) for row in rows if row[1] is not None]
+
+
+def _key(pair: Pair) -> str:
+    return _APART.join(pair).replace("\0", "")
+
+
+def _pair(key: str) -> Pair:
+    server, _, name = key.partition(_APART)
+    return Pair(server, name)
+
+
+def _text(vector: bytes) -> str:
+    numbers = struct.unpack(f"<{len(vector) // 4}f", vector)
+    return "[" + ",".join(map(repr, numbers)) + "]"

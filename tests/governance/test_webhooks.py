@@ -1,0 +1,207 @@
+"""The webhook: signed, tried again, never in the way, and never where it must not connect."""
+
+import asyncio
+import json
+
+import pytest
+from tests.policy.corpus import World, urls
+from tests.registry.toolbox import BOUND
+
+from mcp_junction.errors import AddressRefused, UsageError
+from mcp_junction.governance import webhooks
+from mcp_junction.governance.webhooks import Webhook
+from mcp_junction.policy.webhook_signing import WINDOW, sign_webhook, verify_webhook
+from mcp_junction.resilience.clock import SystemClock
+from mcp_junction.telemetry.bus import Bus
+from mcp_junction.upstream.http.dialer import Dialer
+
+SECRET = "a secret of the operator"
+NOW = 1_800_000_000.0
+BODY = b'{"type":"call.escalated"}'
+
+
+class Receiver:
+    """Answers posts with one status after the other; the last of them for ever."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses) or [204]
+        self.posts: list[tuple[dict[str, str], bytes]] = []
+        self.arrived = asyncio.Event()
+        self.silent = False
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/hook?key=abcdef0123456789"
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+
+    async def _serve(self, reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        pairs = [line.split(": ", 1) for line in head.split("\r\n")[1:] if line]
+        headers = {name.lower(): value for name, value in pairs}
+        body = await reader.readexactly(int(headers["content-length"]))
+        self.posts.append((headers, body))
+        self.arrived.set()
+        if self.silent:
+            await reader.read()
+        else:
+            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+            writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status)
+        writer.close()
+
+    async def wait(self, count: int) -> None:
+        async with asyncio.timeout(BOUND):
+            while len(self.posts) < count:
+                self.arrived.clear()
+                await self.arrived.wait()
+
+
+async def until(is_so) -> None:
+    async with asyncio.timeout(BOUND):
+        while not is_so():  # noqa: ASYNC110 - nobody announces it
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def running(store, monkeypatch):
+    """Start a webhook on a bus; its pauses are short."""
+    monkeypatch.setattr(webhooks, "PAUSES", (0.01, 0.01, 0.01))
+    tasks = []
+    async with Bus(store.events, "me") as bus:
+
+        async def start(url: str, **more):
+            hook = Webhook(url, SECRET, bus, SystemClock(), **more)
+            tasks.append(asyncio.create_task(hook.run()))
+            await until(lambda: bus.is_read)
+            return hook, bus
+
+        yield start
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# -- signatures
+
+
+def test_a_signature_holds_for_its_body_its_time_and_its_secret():
+    headers = sign_webhook(SECRET, "evt_1", NOW, BODY)
+    assert verify_webhook(SECRET, headers, BODY, NOW)
+    assert verify_webhook(SECRET, headers, BODY, NOW + WINDOW - 1)
+    assert not verify_webhook(SECRET, headers, BODY + b" ", NOW)
+    assert not verify_webhook("another secret of it", headers, BODY, NOW)
+    assert not verify_webhook(SECRET, {**headers, "webhook-id": "evt_2"}, BODY, NOW)
+    assert not verify_webhook(SECRET, {}, BODY, NOW)
+
+
+@pytest.mark.parametrize("later", [WINDOW + 1, -WINDOW - 1])
+def test_what_is_replayed_later_or_from_the_future_is_refused(later):
+    headers = sign_webhook(SECRET, "evt_1", NOW, BODY)
+    assert not verify_webhook(SECRET, headers, BODY, NOW + later)
+    forged = {**headers, "webhook-timestamp": str(int(NOW + later))}
+    assert not verify_webhook(SECRET, forged, BODY, NOW + later)
+
+
+# -- deliveries
+
+
+async def test_an_escalation_is_posted_with_its_signature(running):
+    async with Receiver() as receiver:
+        hook, bus = await running(receiver.url)
+        bus.publish("server.changed", {"x": 1})  # nobody's business
+        bus.publish("call.escalated", {"id": "e1"}, "s1")
+        bus.publish("approval.requested", {"id": "a1"}, "s1")
+        await receiver.wait(2)
+        await until(lambda: hook.delivered == 2)
+    for headers, body in receiver.posts:
+        assert verify_webhook(SECRET, headers, body, int(headers["webhook-timestamp"]))
+    told = [json.loads(body) for _, body in receiver.posts]
+    assert sorted(one["type"] for one in told) == ["approval.requested", "call.escalated"]
+    assert len({headers["webhook-id"] for headers, _ in receiver.posts}) == 2
+    assert "abcdef0123456789" not in hook.url
+
+
+async def test_what_is_not_accepted_is_tried_again_under_the_same_id(running):
+    async with Receiver(500, 503, 200) as receiver:
+        hook, bus = await running(receiver.url)
+        bus.publish("call.escalated", {"id": "e1"}, "s1")
+        await receiver.wait(3)
+        await until(lambda: hook.delivered == 1)
+    assert len({headers["webhook-id"] for headers, _ in receiver.posts}) == 1
+    assert hook.failed == 0
+
+
+@pytest.mark.parametrize(("status", "tries"), [(500, 4), (410, 1), (302, 4)])
+async def test_what_is_given_up_is_visible(running, status, tries):
+    async with Receiver(status) as receiver:
+        hook, bus = await running(receiver.url)
+        bus.publish("call.escalated", {"id": "e1"}, "s1")
+        await until(lambda: hook.failed == 1)
+    (dead,) = hook.dead
+    assert (dead.attempts, dead.type, len(receiver.posts)) == (tries, "call.escalated", tries)
+    assert str(status) in dead.why
+    assert hook.waiting == 0
+
+
+async def test_a_receiver_that_hangs_holds_up_neither_the_bus_nor_others(running, monkeypatch):
+    monkeypatch.setattr(webhooks, "TIMEOUT", 0.05)
+    async with Receiver() as receiver:
+        receiver.silent = True
+        hook, bus = await running(receiver.url)
+        for n in range(20):
+            bus.publish("call.escalated", {"id": f"e{n}"}, "s1")
+        await bus.flush()  # nobody waits for the receiver
+        await until(lambda: hook.failed == 20)
+    assert all("Timeout" in one.why or "in time" in one.why for one in hook.dead)
+
+
+async def test_only_the_process_that_published_an_event_delivers_it(running, store):
+    async with Receiver() as receiver, Bus(store.events, "another") as other:
+        hook, bus = await running(receiver.url)
+        other.publish("call.escalated", {"id": "theirs"})
+        await other.flush()
+        bus.publish("call.escalated", {"id": "ours"})
+        await receiver.wait(1)
+        await until(lambda: hook.delivered == 1)
+    assert [json.loads(body)["data"]["id"] for _, body in receiver.posts] == ["ours"]
+
+
+async def test_too_many_deliveries_give_the_newest_up(running, monkeypatch):
+    monkeypatch.setattr(webhooks, "MAX_WAITING", 2)
+    async with Receiver() as receiver:
+        receiver.silent = True
+        hook, bus = await running(receiver.url)
+        for n in range(3):
+            bus.publish("call.escalated", {"id": f"e{n}"})
+        await until(lambda: hook.failed >= 1)
+        assert hook.dead[0].why == "too many deliveries wait"
+
+
+# -- where it may connect
+
+
+@pytest.mark.req("S-05")
+async def test_nothing_of_the_ssrf_corpus_is_connected_to(store):
+    world, tried = World(), 0
+    async with Bus(store.events, "me") as bus:
+        for url in urls():
+            dialer = Dialer(resolve=world.resolve, connect=world.connect)
+            try:
+                hook = Webhook(url, SECRET, bus, SystemClock(), dialer=dialer)
+                await hook._post("evt_1", b"{}")
+            except (UsageError, AddressRefused, OSError):
+                tried += 1
+    assert world.reached == []
+    assert tried == len(urls()) >= 200
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"), [("ftp://x", SECRET), ("nothing", SECRET), ("http://127.0.0.1/", "short")]
+)
+async def test_an_address_or_a_secret_that_cannot_be_used_is_refused(store, url, secret):
+    async with Bus(store.events, "me") as bus:
+        with pytest.raises(UsageError, match="webhook_"):
+            Webhook(url, secret, bus, SystemClock())
