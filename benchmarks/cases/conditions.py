@@ -7,7 +7,7 @@ from budgets import AtMost, Figure, Ratio
 from cases.eras import by
 from cases.governed import GRANTS, ON, UP
 from client import HttpSession
-from measure import PER, compared, cpu_of_loads
+from measure import PER, Loads, compared, cpu_over_lives
 from registry import case
 from targets import HttpTarget, Lab
 
@@ -27,11 +27,14 @@ def add_condition(lab: Lab, target: HttpTarget) -> None:
 @case("condition", budget={ADDED: AtMost(8.0)}, front="http")
 async def condition(lab: Lab) -> list[Figure]:
     """300-byte echo calls of an agent whose grant has a condition, and of one without."""
-    plain = await lab.serve_governed(UP, GRANTS[:1], **ON)
-    judged = await lab.serve_governed(UP, GRANTS[:1], **ON)
-    add_condition(lab, judged)
-    loads = {"plain": by(lab, plain, HttpSession), "judged": by(lab, judged, HttpSession)}
-    taken = await cpu_of_loads(lab, loads)
+
+    async def begin() -> Loads:
+        plain = await lab.serve_governed(UP, GRANTS[:1], **ON)
+        judged = await lab.serve_governed(UP, GRANTS[:1], **ON)
+        add_condition(lab, judged)
+        return {"plain": by(lab, plain, HttpSession), "judged": by(lab, judged, HttpSession)}
+
+    taken = await cpu_over_lives(lab, begin)
     ours, without = (median(taken.seconds[name]) * PER["µs"] for name in ("judged", "plain"))
     note = f"median of {taken.rounds} × {taken.calls}: {ours:.1f} µs against {without:.1f} µs"
     return [Figure(ADDED, ours - without, "µs", without, note)]
@@ -40,8 +43,11 @@ async def condition(lab: Lab) -> list[Figure]:
 @case("tracing", budget={TRACED: Ratio(1.03)}, front="http")
 async def tracing(lab: Lab) -> list[Figure]:
     """The same with traces of one call in a hundred, whose collector is away."""
-    plain = await lab.serve_governed(UP, GRANTS[:1], **ON)
     settings = {**ON, "otlp_endpoint": "http://127.0.0.1:9", "otlp_sample": 0.01}
-    traced = await lab.serve_governed(UP, GRANTS[:1], **settings)
-    loads = {"plain": by(lab, plain, HttpSession), "traced": by(lab, traced, HttpSession)}
-    return [compared(await cpu_of_loads(lab, loads), "traced", "plain", TRACED, "µs")]
+
+    async def begin() -> Loads:
+        plain = await lab.serve_governed(UP, GRANTS[:1], **ON)
+        traced = await lab.serve_governed(UP, GRANTS[:1], **settings)
+        return {"plain": by(lab, plain, HttpSession), "traced": by(lab, traced, HttpSession)}
+
+    return [compared(await cpu_over_lives(lab, begin), "traced", "plain", TRACED, "µs")]

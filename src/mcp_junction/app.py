@@ -178,6 +178,7 @@ class Junction:
         if self.tracing is not None:
             has_retries = self.governance is not None and self.governance.circuits is not None
             extra_stages = (*extra_stages, *self.tracing.stages(has_retries))
+            sinks = (*sinks, self.tracing.observe)
         if self.governance is not None and self.governance.escalations is not None:
             from mcp_junction.calls.escalate import EscalateFailures
 
@@ -211,10 +212,12 @@ class Junction:
         settings = self.settings
         if not settings.otlp_endpoint:
             return None
+        from mcp_junction.calls.otlp_sender import OtlpSender
         from mcp_junction.calls.tracing import Tracing
 
-        share, name, version = settings.otlp_sample, settings.name, settings.version
-        return Tracing(settings.otlp_endpoint, share, name, version, self.clock)
+        endpoint, name, version = settings.otlp_endpoint, settings.name, settings.version
+        sender = OtlpSender(endpoint, name, version, self.clock)
+        return Tracing(sender, settings.otlp_sample, self.clock)
 
     def _make_claim_settler(self) -> Callable[[str, Outcome], Awaitable[None]] | None:
         if self.governance is None or self.governance.claims is None:
@@ -237,7 +240,7 @@ class Junction:
         self.tasks.supervise("parked calls", self.parked_calls.run)
         self.tasks.supervise("stalled connections", self.stalls.run)
         if self.tracing is not None:
-            self.tasks.supervise("tracing", self.tracing.run, is_vital=False)
+            self.tasks.supervise("tracing", self.tracing.sender.run, is_vital=False)
         for definition in self.config.servers if self._starts else ():
             self.servers.add(definition)
         return self

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
-from tests.api.mcp_client import ACCEPTED, META, NEWER, Handshake, last_frame
+from tests.api.mcp_client import ACCEPTED, HELLO, META, NEWER, Handshake, last_frame
 from tests.plugin_rest import CALL, SERVERS
 from tests.registry.toolbox import BOUND, Toolbox, tool
 
@@ -123,7 +123,7 @@ FRONTS = {"handshake": by_handshake, "stateless": by_stateless, "rest": by_rest}
 async def spans_of(served) -> tuple[dict, dict]:
     """Have the spans sent; that of the call, and that of its attempt."""
     async with asyncio.timeout(BOUND):
-        await served.junction.tracing.send_spans()
+        await served.junction.tracing.sender.send_spans()
     (call,) = [one for one in served.collector.spans if one["kind"] == 2]
     (attempt,) = [one for one in served.collector.spans if one["kind"] == 3]
     return call, attempt
@@ -154,15 +154,48 @@ async def test_a_server_on_stdio_continues_the_trace(traced, front):
     assert attributes(attempt)["network.transport"] == "pipe"
 
 
-async def test_a_caller_that_does_not_sample_is_followed_without_spans(traced):
-    unsampled = f"00-{TRACE}-{CALLER}-00"
-    await by_handshake(traced, "box.echo", {"traceparent": unsampled, "other": 1})
-    await traced.junction.tracing.send_spans()
+UNSAMPLED = f"00-{TRACE}-{CALLER}-00"
+
+
+@pytest.mark.parametrize("front", FRONTS)
+async def test_the_context_of_a_caller_that_does_not_sample_is_passed_on_as_it_is(traced, front):
+    await FRONTS[front](traced, "box.echo", {"traceparent": UNSAMPLED})
+    await traced.junction.tracing.sender.send_spans()
     assert traced.collector.spans == []
     meta = json.loads(traced.box.bodies[-1])["params"]["_meta"]
-    assert meta["other"] == 1
-    assert meta["traceparent"].startswith(f"00-{TRACE}-")
-    assert meta["traceparent"].endswith("-00")
+    assert meta["traceparent"] == UNSAMPLED
+
+
+async def test_what_is_not_sampled_is_sent_as_it_came(traced):
+    """Byte by byte, with what is no context of anybody."""
+    traced.junction.tracing._share = 0.0
+    meta = b'{ "other" : 1.50, "traceparent" : "nonsense\\r\\nx: y" }'
+    session = await Handshake.open(traced, "agent")
+    params = b'{"name": "box.echo", "arguments": {}, "_meta": %s}' % meta
+    body = b'{"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": %s}' % params
+    headers = {**ACCEPTED, "mcp-session-id": session.session, "content-type": "application/json"}
+    answer = await traced.client("agent").post("/mcp", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert meta in traced.box.bodies[-1]
+    assert not traced.junction.tracing.sender.queue
+
+
+async def test_spans_say_what_the_conventions_want(traced):
+    session = await Handshake.open(traced, "agent")
+    params = {"name": "box.echo", "arguments": {}}
+    assert "result" in await session.send("tools/call", params)
+    call, attempt = await spans_of(traced)
+    told, sent = attributes(call), attributes(attempt)
+    assert told["mcp.session.id"] == session.session
+    assert told["mcp.protocol.version"] == HELLO["protocolVersion"]
+    assert sent["mcp.protocol.version"] == "2025-11-25"
+    assert (sent["network.protocol.name"], sent["junction.attempt"]) == ("http", "1")
+    assert "error.type" not in told
+    await by_stateless(traced, "box.echo", {})
+    await traced.junction.tracing.sender.send_spans()
+    told = attributes([one for one in traced.collector.spans if one["kind"] == 2][-1])
+    assert "mcp.session.id" not in told
+    assert told["mcp.protocol.version"] == NEWER
 
 
 @pytest.mark.parametrize(
@@ -178,7 +211,7 @@ async def test_a_context_that_is_not_valid_begins_another_trace(traced, text):
 async def test_durations_of_all_calls_are_sent_as_metrics(traced):
     for _ in range(3):
         await by_rest(traced, "box.echo", {"traceparent": f"00-{TRACE}-{CALLER}-00"})
-    await traced.junction.tracing.send_metrics()
+    await traced.junction.tracing.sender.send_metrics()
     found = {one["name"]: one["histogram"]["dataPoints"] for one in traced.collector.metrics}
     assert set(found) == {"mcp.server.operation.duration", "mcp.client.operation.duration"}
     (point,) = found["mcp.client.operation.duration"]
@@ -190,8 +223,8 @@ async def test_durations_of_all_calls_are_sent_as_metrics(traced):
 async def test_a_collector_that_fails_costs_spans_and_nothing_else(traced):
     traced.collector.status = 500
     await by_rest(traced, "box.echo", {})
-    await traced.junction.tracing.send_spans()
-    assert traced.junction.tracing.dropped == 2
+    await traced.junction.tracing.sender.send_spans()
+    assert traced.junction.tracing.sender.dropped == 2
     assert await by_rest(traced, "box.echo", {})
 
 

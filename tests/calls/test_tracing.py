@@ -1,25 +1,39 @@
 """Retries and fallbacks are spans of their own, below the span of their call."""
 
+import random
+
+import pytest
 from tests.calls.test_fallback import REFUSED, TWO, FallbackWorld
 
+from mcp_junction.calls.otlp_sender import MAX_QUEUED, OtlpSender
 from mcp_junction.calls.pipeline import ExtraStage
-from mcp_junction.calls.tracing import MAX_QUEUED, Tracing
-from mcp_junction.telemetry.otlp import (
-    MAX_SERIES,
-    Durations,
-    begin_span,
-    encode_metrics,
-    read_traceparent,
-)
+from mcp_junction.calls.tracing import AttemptTracing, CallTracing, Tracing
+from mcp_junction.telemetry.otlp import MAX_SERIES, Durations, encode_metrics, read_traceparent
 from mcp_junction.testing.fakes import FakeClock
 
 
-def make(share: float = 1.0) -> Tracing:
-    return Tracing("http://127.0.0.1:4318", share, "junction", "1", FakeClock())
+def make(share: float = 1.0, chance=random.random) -> Tracing:
+    clock = FakeClock()
+    sender = OtlpSender("http://127.0.0.1:4318", "junction", "1", clock)
+    return Tracing(sender, share, clock, chance)
 
 
 def stages(tracing: Tracing) -> list[ExtraStage]:
-    return [ExtraStage("record", tracing.trace_call), ExtraStage("retry", tracing.trace_attempt)]
+    inner = ExtraStage("retry", AttemptTracing(tracing))
+    return [ExtraStage("record", CallTracing(tracing)), inner]
+
+
+def points(tracing: Tracing) -> list[dict[tuple[str, str], int]]:
+    """How many calls and attempts were counted, by tool and error."""
+    found = []
+    for one in tracing.sender.read_metrics():
+        counts: dict[tuple[str, str], int] = {}
+        for point in one.encode(1)["histogram"]["dataPoints"]:
+            told = {a["key"]: a["value"]["stringValue"] for a in point["attributes"]}
+            key = told["gen_ai.tool.name"], told.get("error.type", "")
+            counts[key] = counts.get(key, 0) + int(point["count"])
+        found.append(counts)
+    return found
 
 
 async def test_each_retry_and_the_fallback_have_a_span():
@@ -28,7 +42,7 @@ async def test_each_retry_and_the_fallback_have_a_span():
     world.ends["one"] = REFUSED
     call = world.make()
     await world.run(call)
-    *attempts, whole = tracing._queue
+    *attempts, whole = tracing.sender.queue
     assert [(one.attributes["gen_ai.tool.name"], one.is_error) for one in attempts] == [
         ("one:echo", True),
         ("one:echo", True),
@@ -53,23 +67,41 @@ async def test_each_retry_and_the_fallback_have_a_span():
 
 async def test_what_does_not_fit_into_the_queue_is_counted():
     tracing = make()
-    tracing._queue.extend([None] * MAX_QUEUED)
+    tracing.sender.queue.extend([None] * MAX_QUEUED)
     world = FallbackWorld(TWO, extra=stages(tracing))
     await world.run(world.make())
-    assert tracing.dropped == 2
+    assert tracing.sender.dropped == 2
 
 
-def test_so_many_traces_are_sampled_as_is_wanted():
-    assert not any(begin_span(None, 0.0).is_sampled for _ in range(1_000))
-    assert all(begin_span(None, 1.0).is_sampled for _ in range(1_000))
-    some = sum(begin_span(None, 0.1).is_sampled for _ in range(10_000))
-    assert 700 < some < 1_300
+@pytest.mark.parametrize("share", [0.0, 1.0])
+async def test_attempts_are_counted_whether_they_are_sampled_or_not(share):
+    tracing = make(share)
+    world = FallbackWorld(TWO, extra=stages(tracing))
+    await world.clock.advance(1.0)  # at 0 nothing was sent yet
+    await world.run(world.make())
+    world.ends["one"] = REFUSED
+    await world.run(world.make())
+    for ended in world.sink.calls:
+        tracing.observe(ended)
+    calls, attempts = points(tracing)
+    assert calls == {("one:echo", ""): 2}
+    (code,) = {error for _, error in attempts} - {""}
+    assert attempts == {("one:echo", ""): 1, ("one:echo", code): 2, ("two:other", ""): 1}
+    assert len(tracing.sender.queue) == (6 if share else 0)
+
+
+async def test_so_many_traces_are_sampled_as_is_wanted():
+    tracing = make(0.25, iter([0.1, 0.25, 0.9, 0.2]).__next__)
+    world = FallbackWorld(TWO, extra=stages(tracing))
+    for _ in range(4):
+        await world.run(world.make())
+    assert len(tracing.sender.queue) == 4  # a call and its attempt, of two
 
 
 def test_there_are_never_too_many_series():
-    durations = Durations(0)
+    durations = Durations("x", ("n",), 0)
     for n in range(MAX_SERIES + 100):
-        durations.add((str(n),), 0.5)
-    made = durations.encode("x", ("n",), 1)
+        durations.add((str(n),), [0.5])
+    made = durations.encode(1)
     assert len(made["histogram"]["dataPoints"]) == MAX_SERIES
-    assert encode_metrics([made], {}).startswith(b'{"resourceMetrics"')
+    assert encode_metrics([durations], 1, {}).startswith(b'{"resourceMetrics"')

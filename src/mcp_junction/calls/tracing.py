@@ -1,27 +1,30 @@
-"""Tracing: makes OpenTelemetry spans of calls and of each of their attempts, and sends them.
+"""Tracing: makes OpenTelemetry spans of calls and of each of their attempts, and counts durations.
 
 It is there only where an OTLP endpoint is set: two stages, one around the whole call and one around
-each attempt, so that retries and fallbacks are spans of their own. The caller's trace is continued,
-and passed on to servers in ``_meta``. Spans are queued, encoded and sent off the path of calls;
-what does not fit or cannot be sent is counted, never waited for.
+each attempt, so that retries and fallbacks are spans of their own, and a sink of ended calls. Which
+calls are sampled is decided before anything is made: any other call is only timed, and its
+``_meta`` goes to the server as it came. The trace of a sampled call's caller is continued, and
+passed on in ``_meta``. Sending is ``otlp_sender.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import random
 import time
-from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.events import CALL_TOOL, CallEnded
+from mcp_junction.calls.otlp_sender import OtlpSender
 from mcp_junction.calls.pipeline import ExtraStage
-from mcp_junction.errors import AddressRefused, UsageError
-from mcp_junction.policy.outgoing import Permissions
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, Route
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.versions import STATELESS
+from mcp_junction.protocol.envelope import is_tool_error
+from mcp_junction.protocol.versions import LATEST_STATELESS, STATELESS
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.telemetry.otlp import (
     CLIENT,
@@ -30,175 +33,237 @@ from mcp_junction.telemetry.otlp import (
     Span,
     TraceContext,
     begin_span,
-    encode_metrics,
-    encode_spans,
+    begin_trace,
     read_traceparent,
 )
-from mcp_junction.upstream.http.connection import parse_target
-from mcp_junction.upstream.http.dialer import Dialer
-from mcp_junction.upstream.http.fetch import fetch
-from mcp_junction.upstream.outcome import ERROR, Outcome
+from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, Outcome
 
-log = logging.getLogger("mcp_junction.telemetry")
-
-EVERY: Final = 2.0
-"""Seconds between requests to the endpoint."""
-METRICS_EVERY: Final = 15.0
-MAX_QUEUED: Final = 20_000
-AT_ONCE: Final = 2_000
 _KEY: Final = "traceparent"
-_NAMES: Final = ("mcp.method.name", "gen_ai.tool.name", "error.type", "network.transport")
-_SERVER_DURATION: Final = "mcp.server.operation.duration"
-_CLIENT_DURATION: Final = "mcp.client.operation.duration"
+_NAMES: Final = (
+    "mcp.method.name",
+    "gen_ai.tool.name",
+    "gen_ai.prompt.name",
+    "error.type",
+    "network.transport",
+)
+SERVER_DURATION: Final = "mcp.server.operation.duration"
+CLIENT_DURATION: Final = "mcp.client.operation.duration"
+_TOOL_ERROR: Final = "tool_error"
+_CANCELLED: Final = "cancelled"
+_SETTLED: Final = 1_000
+"""Calls of a tool after which their durations are put into buckets."""
+
+
+class _ToolTimes(msgspec.Struct):
+    """Seconds that calls of one tool took, and that its server took of these."""
+
+    key: tuple[str, ...]
+    transport: str
+    whole: list[float]
+    at_server: list[float]
 
 
 class Tracing:
-    """Makes spans of calls, and sends them to an OTLP endpoint."""
+    """Makes spans of calls, and counts how long calls and attempts take."""
 
-    def __init__(self, endpoint: str, share: float, name: str, version: str, clock: Clock) -> None:
-        """``share`` of the traces that begin here are sampled. Raises UsageError."""
-        try:
-            parse_target(endpoint)
-        except ValueError as error:
-            raise UsageError(f"otlp_endpoint: {error}") from None
-        self._endpoint = endpoint.rstrip("/")
+    def __init__(
+        self,
+        sender: OtlpSender,
+        share: float,
+        clock: Clock,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """``share`` of the traces that begin here are sampled."""
+        self.sender = sender
         self._share = share
-        self._resource = {"service.name": name, "service.version": version}
         self._clock = clock
-        self._dialer = Dialer(Permissions(allow_private=True, allow_http=True))
-        self._queue: deque[Span] = deque()
-        self._calls = Durations(time.time_ns())
-        self._attempts = Durations(time.time_ns())
-        self.dropped = 0
-        """Spans that were not sent."""
+        self._chance = chance
+        began = time.time_ns()
+        self._calls = Durations(SERVER_DURATION, _NAMES, began)
+        self._attempts = Durations(CLIENT_DURATION, _NAMES, began)
+        self._by_route: dict[Route, _ToolTimes] = {}
+        """What usual calls took that are in no bucket yet."""
+        sender.read_metrics = self._read_metrics
 
     def stages(self, has_retries: bool) -> list[ExtraStage]:
         """Return the stages for the pipeline; without retries an attempt is what is subscribed."""
         inner = "breaker" if has_retries else "subscribe"
-        return [ExtraStage("record", self.trace_call), ExtraStage(inner, self.trace_attempt)]
+        return [ExtraStage("record", CallTracing(self)), ExtraStage(inner, AttemptTracing(self))]
 
-    # -- stages
+    # -- which calls
 
-    async def trace_call(self, call: Call, following: Handler) -> Outcome:
+    def bind_call(self, following: Handler) -> Handler:
+        """Return the path around a whole call."""
+        share, chance, trace, join = self._share, self._chance, self._trace_call, self._join
+
+        def sample(call: Call) -> Awaitable[Outcome]:
+            has_context = call.carried.traceparent is not None or (
+                not call.has_plain_meta and "_meta" in call.params
+            )
+            if has_context:
+                return join(call, following)
+            return trace(call, following, None) if chance() < share else following(call)
+
+        return sample
+
+    def _join(self, call: Call, following: Handler) -> Awaitable[Outcome]:
+        """Sample a call as its caller does; begin a trace if that has none."""
+        parent = _read_member(call.params.get("_meta"))
+        is_in_header = parent is None
+        if parent is None:
+            parent = read_traceparent(call.carried.traceparent)
+        if parent is None:
+            is_sampled = self._chance() < self._share
+            return self._trace_call(call, following, None) if is_sampled else following(call)
+        if parent.is_sampled:
+            return self._trace_call(call, following, parent)
+        if is_in_header:
+            call.params, call.has_plain_meta = _with_context(call.params, parent), False
+        return following(call)
+
+    # -- calls
+
+    async def _trace_call(
+        self, call: Call, following: Handler, parent: TraceContext | None
+    ) -> Outcome:
         """Make the span of a call, below that of its caller."""
-        parent = _read_parent(call)
-        call.trace = context = begin_span(parent, self._share)
+        call.trace = context = begin_trace() if parent is None else begin_span(parent)
         began = time.time_ns()
         outcome: Outcome | None = None
         try:
             outcome = await following(call)
             return outcome
         finally:
-            ended = time.time_ns()
-            error = _error_of(outcome)
-            tool = call.route.canonical if call.route is not None else ""
-            self._calls.add((call.method, tool, error, ""), (ended - began) / 1e9)
-            if context.is_sampled:
-                attributes = _describe(call, error, tool)
-                parent_id = "" if parent is None else parent.span_id
-                self._keep(call.method, tool, SERVER, context, parent_id, began, ended, attributes)
+            attributes = _describe(call, _error_of(call, outcome))
+            version = getattr(call.caller, "protocol_version", None)
+            attributes["mcp.protocol.version"] = (
+                LATEST_STATELESS if call.caller.era is STATELESS else version or "unknown"
+            )
+            session_id = getattr(call.caller, "id", "")
+            if session_id:
+                attributes["mcp.session.id"] = session_id
+            parent_id = "" if parent is None else parent.span_id
+            self.sender.add(_make_span(call, SERVER, context, parent_id, began, attributes))
 
-    async def trace_attempt(self, call: Call, following: Handler) -> Outcome:
+    def observe(self, ended: CallEnded) -> None:
+        """Count how long a call took. A sink of calls."""
+        route, outcome = ended.route, ended.outcome
+        if (
+            route is None
+            or outcome.kind is not RESULT
+            or outcome.attempts != 1
+            or outcome.target != route.canonical
+            or ended.method != CALL_TOOL
+            or ended.read_tool_error
+            or ended.routing_seconds < 0
+        ):
+            self._count_unusual(ended)
+            return
+        times = self._by_route.get(route)
+        if times is None:
+            key = (CALL_TOOL, route.canonical, "", "")
+            times = self._by_route[route] = _ToolTimes(key, _transport_of(route), [], [])
+        times.whole.append(ended.seconds)
+        times.at_server.append(ended.seconds - ended.routing_seconds)
+        if len(times.whole) >= _SETTLED:
+            self._settle(times)
+
+    def _count_unusual(self, ended: CallEnded) -> None:
+        """Count a call that failed, was made again, or is of another method."""
+        route, outcome = ended.route, ended.outcome
+        error = _name_error(outcome) or (_TOOL_ERROR if ended.is_tool_error else "")
+        key = _key_of(ended.method, route, error)
+        self._calls.add((*key, ""), (ended.seconds,))
+        was_measured = outcome.kind is not RESULT or outcome.attempts > 1
+        if route is None or was_measured or ended.fallback is not None:
+            return  # each of its attempts was counted
+        if ended.routing_seconds >= 0:
+            seconds = ended.seconds - ended.routing_seconds
+            self._attempts.add((*key, _transport_of(route)), (seconds,))
+
+    def _settle(self, times: _ToolTimes) -> None:
+        whole, times.whole = times.whole, []
+        at_server, times.at_server = times.at_server, []
+        self._calls.add((*times.key, ""), whole)
+        self._attempts.add((*times.key, times.transport), at_server)
+
+    def _read_metrics(self) -> list[Durations]:
+        """Return the durations of all calls and attempts as they are now."""
+        for times in self._by_route.values():
+            self._settle(times)
+        self._by_route = {}  # which also lets go of routes that nobody has any more
+        return [self._calls.copy(), self._attempts.copy()]
+
+    # -- attempts
+
+    def bind_attempt(self, following: Handler) -> Handler:
+        """Return the path around one attempt."""
+        now, count, trace = self._clock.now, self._count_attempt, self._trace_attempt
+
+        async def attempt(call: Call) -> Outcome:
+            if call.trace is not None:
+                return await trace(call, following, call.trace)
+            is_first = not call.attempts and call.in_place_of is None
+            began = 0.0 if is_first else now()
+            try:
+                outcome = await following(call)
+            except BaseException:
+                count(call, None, now() - (began or call.sent_at or now()))
+                raise
+            if not is_first or outcome.kind is not RESULT:
+                count(call, outcome, now() - (began or call.sent_at or now()))
+            return outcome  # else its call is counted with it
+
+        return attempt
+
+    async def _trace_attempt(self, call: Call, following: Handler, above: TraceContext) -> Outcome:
         """Make the span of an attempt, and pass its context on to the server."""
-        above = call.trace
-        if above is None:
-            return await following(call)
-        context = begin_span(above, 0.0)
+        context = begin_span(above)
         params, is_plain = call.params, call.has_plain_meta
         call.params, call.has_plain_meta = _with_context(params, context), False
-        number, began = call.attempts + 1, time.time_ns()
+        is_first = not call.attempts and call.in_place_of is None
+        number, began, from_ = call.attempts + 1, time.time_ns(), self._clock.now()
         outcome: Outcome | None = None
         try:
             outcome = await following(call)
             return outcome
         finally:
             call.params, call.has_plain_meta = params, is_plain
-            ended = time.time_ns()
-            error, route = _error_of(outcome), call.route
-            assert route is not None, "resolve comes first"
-            transport = "pipe" if route.upstream.definition.transport == "stdio" else "tcp"
-            tool = route.canonical
-            self._attempts.add((call.method, tool, error, transport), (ended - began) / 1e9)
-            if context.is_sampled:
-                attributes = _describe(call, error, tool)
-                attributes |= {"network.transport": transport, "junction.attempt": number}
-                attributes["junction.server"] = route.pair.server
-                if call.in_place_of is not None:
-                    attributes["junction.in_place_of"] = call.in_place_of[0].canonical
-                self._keep(
-                    call.method, tool, CLIENT, context, above.span_id, began, ended, attributes
-                )
+            if not is_first or outcome is None or outcome.kind is not RESULT:
+                self._count_attempt(call, outcome, self._clock.now() - from_)
+            attributes = _describe(call, _error_of(call, outcome)) | _describe_server(call)
+            attributes["junction.attempt"] = number
+            self.sender.add(_make_span(call, CLIENT, context, above.span_id, began, attributes))
 
-    def _keep(
-        self,
-        method: str,
-        tool: str,
-        kind: int,
-        context: TraceContext,
-        parent_id: str,
-        began: int,
-        ended: int,
-        attributes: dict[str, str | int],
-    ) -> None:
-        if len(self._queue) >= MAX_QUEUED:
-            self.dropped += 1
-            return
-        name = f"{method} {tool}" if tool else method
-        is_error = "error.type" in attributes
-        self._queue.append(Span(name, kind, context, parent_id, began, ended, attributes, is_error))
-
-    # -- in the background
-
-    async def run(self) -> None:
-        """Send what is queued. A supervised task."""
-        metrics_at = self._clock.now() + METRICS_EVERY
-        while True:
-            await self._clock.sleep(EVERY)
-            await self.send_spans()
-            if self._clock.now() >= metrics_at:
-                metrics_at = self._clock.now() + METRICS_EVERY
-                await self.send_metrics()
-
-    async def send_spans(self) -> None:
-        """Send the spans that are queued; what the endpoint does not take is dropped."""
-        while self._queue:
-            spans = [self._queue.popleft() for _ in range(min(AT_ONCE, len(self._queue)))]
-            body = await asyncio.to_thread(encode_spans, spans, self._resource)
-            if not await self._send("/v1/traces", body):
-                self.dropped += len(spans)
-                return
-
-    async def send_metrics(self) -> None:
-        """Send the durations of all calls and attempts."""
-        now = time.time_ns()
-        made = [
-            self._calls.encode(_SERVER_DURATION, _NAMES, now),
-            self._attempts.encode(_CLIENT_DURATION, _NAMES, now),
-        ]
-        await self._send("/v1/metrics", encode_metrics(made, self._resource))
-
-    async def _send(self, path: str, body: bytes) -> bool:
-        headers = {"content-type": "application/json"}
-        try:
-            answer = await fetch(
-                self._endpoint + path, self._dialer, method="POST", headers=headers, body=body
-            )
-        except (OSError, AddressRefused) as error:
-            log.warning("the OTLP endpoint cannot be reached: %s", error)
-            return False
-        if answer.status >= 300:
-            log.warning("the OTLP endpoint answered %d", answer.status)
-        return answer.status < 300
+    def _count_attempt(self, call: Call, outcome: Outcome | None, seconds: float) -> None:
+        route = call.route
+        assert route is not None, "resolve comes first"
+        key = _key_of(call.method, route, _error_of(call, outcome))
+        self._attempts.add((*key, _transport_of(route)), (seconds,))
 
 
-def _read_parent(call: Call) -> TraceContext | None:
-    """Read the context of a call from its ``_meta``, else from the header of its request."""
-    meta = call.params.get("_meta")
-    if meta is not None and b"traceparent" in bytes(meta):
-        found = read_traceparent(frames.text(frames.object_members(meta).get(_KEY)))
-        if found is not None:
-            return found
-    return read_traceparent(call.carried.traceparent)
+class CallTracing:
+    """The stage around a whole call."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self.bind = tracing.bind_call
+
+
+class AttemptTracing:
+    """The stage around one attempt."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self.bind = tracing.bind_attempt
+
+
+# -- contexts
+
+
+def _read_member(meta: Raw | None) -> TraceContext | None:
+    """Read the context that ``_meta`` has."""
+    if meta is None or _KEY.encode() not in bytes(meta):
+        return None
+    return read_traceparent(frames.text(frames.object_members(meta).get(_KEY)))
 
 
 def _with_context(params: dict[str, Raw], context: TraceContext) -> dict[str, Raw]:
@@ -207,23 +272,84 @@ def _with_context(params: dict[str, Raw], context: TraceContext) -> dict[str, Ra
     return {**params, "_meta": Raw(encode.dumps({**kept, _KEY: text}))}
 
 
-def _describe(call: Call, error: str, tool: str) -> dict[str, str | int]:
+# -- what spans say
+
+
+def _make_span(
+    call: Call,
+    kind: int,
+    context: TraceContext,
+    parent_id: str,
+    began: int,
+    attributes: dict[str, str | int],
+) -> Span:
+    target = attributes.get("gen_ai.tool.name") or attributes.get("gen_ai.prompt.name")
+    name = f"{call.method} {target}" if target else call.method
+    is_error = "error.type" in attributes
+    return Span(name, kind, context, parent_id, began, time.time_ns(), attributes, is_error)
+
+
+def _describe(call: Call, error: str) -> dict[str, str | int]:
+    """Describe an operation by the conventions for MCP."""
     attributes: dict[str, str | int] = {
         "mcp.method.name": call.method,
-        "mcp.protocol.version": "2026-07-28" if call.caller.era is STATELESS else "2025-11-25",
         "junction.correlation_id": call.correlation_id,
     }
-    if call.method == "tools/call":
+    route, kind = call.route, call.address.kind
+    if call.method == CALL_TOOL:
         attributes["gen_ai.operation.name"] = "execute_tool"
-    if tool:
-        attributes["gen_ai.tool.name"] = tool
+    if route is not None and kind is TOOLS:
+        attributes["gen_ai.tool.name"] = route.canonical
+    elif route is not None and kind is PROMPTS:
+        attributes["gen_ai.prompt.name"] = route.canonical
+    elif route is not None and kind is RESOURCES:
+        attributes["mcp.resource.uri"] = route.pair.name.partition("?")[0]  # it may hold a key
     if error:
         attributes["error.type"] = error
     return attributes
 
 
-def _error_of(outcome: Outcome | None) -> str:
+def _describe_server(call: Call) -> dict[str, str | int]:
+    """Describe the server of an attempt, and how it is reached."""
+    route = call.route
+    assert route is not None, "resolve comes first"
+    attributes: dict[str, str | int] = {
+        "network.transport": _transport_of(route),
+        "junction.server": route.pair.server,
+    }
+    if attributes["network.transport"] == "tcp":
+        attributes["network.protocol.name"] = "http"
+    greeting = route.upstream.greeting
+    if greeting is not None:
+        attributes["mcp.protocol.version"] = greeting.protocol_version
+    if call.in_place_of is not None:
+        attributes["junction.in_place_of"] = call.in_place_of[0].canonical
+    return attributes
+
+
+def _key_of(method: str, route: Route | None, error: str) -> tuple[str, str, str, str]:
+    """Return the values of ``_NAMES`` but for the transport; addresses are never labels."""
+    if route is None or method not in (CALL_TOOL, "prompts/get"):
+        return method, "", "", error
+    if method == CALL_TOOL:
+        return method, route.canonical, "", error
+    return method, "", route.canonical, error
+
+
+def _transport_of(route: Route) -> str:
+    return "pipe" if route.upstream.definition.transport == "stdio" else "tcp"
+
+
+def _error_of(call: Call, outcome: Outcome | None) -> str:
     """Name how an operation failed; empty when it did not."""
     if outcome is None:
-        return "cancelled"
+        return _CANCELLED
+    if outcome.kind is RESULT and call.method == CALL_TOOL and is_tool_error(outcome.payload):
+        return _TOOL_ERROR
+    return _name_error(outcome)
+
+
+def _name_error(outcome: Outcome) -> str:
+    if outcome.kind is CANCELLED:
+        return _CANCELLED
     return str(outcome.code) if outcome.kind is ERROR else ""

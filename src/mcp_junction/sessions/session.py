@@ -49,6 +49,7 @@ class Session:
         "client",
         "client_info",
         "endpoint",
+        "id",
         "listed",
         "log_level",
         "offer",
@@ -73,6 +74,8 @@ class Session:
         scopes: Scopes = OPEN_SCOPES,
     ) -> None:
         self.principal = principal
+        self.id = ""
+        """The id that its client names it by; over a pipe it has none."""
         self.scopes = scopes
         self.usage = usage or QuotaUsage()
         self.spelling = spelling

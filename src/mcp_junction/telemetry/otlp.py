@@ -1,14 +1,14 @@
 """Spans and durations of calls in OTLP's JSON, by the conventions for MCP and GenAI.
 
-Pure: identifiers, trace contexts and encoding. What makes spans of calls and sends them is
-``calls/tracing.py``.
+Pure: identifiers, trace contexts and encoding. ``calls/tracing.py`` makes spans of calls,
+``calls/otlp_sender.py`` sends them.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from random import getrandbits
 from typing import Any, Final
 
@@ -57,40 +57,59 @@ def read_traceparent(text: str | None) -> TraceContext | None:
     return None if found is None else TraceContext(found[1], found[2], bool(int(found[3], 16) & 1))
 
 
-def begin_span(parent: TraceContext | None, share: float) -> TraceContext:
-    """Begin a span: below its parent, sampled as that is; or a trace, of which some are sampled."""
-    span_id = f"{getrandbits(64) | 1:016x}"
-    if parent is not None:
-        return TraceContext(parent.trace_id, span_id, parent.is_sampled)
-    trace_id = getrandbits(128) | 1
-    return TraceContext(f"{trace_id:032x}", span_id, (trace_id & 0xFFFFFFFF) < share * 2**32)
+def begin_trace() -> TraceContext:
+    """Begin a trace that is sampled."""
+    return TraceContext(f"{getrandbits(128) | 1:032x}", _new_span_id(), True)
+
+
+def begin_span(parent: TraceContext) -> TraceContext:
+    """Begin a span below its parent."""
+    return TraceContext(parent.trace_id, _new_span_id(), parent.is_sampled)
+
+
+def _new_span_id() -> str:
+    return f"{getrandbits(64) | 1:016x}"
 
 
 class Durations:
-    """Counts durations by their attributes, in buckets, since the process was started."""
+    """A metric: durations by their attributes, in buckets, since the process was started."""
 
-    __slots__ = ("_series", "since")
+    __slots__ = ("_name", "_names", "_series", "_since")
 
-    def __init__(self, since: int) -> None:
-        self.since = since
+    def __init__(self, name: str, names: tuple[str, ...], since: int) -> None:
+        """``names`` are those of the attributes."""
+        self._name = name
+        self._names = names
+        self._since = since
         self._series: dict[tuple[str, ...], list[float]] = {}
 
-    def add(self, key: tuple[str, ...], seconds: float) -> None:
-        """Count one; ``key`` is the values of the attributes."""
+    def add(self, key: tuple[str, ...], seconds: Sequence[float]) -> None:
+        """Count some; ``key`` is the values of the attributes."""
+        if not seconds:
+            return
         counts = self._series.get(key)
         if counts is None:
             if len(self._series) >= MAX_SERIES:
                 return
             counts = self._series[key] = [0.0] * (len(BOUNDS) + 2)
-        counts[bisect_left(BOUNDS, seconds)] += 1
-        counts[-1] += seconds
+        for one in seconds:
+            counts[bisect_left(BOUNDS, one)] += 1
+        counts[-1] += sum(seconds)
 
-    def encode(self, name: str, names: tuple[str, ...], now: int) -> dict[str, Any]:
-        """Make the metric; ``names`` are those of the attributes."""
+    def copy(self) -> Durations:
+        """Return the durations as they are now, for another thread to encode."""
+        made = Durations(self._name, self._names, self._since)
+        made._series = {key: list(counts) for key, counts in self._series.items()}
+        return made
+
+    def encode(self, now: int) -> dict[str, Any]:
+        """Make the metric as it is sent."""
         points = [
             {
-                "attributes": _attributes({n: v for n, v in zip(names, key, strict=True) if v}),
-                "startTimeUnixNano": str(self.since),
+                "attributes": _attributes(
+                    {name: value for name, value in zip(self._names, key, strict=True) if value}
+                ),
+                "startTimeUnixNano": str(self._since),
                 "timeUnixNano": str(now),
                 "count": str(int(sum(counts[:-1]))),
                 "sum": counts[-1],
@@ -100,7 +119,7 @@ class Durations:
             for key, counts in self._series.items()
         ]
         histogram = {"aggregationTemporality": 2, "dataPoints": points}
-        return {"name": name, "unit": "s", "histogram": histogram}
+        return {"name": self._name, "unit": "s", "histogram": histogram}
 
 
 def encode_spans(spans: Iterable[Span], resource: Mapping[str, str]) -> bytes:
@@ -124,9 +143,9 @@ def encode_spans(spans: Iterable[Span], resource: Mapping[str, str]) -> bytes:
     return msgspec.json.encode({"resourceSpans": body})
 
 
-def encode_metrics(metrics: Iterable[dict[str, Any]], resource: Mapping[str, str]) -> bytes:
+def encode_metrics(metrics: Iterable[Durations], now: int, resource: Mapping[str, str]) -> bytes:
     """Make the body of a request to ``/v1/metrics``."""
-    scoped = [{"scope": _SCOPE, "metrics": list(metrics)}]
+    scoped = [{"scope": _SCOPE, "metrics": [one.encode(now) for one in metrics]}]
     body = [{"resource": {"attributes": _attributes(resource)}, "scopeMetrics": scoped}]
     return msgspec.json.encode({"resourceMetrics": body})
 

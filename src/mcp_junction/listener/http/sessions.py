@@ -150,6 +150,7 @@ class SessionRegistry:
         """Add a new session; at the principal's limit its oldest session ends."""
         found = HttpSession(session_id, session, endpoint, self._clock.now())
         self._sessions[session_id] = found
+        session.id = session_id
         oldest = session.usage.sessions.add(found, self._is_in_use)
         if oldest is not None:
             self.remove(oldest, "its principal has opened too many sessions after it")
