@@ -185,6 +185,25 @@ async def test_signing_out_revokes_and_asks_again(served, issuer):
     rows = await served.client().get("/api/v1/mcp/audit?limit=100")
     acts = {row["action"] for row in rows.json()}
     assert {"auth.login_started", "auth.login_completed", "auth.refreshed", "auth.logout"} <= acts
+    assert "auth.revocation_failed" not in acts
+
+
+async def test_a_sign_out_that_the_issuer_refuses_is_told_and_the_tokens_are_gone_here(
+    served, issuer
+):
+    await register(served, issuer)
+    wanted = {"redirect_uri": "http://127.0.0.1:9/callback"}
+    begun = (await served.client().post(auth("/login"), json=wanted)).json()
+    ended = (await fetch(begun["url"]))[1]["location"]
+    complete = auth(f"/logins/{begun['login_id']}/complete")
+    await served.client().post(complete, json={"callback_url": ended})
+    issuer.faults["/revoke"] = Fault(400, body={"error": "invalid_request"})
+    assert (await served.client().delete(auth())).status_code == 204
+    assert (await served.call("crm:whoami")).json()["error_code"] == "SIGN_IN_NEEDED"
+    await served.audit.flush()
+    rows = (await served.client().get("/api/v1/mcp/audit?limit=100")).json()
+    (failed, _) = [row for row in rows if row["action"] == "auth.revocation_failed"]
+    assert "revocation at 127.0.0.1: it answered HTTP 400" in str(failed)
 
 
 async def test_a_server_that_nobody_signs_in_to_says_so(served, issuer):

@@ -284,6 +284,7 @@ def test_a_registration_of_no_use_ends_before_the_browser(status, answer):
         ((), BASIC, BASIC),
         ((NONE, BASIC), NONE, BASIC),
         ((POST,), POST, POST),
+        ((BASIC, POST), POST, BASIC),
         (("x",), NONE, BASIC),
     ],
 )
@@ -297,8 +298,8 @@ def test_the_method_is_one_that_the_issuer_offers(offered, asked, with_secret):
 def test_a_client_proves_itself_by_its_method():
     form = {"grant_type": "x"}
     headers, sent = authenticate(OAuthClient("i d", BASIC, "s:é"), form)
-    assert base64.b64decode(headers["authorization"][6:]) == b"i+d:s%3A%C3%A9"
-    assert sent == form
+    assert base64.b64decode(headers["authorization"][6:]) == b"i%20d:s%3A%C3%A9"
+    assert sent == {**form, "client_id": "i d"}, "some issuers read the id from the form alone"
     headers, sent = authenticate(OAuthClient("c", POST, "s"), form)
     assert (headers, sent["client_id"], sent["client_secret"]) == ({}, "c", "s")
     assert authenticate(OAuthClient("c"), form) == ({}, {**form, "client_id": "c"})

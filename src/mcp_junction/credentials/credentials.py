@@ -205,7 +205,7 @@ class Credentials:
         for token in (secret.refresh, secret.access):
             try:
                 if token:
-                    await flow.revoke(secret.revocation_endpoint, client, token)
+                    await flow.revoke(secret.revocation_endpoint, client, record.issuer, token)
             except OAuthError as error:
                 self.note(source, "revocation_failed", str(error))
 

@@ -16,7 +16,7 @@ import msgspec
 from mcp_junction.config.auth import CLIENT_CREDENTIALS, WIF, ServerAuth, effective_auth
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import parse_url
-from mcp_junction.credentials.http import OAuthHttp, find_permissions
+from mcp_junction.credentials.http import HttpAnswer, OAuthHttp, find_permissions
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.oauth.discovery import (
@@ -45,6 +45,7 @@ from mcp_junction.oauth.tokens import STEP as TOKEN
 from mcp_junction.oauth.tokens import TokenAnswer, read_token_answer
 from mcp_junction.upstream.http.dialer import Dialer
 
+REVOCATION: Final = "revocation"
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _MAX_ASSERTION: Final = 65_536
 _ASSERTION_LIFE: Final = 60.0
@@ -125,13 +126,7 @@ class OAuthFlow:
         scopes: tuple[str, ...] = (),
     ) -> TokenAnswer:
         """Ask a token endpoint. Raises OAuthError."""
-        assertion = ""
-        if client.method == JWT:
-            file = self.auth.private_key_file
-            assertion = await asyncio.to_thread(_sign_assertion, client.client_id, issuer, file)
-        headers, sent = authenticate(client, form, assertion)
-        http = await self._http()
-        answer = await http.post_form(TOKEN, endpoint, sent, headers)
+        answer = await self._post_as(client, issuer, TOKEN, endpoint, form)
         host = _host(endpoint)
         return read_token_answer(
             answer.status, answer.kind, answer.body, host, time.time(),
@@ -160,10 +155,23 @@ class OAuthFlow:
         answer = await self.request_token(issuer.token_endpoint, client, form, issuer=issuer.issuer)
         return answer, found
 
-    async def revoke(self, endpoint: str, client: OAuthClient, token: str) -> None:
+    async def revoke(self, endpoint: str, client: OAuthClient, issuer: str, token: str) -> None:
         """Tell an issuer that a token is not needed any more. Raises OAuthError."""
-        headers, form = authenticate(client, {"token": token})
-        await (await self._http()).post_form("revocation", endpoint, form, headers)
+        answer = await self._post_as(client, issuer, REVOCATION, endpoint, {"token": token})
+        if answer.status != 200:
+            words = f"it answered HTTP {answer.status}"
+            raise OAuthError(REVOCATION, _host(endpoint), words, "", answer.status)
+
+    async def _post_as(
+        self, client: OAuthClient, issuer: str, step: str, endpoint: str, form: dict[str, str]
+    ) -> HttpAnswer:
+        """POST a form with the proof of who we are. Raises OAuthError."""
+        assertion = ""
+        if client.method == JWT:
+            file = self.auth.private_key_file
+            assertion = await asyncio.to_thread(_sign_assertion, client.client_id, issuer, file)
+        headers, sent = authenticate(client, form, assertion)
+        return await (await self._http()).post_form(step, endpoint, sent, headers)
 
 
 def _read_assertion(file: str, host: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from enum import StrEnum
 from typing import Any, Final
-from urllib.parse import quote_plus, urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -105,9 +105,12 @@ def client_metadata(name: str, redirect_uris: list[str], method: str = NONE) -> 
 
 
 def method_to_ask_for(issuer: IssuerMetadata) -> str:
-    """Choose the method to register with: the first of ours that the issuer offers."""
+    """Choose the method to register with: the first of ours that the issuer offers.
+
+    A secret goes into the form where it may: how Basic is read differs between issuers.
+    """
     offered = issuer.auth_methods or (BASIC,)
-    return next((method for method in (NONE, BASIC, POST) if method in offered), NONE)
+    return next((method for method in (NONE, POST, BASIC) if method in offered), NONE)
 
 
 def read_registered(status: int, body: bytes, asked: str, host: str) -> OAuthClient:
@@ -138,11 +141,15 @@ def read_registered(status: int, body: bytes, asked: str, host: str) -> OAuthCli
 def authenticate(
     client: OAuthClient, form: dict[str, str], assertion: str = ""
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the headers and the form of a token request, with the proof of who we are."""
-    if client.method == BASIC:
-        pair = f"{quote_plus(client.client_id)}:{quote_plus(client.secret)}"
-        return {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}, form
+    """Return the headers and the form of a token request, with the proof of who we are.
+
+    The form names us whatever the method: many issuers look there first. Spaces are %20 in Basic,
+    which all understand, also those that do not read "+" as one.
+    """
     form = {**form, "client_id": client.client_id} if client.client_id else form
+    if client.method == BASIC:
+        pair = f"{quote(client.client_id, safe='')}:{quote(client.secret, safe='')}"
+        return {"authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}, form
     if client.method == POST:
         form["client_secret"] = client.secret
     elif client.method == JWT:
