@@ -6,12 +6,11 @@ BIN      := .venv/bin
 UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
-UNTRACED := tests/registry/test_scale.py tests/catalog/test_live_catalog_scale.py
 
 # The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test check lint types imports compiled unit traced covered untraced requirements conformance bench soak lock peers clean
+.PHONY: help setup run demo test check lint types imports compiled unit traced covered requirements conformance bench soak lock peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -29,8 +28,7 @@ demo: setup  ## show the demo servers at work, and end
 test:  ## every check and every test, from nothing
 	@$(MAKE) --no-print-directory -j3 -O peers check compiled
 	@$(MAKE) --no-print-directory traced
-	@$(MAKE) --no-print-directory -j2 -O covered untraced
-	@$(MAKE) --no-print-directory requirements conformance
+	@$(MAKE) --no-print-directory -j2 -O covered requirements conformance
 
 check: lint types imports  ## ruff, strict types, what may import what
 
@@ -51,15 +49,11 @@ unit: traced covered
 
 traced: .venv/.dev peers
 	@rm -rf .reports && mkdir -p .reports
-	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m "not soak" $(UNTRACED:%=--ignore %) $(PYTEST)
+	$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m "not soak" $(PYTEST)
 
 covered: .venv/.dev
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --fail-under=85 > .reports/covered.txt; told=$$?; tail -n 12 .reports/covered.txt; exit $$told
-
-# What has a bound on the time that the loop is held up, which tracing makes two to three times as long.
-untraced: .venv/.dev
-	@$(BIN)/python -m pytest -q --add-requirements $(UNTRACED)
 
 requirements: .venv/.dev
 	@$(BIN)/python tests/manifest.py --check

@@ -49,7 +49,7 @@ class MadeSchemas:
             return url
         return self._free.pop()
 
-    async def restore_stdout(self, url: str) -> None:
+    async def give_back(self, url: str) -> None:
         """Empty it for the next test, unless a test has changed the tables themselves."""
         name = url.rpartition("=")[2]
         await self._run(self._disconnect, name)

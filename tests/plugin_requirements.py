@@ -2,8 +2,7 @@
 
 The ids of `@pytest.mark.req(...)` travel in each test's `user_properties`, so they reach the
 process that writes the report whether or not xdist ran the test elsewhere. It judges nothing:
-`manifest.py --check` reads the report. A run of some of the tests records only those, unless it is
-told to add them to what was recorded before.
+`manifest.py --check` reads the report. A run of some of the tests records only those.
 """
 
 import json
@@ -15,10 +14,6 @@ from tests.manifest import REPORT
 PROPERTY = "req"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--add-requirements", action="store_true", help="to those recorded before")
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
     for mark in item.iter_markers("req"):
         item.user_properties += [(PROPERTY, id_) for id_ in mark.args]
@@ -27,16 +22,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     on_xdist_worker = hasattr(config, "workerinput")
     if not on_xdist_worker:
-        recorder = Recorder(config.rootpath / REPORT, adds=config.getoption("--add-requirements"))
+        recorder = Recorder(config.rootpath / REPORT)
         config.pluginmanager.register(recorder, "requirements-recorder")
 
 
 class Recorder:
     """Collects reports of tests; a test counts when its call passed and nothing of it failed."""
 
-    def __init__(self, path: Path, *, adds: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.adds = adds
         self.passed: dict[str, list[str]] = {}
         self.failed: set[str] = set()
 
@@ -48,17 +42,11 @@ class Recorder:
             self.passed[report.nodeid] = ids
 
     def shown(self) -> dict[str, list[str]]:
-        by_id = {id_: set(before) - self.failed for id_, before in self._before().items()}
+        by_id: dict[str, set[str]] = {}
         for nodeid in self.passed.keys() - self.failed:
             for id_ in self.passed[nodeid]:
                 by_id.setdefault(id_, set()).add(nodeid)
-        return {id_: sorted(by_id[id_]) for id_ in sorted(by_id) if by_id[id_]}
-
-    def _before(self) -> dict[str, list[str]]:
-        if not (self.adds and self.path.exists()):
-            return {}
-        found: dict[str, list[str]] = json.loads(self.path.read_text(encoding="utf-8"))
-        return found
+        return {id_: sorted(by_id[id_]) for id_ in sorted(by_id)}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.config.option.collectonly:

@@ -5,7 +5,6 @@ They have their tables already (`made_stores.py`), unless a module says that it 
 
 import os
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -42,19 +41,28 @@ def has_tables() -> bool:
 
 
 @pytest.fixture(params=BACKENDS)
-async def store_url(request, tmp_path, has_tables) -> AsyncIterator[str]:
+async def new_store_url(request, tmp_path, has_tables):
+    """Makes empty stores of one kind; returns their URLs."""
+    server = request.getfixturevalue("postgres") if request.param == "postgres" else ""
+    async with AsyncExitStack() as stack:
+
+        async def make(folder: str = "store") -> str:
+            if not server:
+                url = default_url(tmp_path / folder)
+                return make_tables(url) if has_tables else url
+            if not has_tables:
+                return await schema_url(server)
+            url = await made_schemas(server).take()
+            stack.push_async_callback(made_schemas(server).give_back, url)
+            return url
+
+        yield make
+
+
+@pytest.fixture
+async def store_url(new_store_url) -> str:
     """The URL of an empty store."""
-    if request.param == "sqlite":
-        url = default_url(tmp_path / "store")
-        yield make_tables(url) if has_tables else url
-        return
-    server = request.getfixturevalue("postgres")
-    if not has_tables:
-        yield await schema_url(server)
-        return
-    url = await made_schemas(server).take()
-    yield url
-    await made_schemas(server).restore_stdout(url)
+    return await new_store_url()
 
 
 @pytest.fixture

@@ -1,12 +1,29 @@
-"""Pulse: measures how long the event loop was held up."""
+"""Pulse: measures how long the event loop was held up. What that takes in milliseconds is a matter
+of `make bench` (`warmup`); a test only shows that long work is cut up.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 BLOCKED = 0.25
 """The longest that the loop may be held up."""
 PAUSE = 0.005
+TRIES = 3
+
+
+async def least(measure: Callable[[], Awaitable[float]], bound: float) -> float:
+    """Measure until it is less than the bound, at most three times; the least.
+
+    Whatever else the machine does only ever adds to such a figure, so that one good try shows what
+    the program itself takes, and a program that takes too long does so in every try.
+    """
+    found = await measure()
+    for _ in range(TRIES - 1):
+        if found < bound:
+            break
+        found = min(found, await measure())
+    return found
 
 
 class Pulse:

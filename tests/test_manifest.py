@@ -266,14 +266,6 @@ class TestRecorder:
     def test_a_failed_teardown_takes_it_back(self):
         assert self.shown(self.report("a"), self.report("a", "failed", "teardown")) == {}
 
-    def test_a_run_may_add_to_the_one_before(self, tmp_path):
-        path = tmp_path / "report.json"
-        path.write_text(json.dumps({"X-1": ["before", "b"], "X-2": ["b"], "X-3": ["before"]}))
-        recorder = Recorder(path, adds=True)
-        recorder.pytest_runtest_logreport(self.report("a"))
-        recorder.pytest_runtest_logreport(self.report("b", "failed"))
-        assert recorder.shown() == {"X-1": ["a", "before"], "X-3": ["before"]}
-
     @pytest.mark.parametrize("extra", [[], ["-n", "1"]], ids=["alone", "xdist"])
     def test_a_real_run_leaves_the_report(self, checkout, extra):
         here = Path(__file__).parent

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.plugin_rest import Served, _SqliteOpener, serve_api
-from tests.registry.toolbox import Toolbox
+from tests.registry.toolbox import Toolbox, until
 
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.names import Pair
@@ -48,6 +48,12 @@ class Hiding:
         return self.granted if self.is_hiding and principal.role is Role.AGENT else None
 
 
+def _is_classified(served: Served) -> bool:
+    """Whether the search tool names the skills of all tools."""
+    tools = sum(record.tool_count for record in served.registry.all())
+    return len(served.junction.live_catalog.catalog.skills) == tools > 0
+
+
 class Two:
     """The gateway that hides something, and the one that has no such thing."""
 
@@ -55,6 +61,10 @@ class Two:
         self.both = hiding, without
         self.hiding = hiding
         self.boxes = boxes
+
+    async def classify(self) -> None:
+        """Wait until the search tools of both name the skills of all tools."""
+        await until(lambda: all(map(_is_classified, self.both)))
 
     async def ask(self, ask: Any) -> list[str]:
         """Ask both the same; their answers."""

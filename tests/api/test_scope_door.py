@@ -86,6 +86,7 @@ async def test_lists_and_calls_of_clients_are_as_if_it_were_not_there(start, era
 
 async def test_what_junctions_own_tools_say_is_as_if_it_were_not_there(start):
     two = await start.both(hide(), exposure="search")
+    await two.classify()
 
     async def ask(served: Served) -> str:
         client = await client_of("handshake").open(served, "agent")
@@ -103,6 +104,7 @@ async def test_what_junctions_own_tools_say_is_as_if_it_were_not_there(start):
     hiding, without = await two.ask(ask)
     assert hiding == without
     assert "Search the 3 tools" in hiding
+    assert "They are for: " in hiding, "what the tools are for, once that is known"
 
 
 async def test_rest_answers_as_if_it_were_not_there(start):

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from mcp_junction.listener.http.server import stop_accepting
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 async def until(is_so: Callable[[], object]) -> None:
