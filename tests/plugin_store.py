@@ -5,6 +5,7 @@ They have their tables already (`made_stores.py`), unless a module says that it 
 
 import os
 import sqlite3
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -41,28 +42,35 @@ def has_tables() -> bool:
 
 
 @pytest.fixture(params=BACKENDS)
-async def new_store_url(request, tmp_path, has_tables):
-    """Makes empty stores of one kind; returns their URLs."""
-    server = request.getfixturevalue("postgres") if request.param == "postgres" else ""
-    async with AsyncExitStack() as stack:
-
-        async def make(folder: str = "store") -> str:
-            if not server:
-                url = default_url(tmp_path / folder)
-                return make_tables(url) if has_tables else url
-            if not has_tables:
-                return await schema_url(server)
-            url = await made_schemas(server).take()
-            stack.push_async_callback(made_schemas(server).give_back, url)
-            return url
-
-        yield make
+async def store_url(request, tmp_path, has_tables) -> AsyncIterator[str]:
+    """The URL of an empty store."""
+    if request.param == "sqlite":
+        url = default_url(tmp_path / "store")
+        yield make_tables(url) if has_tables else url
+        return
+    server = request.getfixturevalue("postgres")
+    if not has_tables:
+        yield await schema_url(server)
+        return
+    url = await made_schemas(server).take()
+    yield url
+    await made_schemas(server).give_back(url)
 
 
 @pytest.fixture
-async def store_url(new_store_url) -> str:
-    """The URL of an empty store."""
-    return await new_store_url()
+async def another_store_url(request, store_url, tmp_path):
+    """Makes further stores of the same kind, empty and with their tables; returns their URLs."""
+    async with AsyncExitStack() as stack:
+
+        async def make(folder: str) -> str:
+            if store_url.startswith("sqlite"):
+                return make_tables(default_url(tmp_path / folder))
+            schemas = made_schemas(request.getfixturevalue("postgres"))
+            url = await schemas.take()
+            stack.push_async_callback(schemas.give_back, url)
+            return url
+
+        yield make
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ async def test_a_server_of_1200_tools_is_known_whole(platform, toolbox):
 
 
 @pytest.fixture
-async def new_platforms(new_store_url, vault, tmp_path):
+async def new_platforms(another_store_url, vault, tmp_path):
     """Makes starters of platforms, each with a store of its own."""
     numbers = count()
     async with AsyncExitStack() as stack:
@@ -45,7 +45,7 @@ async def new_platforms(new_store_url, vault, tmp_path):
         async def make() -> Platforms:
             folder = tmp_path / f"platform-{next(numbers)}"
             folder.mkdir()
-            opener = Opener(stack, await new_store_url(folder.name), vault, folder / "data")
+            opener = Opener(stack, await another_store_url(folder.name), vault, folder / "data")
             platforms = Platforms(opener, folder)
             stack.push_async_callback(platforms.stop)
             return platforms
