@@ -18,6 +18,7 @@ from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import assess
+from mcp_junction.policy.simple_conditions import flatten_arguments
 from mcp_junction.policy.tokens import NONE
 
 NOW = 1_800_000_000.0
@@ -346,15 +347,64 @@ def test_reads_are_the_paths_that_an_expression_names():
     }
 
 
-@pytest.mark.parametrize("method", ["startsWith", "endsWith", "contains"])
-def test_the_short_way_of_simple_conditions_leads_where_the_long_one_does(method):
-    short, long = (GrantCondition(f'{x}args.a.{method}("xy")') for x in ("", "true && "))
-    assert short._quick is not None
-    assert long._quick is None
-    for text in ("", "x", "xy", "yx", "xyz", "zxy", "é", "xyé", "x" * 300 + "xy", "xy" + "y" * 300):
-        for value in (text, [text], {"xy": text}, None, 1, True):
-            facts = Facts(read_arguments(json.dumps({"a": value}).encode()))
-            assert short.find_failure(facts, NOW) == long.find_failure(facts, NOW), value
-    assert GrantCondition('args.a.b.contains("x")')._quick is None
-    assert GrantCondition("args.a.contains(args.b)")._quick is None
-    assert GrantCondition('agent.id.contains("x")')._quick is None
+TEXTS = ("", "x", "xy", "yx", "xyz", "zxy", "é", "xyé", "x" * 300 + "xy", "xy" + "y" * 300)
+NUMBERS = (0, 1, 4, 5, 6, -5, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 5.0, 4.5, 1e300)
+VALUES = (
+    *TEXTS,
+    *NUMBERS,
+    *(None, True, False, [], {}, {"xy": 1}, [[]], [2**63], ["xy", 5], ["xy", "xyz"], [5, 4]),
+    *(["xy"] * 300, ["xy", 2**64], [True, True], {"a": 2**64}, "x" * 70_000, ["x" * 70_000]),
+)
+SIMPLE = (
+    *(f'args.a.{ask}("xy")' for ask in ("startsWith", "endsWith", "contains")),
+    *(f'!args.a.{ask}("xy")' for ask in ("startsWith", "endsWith", "contains")),
+    *(f"args.a {sign} 5" for sign in ("==", "<", "<=", ">", ">=")),
+    *(f"size(args.a) {sign} 2" for sign in ("<", "<=", ">", ">=")),
+    *('args.a == "xy"', "args.a == true", "args.a == -5", "args.a == (5)", "args.a == ''"),
+    *('args.a in ["xy", "x"]', "args.a in [4, 5]", "args.a in [true]", "has(args.a)"),
+    *('args.a.all(i, i == "xy")', "args.a.all(i, i in [4, 5])", "args.a.all(i, size(i) < 3)"),
+    'has(args.a) && args.a.startsWith("x") && !args.a.endsWith("z") && size(args.a) < 4',
+    'args.a == "xy" || (args.a > 1 && args.a < 6) || args.a == true',
+    "args.b == 1 || args.a == 5",
+)
+LONG = (
+    *('args.a.b.contains("x")', "args.a.contains(args.b)", 'agent.id.contains("x")', "args.a"),
+    *("args.a == null", "args.a in args.b", 'args.a in ["x", 1]', "args.a in []", "args.a < 1.5"),
+    *("args.a.exists(i, i == 1)", "args.a == 1 || args.a != 2", "!has(args.a)", "args.a != 1"),
+    *("args.a.all(i, i == args.b)", 'args.a.contains("")', "args.a[0] == 1", "args.a + 1 == 2"),
+)
+
+
+@pytest.mark.parametrize("source", SIMPLE)
+def test_the_short_way_of_simple_conditions_leads_where_the_long_one_does(source):
+    short, long = GrantCondition(source), GrantCondition(f"true && ({source})")
+    long._execute_flat = None
+    assert short._meets is not None
+    assert long._meets is None
+    passed = 0
+    both = [{"a": value, "b": 1} for value in VALUES]
+    for args in [{"a": value} for value in VALUES] + both + [{}, {"b": 1}]:
+        facts = Facts(read_arguments(json.dumps(args).encode()))
+        assert short.find_failure(facts, NOW) == long.find_failure(facts, NOW), args
+        passed += short._meets(facts.arguments.value)
+    assert passed
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ("args.a == 1 && args.b == args.a", "v0 == 1 && v1 == v0"),
+        ('args.v.w[args.i] in ["args.a"]', 'v_0.w[v_1] in ["args.a"]'),
+        ("(args.a) + 1 > agent.claims.x", "v0 + 1 > agent.claims.x"),
+        ("args.a.all(i, i == args.b)", "v0.all(i, i == v1)"),
+        *(("has(args.a) && args.a == 1", None), ('args["a"] == 1', None), ("now > now", None)),
+    ],
+)
+def test_arguments_are_given_as_variables_where_they_are_read_one_by_one(source, written):
+    flat = flatten_arguments(parse_condition(source), source)
+    assert (None if flat is None else flat[0]) == written
+
+
+@pytest.mark.parametrize("source", LONG)
+def test_whatever_is_not_simple_goes_the_long_way(source):
+    assert GrantCondition(source)._meets is None

@@ -68,7 +68,10 @@ class Expression(NamedTuple):
     end: int
     parts: tuple[Expression, ...] = ()
     name: str = ""
-    """Of a name, a member, a call; the text of a constant string."""
+    """Of a name, a member, a call, a comprehension; the sign of an operator, a list or a map; the
+    text of a constant string."""
+    variable: str = ""
+    """The name of each item in a comprehension."""
 
     def walk(self) -> Iterator[Expression]:
         """Go through this and all its parts."""
@@ -152,7 +155,8 @@ class _ConditionParser:
             then = self._chain("||")
             self._expect(":")
             otherwise = self._expression()
-            first = Expression("operator", first.start, otherwise.end, (first, then, otherwise))
+            parts = first, then, otherwise
+            first = Expression("operator", first.start, otherwise.end, parts, "?")
         self._depth -= 1
         return first
 
@@ -171,9 +175,9 @@ class _ConditionParser:
             return self._unary()
         left = self._binary(level + 1)
         while self._now.kind in ("sign", "name") and self._now.text in _BINARY[level]:
-            self._next()
+            sign = self._next().text
             right = self._binary(level + 1)
-            left = Expression("operator", left.start, right.end, (left, right))
+            left = Expression("operator", left.start, right.end, (left, right), sign)
         return left
 
     def _unary(self) -> Expression:
@@ -188,7 +192,7 @@ class _ConditionParser:
             _check_number(number, _LARGEST + 1)
             return Expression("literal", start, number.end)
         operand = self._member()
-        return Expression("operator", start, operand.end, (operand,))
+        return Expression("operator", start, operand.end, (operand,), sign.text)
 
     def _member(self) -> Expression:
         found = self._primary()
@@ -246,7 +250,8 @@ class _ConditionParser:
                 parts.append(self._expression())
             if not self._is_sign(closing):
                 self._expect(",")
-        return Expression("operator", opening.start, self._next().end, tuple(parts))
+        end = self._next().end
+        return Expression("operator", opening.start, end, tuple(parts), opening.text)
 
     # -- calls
 
@@ -287,7 +292,8 @@ class _ConditionParser:
         body = self._expression()
         self._variable = ""
         end = self._expect(")").end
-        return Expression("comprehension", target.start, end, (target, body), variable.text)
+        parts = target, body
+        return Expression("comprehension", target.start, end, parts, name.text, variable.text)
 
     # -- tokens
 

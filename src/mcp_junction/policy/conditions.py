@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,6 +22,7 @@ from msgspec import Raw
 from mcp_junction.errors import ConditionError
 from mcp_junction.policy.arguments import Arguments
 from mcp_junction.policy.cel_syntax import Expression, Path, find_reads, parse_condition
+from mcp_junction.policy.simple_conditions import compile_simple, flatten_arguments
 
 MAX_READ: Final = 64 * 1024
 """Bytes of arguments that a condition may refer to."""
@@ -29,8 +30,6 @@ _MAX_VALUES: Final = 16_384
 """Members and items of what is read."""
 _MAX_WORK: Final = 4_000_000
 """The most that the parts of a condition and the weight of what it reads may be, multiplied."""
-_SHORT: Final = 256
-"""Characters of a text that is judged at once."""
 _WEIGHT: Final = 64
 """What one value weighs beside its bytes."""
 _SMALLEST: Final = -(2**63)
@@ -100,12 +99,14 @@ class GrantCondition:
     __slots__ = (
         "_args",
         "_execute",
+        "_execute_flat",
         "_fields",
         "_has_now",
+        "_meets",
         "_multiplies",
         "_possible",
-        "_quick",
         "_size",
+        "_variables",
         "is_static",
         "reads_args",
         "source",
@@ -123,28 +124,56 @@ class GrantCondition:
         self._args = _to_tree(path[1:] for path in reads if path[0] == "args")
         self._fields = sorted({path[:2] for path in reads if len(path) > 1 and path[0] != "args"})
         self._has_now = ("now",) in reads
-        self._quick = _find_quick(tree)
-        """What it asks of one text argument, if that is all; so the library need not be asked."""
+        self._meets = compile_simple(tree, source)
+        """Says of simple arguments that they meet it, so that the library need not be asked."""
         self._size = sum(1 for _ in tree.walk())
         self._multiplies = any(
             find_reads(one.parts[1]) for one in tree.walk() if one.kind == "comprehension"
         )
         self._possible = _find_listed(tree, source)
         self._execute = compile_source(source, 0).execute
+        flat = flatten_arguments(tree, source)
+        self._variables = {} if flat is None else flat[1]
+        """The variable of each argument, where it is given these alone: that is faster."""
+        self._execute_flat = None if flat is None else compile_source(flat[0], 0).execute
 
     def find_failure(self, facts: ConditionFacts, now: float) -> str | None:
         """Say why it does not let a call pass; None when it does. Raises ArgumentsError."""
-        if self._quick is not None and _passes(self._quick, facts.read_arguments()):
-            return None
+        if self._meets is not None:
+            arguments = facts.read_arguments()
+            if (
+                arguments is not None
+                and type(arguments.value) is dict
+                and self._meets(arguments.value)
+            ):
+                return None
         try:
             given = self._gather(facts, now)
         except _Unusable as error:
             return str(error)
+        if self._execute_flat is not None and self._is_true_of(given):
+            return None
         try:
             value = self._execute(given)
         except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
             return _explain_error(error)
         return None if value is True else _FALSE
+
+    def _is_true_of(self, given: dict[str, Any]) -> bool:
+        """Whether it is true; why it is not, the evaluation of the source says."""
+        assert self._execute_flat is not None
+        given = dict(given)
+        arguments = given.pop("args")
+        if type(arguments) is not dict:
+            return False
+        for name, variable in self._variables.items():
+            if name in arguments:
+                given[variable] = arguments[name]
+        try:
+            return self._execute_flat(given) is True
+        except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
+            _explain_error(error)
+            return False
 
     def is_possible(self, known: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether a call may pass, as far as that is known where things are listed."""
@@ -240,34 +269,6 @@ class _ArgumentPicker:
         elif isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
             raise _Unusable(_TOO_FAR)
         return value
-
-
-_Quick = tuple[str, Callable[[str, str], bool], str]
-"""The name of an argument, and what it is asked about another text."""
-_QUICK: Final[Mapping[str, Callable[[str, str], bool]]] = {
-    "startsWith": str.startswith,
-    "endsWith": str.endswith,
-    "contains": str.__contains__,
-}
-
-
-def _find_quick(tree: Expression) -> _Quick | None:
-    """Read a condition like ``args.path.startsWith("/srv/")``; None for any other."""
-    ask = _QUICK.get(tree.name) if tree.kind == "call" and len(tree.parts) == 2 else None
-    if ask is None or tree.parts[1].kind != "literal" or not tree.parts[1].name:
-        return None
-    (path,) = find_reads(tree.parts[0]) if tree.parts[0].kind == "member" else ((),)
-    is_one = len(path) == 2 and path[0] == "args" and tree.parts[0].parts[0].kind == "name"
-    return (path[1], ask, tree.parts[1].name) if is_one else None
-
-
-def _passes(quick: _Quick, arguments: Arguments | None) -> bool:
-    """Whether a short text meets what is asked; whatever else it is, the library judges it."""
-    if arguments is None or type(arguments.value) is not dict:
-        return False
-    name, ask, text = quick
-    found = arguments.value.get(name)
-    return type(found) is str and len(found) <= _SHORT and ask(found, text)
 
 
 def _read_fraction(written: Raw) -> float:
