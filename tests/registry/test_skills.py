@@ -4,15 +4,19 @@ import asyncio
 import os
 import signal
 
+import numpy
 import pytest
 from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool, until
 
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.registry import background_classifier, verdicts
 from mcp_junction.registry.background_classifier import BackgroundClassifier
+from mcp_junction.search import static_table
 from mcp_junction.skills.classifier import tool_text
 from mcp_junction.skills.embedder import WordVectors, mean, to_floats
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
+from mcp_junction.store.records import REVIEW, Classified
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
 
@@ -142,6 +146,45 @@ async def test_every_tool_is_classified_whatever_it_says(platform, toolbox):
     assert len(tools) == 50
     assert all(one.is_classified for one in tools)
     assert all(1 <= len(one.skill_ids) <= 3 for one in tools)
+
+
+class OlderModel(InProcessModel):
+    """A model with another table."""
+
+    async def embed(self, texts):
+        return [(-numpy.frombuffer(one, "<f4")).tobytes() for one in await super().embed(texts)]
+
+
+@pytest.mark.req("K-5", "Q-2")
+async def test_after_an_upgrade_with_another_table_no_vector_of_the_old_one_is_left(
+    platform, toolbox, monkeypatch
+):
+    older = "static-256-older"
+    with monkeypatch.context() as patched:
+        for module in (background_classifier, verdicts):
+            patched.setattr(module, "MODEL", f"{older}/tool")
+        patched.setattr(background_classifier, "TABLE", older)
+        running = await platform()
+        classifying(running).set_model(OlderModel())
+        mail = await running.add("mail", await toolbox([*MAIL, *WEATHER]))
+        first, *_ = await classified(running)
+        approved = Classified(
+            first.id, first.hash, {"maps-travel": 0.9}, "maps-travel", None, {}, REVIEW
+        )
+        assert await running.store.classification.put(mail.id, [approved], f"{older}/tool")
+        await classified(running)
+    running = await platform()
+    await running.until("mail", "CONNECTED")
+    before = len(await running.events("tool.classified"))
+    tools = await classified(running)
+    told = (await running.events("tool.classified"))[before:]
+    again = [one["name"] for event in told for one in event.data["tools"]]
+    assert sorted(again) == sorted(one.name for one in tools if one.id != first.id)
+    assert {one.id: one.skill_ids for one in tools}[first.id] == ["maps-travel"], "it was approved"
+    for skill in await running.registry.skills.all():
+        assert near(skill.embedding, await as_it_should_be(running, skill)), skill.id
+    assert await running.store.vectors.of_server(mail.id, f"{older}/tool") == []
+    assert not await running.store.vectors.renew(static_table.KIND, static_table.MODEL), "done"
 
 
 class Moody:

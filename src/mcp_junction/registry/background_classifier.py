@@ -15,6 +15,8 @@ from mcp_junction.registry.llm_classifier import LLMClassifier
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.suggestions import SkillSuggestions
 from mcp_junction.registry.verdicts import classify_as, read_skills, store_verdicts
+from mcp_junction.search.static_table import KIND
+from mcp_junction.search.static_table import MODEL as TABLE
 from mcp_junction.skills.classifier import (
     Classifier,
     Model,
@@ -25,6 +27,7 @@ from mcp_junction.skills.features import ToolText, make_text, read_tool
 from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
 from mcp_junction.store.records import PendingTool, SkillRecord
+from mcp_junction.store.vectors import StoredVector
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -62,6 +65,7 @@ class BackgroundClassifier:
         self.llm = LLMClassifier.from_settings(context, self.wake)
         """Replaces the offline verdicts, where an LLM is set."""
         self._has_changed = False
+        self._has_renewed = False
         self._has_begun = False
         self._news = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
@@ -131,6 +135,10 @@ class BackgroundClassifier:
         store = self._context.store
         after, failed, breaks = ("", ""), False, Breaks()
         pools: _Pools = {}
+        if not self._has_renewed:
+            await store.vectors.renew(KIND, TABLE)
+            await self._embed_lacking()
+            self._has_renewed = True
         await self._count()
         members = self._context.members
         while page := await store.classification.pending(after, PAGE, MODEL):
@@ -222,6 +230,17 @@ class BackgroundClassifier:
             for n, one in enumerate(page)
         ]
         return subjects, [made.get(n) for n in range(len(page))]
+
+    async def _embed_lacking(self) -> None:
+        """Embed classified tools that have no vector: a person's and an LLM's verdicts outlive
+        the table that was in use."""
+        vectors = self._context.store.vectors
+        while page := await vectors.lacking(MODEL, PAGE):
+            texts = [read_tool(one.name, one.definition).embedded for one in page]
+            made = zip(page, await self.model.embed(texts), strict=True)
+            for server_id, each in groupby(made, lambda one: one[0].server_id):
+                rows = [StoredVector(one.name, one.hash, vector) for one, vector in each]
+                await vectors.put(server_id, MODEL, rows)
 
     # -- skills
 

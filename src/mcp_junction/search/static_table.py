@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[numpy.float32]
 
-MODEL: Final = "static-256-bd446488"
+KIND: Final = "static-"
+"""The beginning of the ids of all tables."""
+MODEL: Final = f"{KIND}256-bd446488"
 """The id of the table: the last part is the beginning of its SHA-256. Stored beside each vector."""
 DIMENSIONS: Final = 256
 ROWS_FILE: Final = "static_rows.npy"
