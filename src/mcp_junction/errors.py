@@ -28,6 +28,7 @@
     │   └── MissingKey     it was sealed with a key that is not here
     ├── OAuthError         a step of OAuth failed; carries the step, the host and OAuth's own code
     ├── TokenRefused       an access token that the door does not accept; carries the reason
+    │   └── ScopesMissing  one that is good, but lacks scopes that the door requires
     ├── IssuerUnavailable  the keys to verify access tokens with cannot be read now
     ├── MaskError          a mask was sent where no kept value can take its place
     ├── RequestError       a REST request that ends in an error answer; carries its code
@@ -39,7 +40,7 @@ failure is an answer and goes back the same way as a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -264,6 +265,15 @@ class TokenRefused(JunctionError):
         self.reason = reason
         """One word: expired, audience, issuer, signature, revoked or malformed."""
         super().__init__(f"{reason}: {detail}")
+
+
+class ScopesMissing(TokenRefused):
+    """An access token that is good, but lacks scopes that the door requires of all."""
+
+    def __init__(self, needed: Collection[str], held: Collection[str]) -> None:
+        self.scopes = tuple(dict.fromkeys((*needed, *held)))
+        """What a token must be asked for: what is needed, and what this one has already."""
+        super().__init__("scope", f"it lacks a scope that is needed here: {' '.join(needed)}")
 
 
 class IssuerUnavailable(JunctionError):

@@ -4,9 +4,9 @@ import asyncio
 import json
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import httpx2  # the SDK's
@@ -14,18 +14,21 @@ import pytest
 from mcp import Client
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import OAuthClientMetadata
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from tests.api.mcp_client import ACCEPTED, ERAS, HELLO, Handshake, client_of, frame, post
+from tests.credentials.world import fetch
 from tests.http.peer_http import HttpPeer, SsePeer
-from tests.issuer import Issuer, forge, signing_key
-from tests.plugin_rest import BOUND, serve_api
+from tests.plugin_rest import BOUND, _SqliteOpener, serve_api
 from tests.registry.toolbox import until
 
 from mcp_junction.config.door import DoorConfig, read_door
 from mcp_junction.config.load import without_file
 from mcp_junction.store.revoked_subjects import RevokedSubject
+from mcp_junction.testing.issuer import FakeIssuer
+from mcp_junction.testing.signed_tokens import forge, signing_key
 
 MCP = "/api/v1/mcp"
+BACK = "http://127.0.0.1:1/back"
 METADATA = "/.well-known/oauth-protected-resource"
 GRANTS = {"files.read": ("peer.echo",), "files.all": ("peer.*",), "later": ("late.echo",)}
 ROLES = {"junction.admin": "admin", "groups=watchers": "viewer"}
@@ -34,7 +37,7 @@ ROLES = {"junction.admin": "admin", "groups=watchers": "viewer"}
 class Doored:
     """A gateway with a door, and the issuer of its tokens."""
 
-    def __init__(self, served: Any, issuer: Issuer) -> None:
+    def __init__(self, served: Any, issuer: FakeIssuer) -> None:
         self.served = served
         self.issuer = issuer
 
@@ -65,9 +68,12 @@ async def doored(opener, request):
         yield await open_door(stack, opener)
 
 
-async def open_door(stack: AsyncExitStack, opener: Any, **more: Any) -> Doored:
-    issuer = await stack.enter_async_context(Issuer(path="/tenant"))
-    door = DoorConfig(issuer.issuer, "corp", roles=ROLES, grants=GRANTS)
+async def open_door(
+    stack: AsyncExitStack, opener: Any, required: tuple[str, ...] = (), **more: Any
+) -> Doored:
+    issuer = FakeIssuer(signing_key(), issuer_path="/tenant")
+    await stack.enter_async_context(issuer)
+    door = DoorConfig(issuer.issuer, "corp", roles=ROLES, grants=GRANTS, required_scopes=required)
     config = without_file({}, {})._replace(door=door)
     served = await serve_api(stack, opener, config, **{"grants": False, **more})
     await served.register("peer")
@@ -104,8 +110,6 @@ async def test_without_a_door_there_is_no_metadata(gateway):
 
 
 async def test_a_door_closes_the_endpoint_to_requests_without_a_key(tmp_path, vault):
-    from tests.plugin_rest import _SqliteOpener
-
     async with AsyncExitStack() as stack:
         opener = _SqliteOpener(stack, tmp_path, vault)
         doored = await open_door(stack, opener, only=("admin",))
@@ -144,8 +148,6 @@ async def test_a_bad_token_is_refused_with_the_reason(gateway_door, kind):
 @pytest.fixture
 async def gateway_door(tmp_path, vault):
     """The same over SQLite alone, where the kind of store does not matter."""
-    from tests.plugin_rest import _SqliteOpener
-
     async with AsyncExitStack() as stack:
         yield await open_door(stack, _SqliteOpener(stack, tmp_path / "data", vault))
 
@@ -390,30 +392,81 @@ class _Memory:
         self.client = client
 
 
-async def test_the_sdk_signs_in_at_our_door_by_itself(gateway_door):
-    doored = gateway_door
-    opened: list[str] = []
+@asynccontextmanager
+async def sdk_client(address: str, opened: list[str], memory: Any = None):
+    """A client of the SDK that knows nothing but the address; the browsers that it opens."""
 
     async def open_browser(url: str) -> None:
         opened.append(url)
 
     async def come_back() -> AuthorizationCodeResult:
-        given = parse_qs(urlsplit(opened[-1]).query)
-        assert given["resource"] == [f"{doored.served.url}/mcp/peer"]
-        assert set(given["scope"][0].split()) == {"junction.admin", *GRANTS}
-        return AuthorizationCodeResult(code="x", state=given["state"][0])
+        _, headers = await fetch(opened[-1])
+        given = dict(parse_qsl(urlsplit(headers["location"]).query))
+        return AuthorizationCodeResult(code=given["code"], state=given["state"])
 
-    doored.issuer.scope = "files.read"
-    address = f"{doored.served.url}/mcp/peer"
-    metadata = OAuthClientMetadata(redirect_uris=["http://127.0.0.1:1/back"], client_name="t")
-    auth = OAuthClientProvider(address, metadata, _Memory(), open_browser, come_back)
+    metadata = OAuthClientMetadata(redirect_uris=[BACK], client_name="t")
+    auth = OAuthClientProvider(address, metadata, memory or _Memory(), open_browser, come_back)
     async with (
         httpx2.AsyncClient(auth=auth, headers=ACCEPTED, trust_env=False) as http,
         Client(streamable_http_client(address, http_client=http), mode="legacy") as client,
     ):
+        yield client
+
+
+def asked_of(url: str) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(url).query))
+
+
+async def test_the_sdk_signs_in_at_our_door_by_itself(gateway_door):
+    doored, opened = gateway_door, []
+    doored.issuer.gives_scopes = "files.read"
+    address = f"{doored.served.url}/mcp/peer"
+    async with sdk_client(address, opened) as client:
         found = await client.list_tools()
     assert [tool.name for tool in found.tools] == ["echo"]
-    assert len(opened) == 1
+    (asked,) = map(asked_of, opened)
+    assert asked["resource"] == address
+    assert set(asked["scope"].split()) == {"junction.admin", *GRANTS}
+
+
+@pytest.mark.req("NFR-SEC1")
+async def test_a_token_without_a_scope_that_all_need_is_refused_with_403(tmp_path, vault):
+    async with AsyncExitStack() as stack:
+        opener = _SqliteOpener(stack, tmp_path, vault)
+        doored = await open_door(stack, opener, required=("junction.use",))
+        alice = doored.show("alice", "files.read other")
+        for answer in (
+            await doored.hello(alice, "/mcp/peer"),
+            await doored.served.client(alice).get(f"{MCP}/tools"),
+        ):
+            assert answer.status_code == 403, answer.text
+            challenge = answer.headers["www-authenticate"]
+            # What it has already is named, too: clients ask for what a challenge names.
+            assert 'error="insufficient_scope", scope="junction.use files.read"' in challenge
+            assert "resource_metadata=" in challenge
+        metadata = (await doored.served.client(None).get(f"{METADATA}/mcp")).json()
+        assert metadata["scopes_supported"][0] == "junction.use"
+        assert await doored.tools(doored.show("bob", "files.read junction.use")) == ["peer.echo"]
+        assert len(await doored.tools("admin")) > 1, "keys have no scopes"
+
+
+async def test_the_sdk_steps_up_when_our_door_wants_more(tmp_path, vault):
+    async with AsyncExitStack() as stack:
+        opener = _SqliteOpener(stack, tmp_path, vault)
+        doored = await open_door(stack, opener, required=("junction.use",))
+        address, memory = f"{doored.served.url}/mcp/peer", _Memory()
+        memory.client = OAuthClientInformationFull(
+            client_id="known", redirect_uris=[BACK], token_endpoint_auth_method="none"
+        )
+        doored.issuer.clients["known"] = {}
+        old = doored.issuer.token(address, scope="files.read")
+        memory.tokens = OAuthToken(access_token=old, scope="files.read")
+        opened: list[str] = []
+        async with sdk_client(address, opened, memory) as client:
+            found = await client.list_tools()
+        assert [tool.name for tool in found.tools] == ["echo"]
+        (asked,) = map(asked_of, opened)
+        assert {"junction.use", "files.read"} == set(asked["scope"].split())
 
 
 # -- its configuration
@@ -441,6 +494,7 @@ def test_a_door_is_read_with_its_defaults():
         ({"alias": "a:b"}, "$.junction.door.alias"),
         ({"agent_claim": ""}, "$.junction.door.agent_claim"),
         ({"isuer": "x"}, "$.junction.door.isuer"),
+        ({"required_scopes": ["a b"]}, "$.junction.door.required_scopes"),
     ],
 )
 def test_what_is_wrong_with_a_door_is_said_with_its_place(given, place):

@@ -6,7 +6,8 @@ from tests.credentials.world import entry, running, text_of
 from mcp_junction.credentials.source import AuthState
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
-from mcp_junction.testing.issuer import FakeIssuer, IssuedToken
+from mcp_junction.testing.issuer import FakeIssuer
+from mcp_junction.testing.protected_server import IssuedToken
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -44,7 +45,7 @@ async def test_a_client_proves_itself_by_its_private_key(issuer, tmp_path):
     key = ECKey.generate_key("P-256")
     file = tmp_path / "key.pem"
     file.write_bytes(key.as_pem(private=True))
-    issuer.clients["j"], issuer.keys["j"] = {}, key
+    issuer.clients["j"], issuer.client_keys["j"] = {}, key
     auth = {"type": "client_credentials", "client_id": "j", "private_key_file": str(file)}
     async with running(None, {"crm": entry(issuer, **auth)}) as world:
         await world.connected()

@@ -5,13 +5,13 @@ import time
 
 import pytest
 from tests.http.origin import Origin
-from tests.issuer import forge, sign, signing_key
 
 from mcp_junction.config.door import DoorConfig
 from mcp_junction.errors import AddressRefused, IssuerUnavailable, TokenRefused
 from mcp_junction.identity.issuer_keys import AGAIN, SERVES_FOR, IssuerKeys, fetch_document
 from mcp_junction.identity.tokens import AccessTokens, find_claim, fulfils
 from mcp_junction.policy.principal import Role
+from mcp_junction.testing.signed_tokens import forge, sign, signing_key
 from mcp_junction.upstream.http.fetch import MAX_BODY
 
 ISSUER = "https://issuer.example/t"

@@ -14,7 +14,12 @@ from typing import Any, Final, Protocol
 from mcp_junction.api.errors import ErrorAnswer, to_answer
 from mcp_junction.api.rights import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
 from mcp_junction.audit.denials import Denial
-from mcp_junction.errors import IssuerUnavailable, RequestError, TokenRefused
+from mcp_junction.errors import (
+    IssuerUnavailable,
+    RequestError,
+    ScopesMissing,
+    TokenRefused,
+)
 from mcp_junction.identity.challenges import make_challenge
 from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.http.guard import describe_denial
@@ -152,7 +157,8 @@ class RestFront:
 
     def _unauthenticated(self, path: str, refused: TokenRefused | None = None) -> RequestError:
         told = {"www-authenticate": make_challenge(self._keys.tokens, path, refused)}
-        return RequestError("UNAUTHENTICATED", str(refused or _NEEDED), headers=told)
+        code = "FORBIDDEN" if isinstance(refused, ScopesMissing) else "UNAUTHENTICATED"
+        return RequestError(code, str(refused or _NEEDED), headers=told)
 
     async def _show_metrics(self, method: str, send: Send) -> None:
         if method not in ("GET", "HEAD"):

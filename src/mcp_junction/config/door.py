@@ -38,11 +38,13 @@ class DoorConfig(NamedTuple):
     """Patterns of what an agent may use, by condition."""
     jwks_uri: str = ""
     """Where the issuer's keys are, if its metadata does not say."""
+    required_scopes: tuple[str, ...] = ()
+    """What every token must have to be let in at all."""
 
     @property
     def scopes(self) -> list[str]:
         """The scopes that mean something here."""
-        conditions = dict.fromkeys((*self.roles, *self.grants))
+        conditions = dict.fromkeys((*self.required_scopes, *self.roles, *self.grants))
         return [condition for condition in conditions if "=" not in condition]
 
 
@@ -81,6 +83,7 @@ class _DoorReader:
                 ).items()
             },
             self._url("jwks_uri"),
+            self._scopes("required_scopes"),
         )
 
     def _url(self, name: str, *, is_needed: bool = False) -> str:
@@ -133,6 +136,12 @@ class _DoorReader:
             self._wrong(name, "must be an array of texts")
             return ()
         return tuple(value)
+
+    def _scopes(self, name: str) -> tuple[str, ...]:
+        found = self._texts(name)
+        if not all(_CONDITION.fullmatch(one) and "=" not in one for one in found):
+            self._wrong(name, "must be an array of scopes")
+        return found
 
     def _mapping(self, name: str, is_right: Any, words: str) -> dict[str, Any]:
         value = self._values.get(name, {})

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from mcp_junction.errors import TokenRefused
+from mcp_junction.errors import ScopesMissing, TokenRefused
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.policy.principal import RIGHTS, Right, Role
@@ -57,6 +57,9 @@ def make_challenge(
     if tokens is None:
         return REALM
     parts = [REALM, f'resource_metadata="{_metadata_url(tokens, path)}"']
+    if isinstance(refused, ScopesMissing):
+        parts += ['error="insufficient_scope"', f'scope="{" ".join(refused.scopes)}"']
+        return ", ".join([*parts, f'error_description="{_quotable(str(refused))}"'])
     if tokens.door.scopes:
         parts.append(f'scope="{" ".join(tokens.door.scopes)}"')
     if refused is not None:

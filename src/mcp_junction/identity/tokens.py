@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.config.door import DoorConfig
-from mcp_junction.errors import TokenRefused
+from mcp_junction.errors import ScopesMissing, TokenRefused
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.policy.grants import check_agent_id
 from mcp_junction.policy.principal import Principal, Role
@@ -95,7 +95,8 @@ class AccessTokens:
     async def verify(self, authorization: bytes) -> Principal:
         """Verify the token of an Authorization header, and remember it.
 
-        Raises TokenRefused; and IssuerUnavailable when it cannot be verified now.
+        Raises TokenRefused, or ScopesMissing for a good one that is for something else; and
+        IssuerUnavailable when it cannot be verified now.
         """
         if authorization[:7].lower() != _BEARER:
             raise TokenRefused("malformed", "the Authorization header must be: Bearer TOKEN")
@@ -115,6 +116,7 @@ class AccessTokens:
             self._decode = await asyncio.to_thread(_load_decoder)
         claims = self._decode(text, keys, header.alg)
         expires_at = self._check(claims)
+        self._check_scopes(claims)
         return self._keep(authorization, self._make_principal(claims), claims, expires_at)
 
     def _check(self, claims: dict[str, Any]) -> float:
@@ -137,6 +139,12 @@ class AccessTokens:
             raise TokenRefused("malformed", "it names no subject")
         self._check_revoked(subject, _read_time(claims, "iat"))
         return expires_at
+
+    def _check_scopes(self, claims: dict[str, Any]) -> None:
+        door = self.door
+        if not all(fulfils(claims, scope) for scope in door.required_scopes):
+            held = [scope for scope in door.scopes if fulfils(claims, scope)]
+            raise ScopesMissing(door.required_scopes, held)
 
     def _check_revoked(self, subject: str, issued_at: float | None) -> None:
         not_before = self._not_before.get(subject)

@@ -3,6 +3,7 @@
 Both answer at one loopback address, in the test's own process. What they do can be changed at any
 time: lifetimes, rotation, discovery, faults of each endpoint. ``ledger`` has every grant and every
 use of a token, in order. Signing in needs no person: a GET of the authorization address does.
+With ``keys`` its access tokens are JWTs, as those at our own door are.
 """
 
 from __future__ import annotations
@@ -13,30 +14,16 @@ import hashlib
 import json
 import secrets
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
 from mcp_junction.testing.http_ledger import LedgerRequest, read_request
+from mcp_junction.testing.protected_server import IssuedToken, Json, ProtectedServer, Response
 
-Json = dict[str, Any]
-Response = tuple[int, Json | str | bytes | None, dict[str, str]]
-_TOOLS = [
-    {"name": "whoami", "description": "The account.", "inputSchema": {"type": "object"}},
-    {"name": "write", "description": "Needs a scope.", "inputSchema": {"type": "object"}},
-]
+if TYPE_CHECKING:
+    from mcp_junction.testing.signed_tokens import Key
 
-
-class IssuedToken:
-    """A token that was given out."""
-
-    def __init__(self, account: str, client: str, scopes: str, resource: str, ends: float) -> None:
-        self.account = account
-        self.client = client
-        self.scopes = scopes
-        self.resource = resource
-        self.ends = ends
-        self.family = ""
-        self.is_spent_since: float | None = None
+EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
 class Fault:
@@ -60,13 +47,19 @@ class Fault:
         self.times = times
 
 
-class FakeIssuer:
+class FakeIssuer(ProtectedServer):
     """An issuer, and the MCP server at ``url`` that believes it."""
 
-    def __init__(self, *, era: str = "2025-11-25", path: str = "/mcp") -> None:
-        self.era = era
+    def __init__(
+        self, *keys: Key, era: str = "2025-11-25", path: str = "/mcp", issuer_path: str = ""
+    ) -> None:
+        super().__init__(era)
         self.path = path
-        self.port = 0
+        self.keys = list(keys)
+        """Those that it signs access tokens with, the first of them; none for random ones."""
+        self.is_down = False
+        self.gives_scopes: str | None = None
+        """What it grants instead of the scopes that it is asked for."""
         self.life: float | None = 3600.0
         """Seconds that an access token is good; None to leave ``expires_in`` out."""
         self.gives_refresh = True
@@ -74,26 +67,19 @@ class FakeIssuer:
         self.detects_reuse = True
         self.person = "alice"
         """Whose account the next one to sign in has."""
-        self.needs_scope: dict[str, str] = {}
-        """The scope that a tool needs."""
-        self.is_open = False
-        """Whether the server takes requests without a token."""
         self.metadata: Json = {}
         """Fields of the issuer's metadata that differ; None leaves one out."""
         self.resource_metadata: Json = {}
-        self.challenge: str | None = None
         self.faults: dict[str, Fault] = {}
         """By the path of an endpoint."""
-        self.issuer_path = ""
+        self.issuer_path = issuer_path
         self.answer_fields: dict[str, str | None] = {}
         """Fields of the answer to a browser that differ: ``iss``, ``state``, ``error`` …"""
-        self.ledger: list[tuple[str, Any]] = []
         self.workloads: dict[str, str] = {}
         """The accounts of workloads by the tokens that these show."""
         self.clients: dict[str, Json] = {}
-        self.keys: dict[str, Any] = {}
+        self.client_keys: dict[str, Any] = {}
         """The public keys of clients, by their id."""
-        self.access: dict[str, IssuedToken] = {}
         self.refresh: dict[str, IssuedToken] = {}
         self._codes: dict[str, Json] = {}
         self._server: asyncio.Server | None = None
@@ -113,10 +99,6 @@ class FakeIssuer:
             writer.transport.abort()
 
     @property
-    def origin(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
     def url(self) -> str:
         """The address of the MCP server."""
         return self.origin + self.path
@@ -133,6 +115,14 @@ class FakeIssuer:
         """End all access tokens, as an expiry does."""
         for token in self.access.values():
             token.ends = 0.0
+
+    def token(self, audience: Any, key: Key | None = None, alg: str = "", **claims: Any) -> str:
+        """Make a JWT access token; a claim of None is left out."""
+        from mcp_junction.testing.signed_tokens import sign  # late: it takes a while
+
+        now = int(time.time())
+        found = {"iss": self.issuer, "aud": audience, "sub": self.person, "iat": now}
+        return sign(key or self.keys[0], alg, **{**found, "exp": now + 600, **claims})
 
     # -- HTTP
 
@@ -170,13 +160,10 @@ class FakeIssuer:
     def _route(
         self, request: LedgerRequest, path: str, query: dict[str, str], form: dict[str, str]
     ) -> Response:
+        if self.is_down:
+            return 503, None, {}
         if path == self.path:
             return self._serve_mcp(request)
-        if path in (f"/.well-known/oauth-protected-resource{self.path}", "/meta"):
-            found = {"resource": self.url, "authorization_servers": [self.issuer]}
-            return 200, _merged(found, self.resource_metadata), {}
-        if path == f"/.well-known/oauth-authorization-server{self.issuer_path}":
-            return 200, _merged(self._own_metadata(), self.metadata), {}
         if path == "/register":
             return self._register(json.loads(request.body))
         if path == "/authorize":
@@ -188,7 +175,19 @@ class FakeIssuer:
             for tokens in (self.access, self.refresh):
                 tokens.pop(form.get("token", ""), None)
             return 200, {}, {}
-        return 404, {"error": "not_found"}, {}
+        document = self._document(path)
+        return (404, {"error": "not_found"}, {}) if document is None else (200, document, {})
+
+    def _document(self, path: str) -> Json | None:
+        """What is published at a path."""
+        if path in (f"/.well-known/oauth-protected-resource{self.path}", "/meta"):
+            found = {"resource": self.url, "authorization_servers": [self.issuer]}
+            return _merged(found, self.resource_metadata)
+        if path in [f"/.well-known/{name}{self.issuer_path}" for name in _METADATA]:
+            return _merged(self._own_metadata(), self.metadata)
+        if path == "/jwks":
+            return {"keys": [key.as_dict(private=False) for key in self.keys]}
+        return None
 
     def _own_metadata(self) -> Json:
         base = self.origin
@@ -198,6 +197,7 @@ class FakeIssuer:
             "token_endpoint": f"{base}/token",
             "registration_endpoint": f"{base}/register",
             "revocation_endpoint": f"{base}/revoke",
+            "jwks_uri": f"{base}/jwks",
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
         }
@@ -208,6 +208,7 @@ class FakeIssuer:
         client_id = f"client-{len(self.clients) + 1}"
         self.clients[client_id] = wanted
         self.ledger.append(("register", wanted))
+        wanted.setdefault("token_endpoint_auth_method", "client_secret_basic")
         made = {"client_id": client_id, **wanted}
         if wanted["token_endpoint_auth_method"] != "none":
             made["client_secret"] = wanted["secret"] = secrets.token_urlsafe(16)
@@ -253,7 +254,25 @@ class FakeIssuer:
                 return 400, {"error": "invalid_grant"}, {}
             account = self.workloads[form["assertion"]]
             return self._issue(self._new(account, client, form.get("scope", ""), form), "")
+        if kind == EXCHANGE:
+            return self._exchange(client, form)
         return 400, {"error": "unsupported_grant_type"}, {}
+
+    def _exchange(self, client: str, form: dict[str, str]) -> Response:
+        """Give a token of our own for one that we gave to somebody (RFC 8693)."""
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+
+        self.ledger.append(("exchange", form))
+        try:
+            claims = jwt.decode(form["subject_token"], self.keys[0]).claims
+        except (JoseError, ValueError):
+            return 400, {"error": "invalid_grant"}, {}
+        token = self._new(claims["sub"], client, form.get("scope", ""), form)
+        status, answer, headers = self._issue(token, "")
+        assert isinstance(answer, dict)
+        kind = "urn:ietf:params:oauth:token-type:access_token"
+        return status, {**answer, "issued_token_type": kind}, headers
 
     def _client_of(self, request: LedgerRequest, form: dict[str, str]) -> tuple[str, str]:
         header = request.headers.get("authorization", "")
@@ -268,13 +287,14 @@ class FakeIssuer:
         if "client_assertion" in form:
             from joserfc import jwt
 
-            claims = jwt.decode(form["client_assertion"], self.keys[client]).claims
+            claims = jwt.decode(form["client_assertion"], self.client_keys[client]).claims
             right = claims["aud"] == self.issuer and claims["iss"] == claims["sub"] == client
             return client, "" if right and claims["exp"] > time.time() else "invalid_client"
         return client, "" if secret == known.get("secret", "") else "invalid_client"
 
     def _new(self, account: str, client: str, scopes: str, form: dict[str, str]) -> IssuedToken:
         ends = time.time() + (3600.0 if self.life is None else self.life)
+        scopes = scopes if self.gives_scopes is None else self.gives_scopes
         return IssuedToken(account, client, scopes, form.get("resource", ""), ends)
 
     def _refresh(self, client: str, form: dict[str, str]) -> Response:
@@ -300,6 +320,8 @@ class FakeIssuer:
     def _issue(self, token: IssuedToken, refresh: str | None) -> Response:
         """Give a token out; ``refresh`` is empty where the old one stays good."""
         access = secrets.token_urlsafe(24)
+        if self.keys:
+            access = self.token(token.resource, sub=token.account, scope=token.scopes, jti=access)
         token.family = token.family or access
         self.access[access] = token
         answer: Json = {"access_token": access, "token_type": "Bearer"}
@@ -311,64 +333,8 @@ class FakeIssuer:
         self.ledger.append(("issued", access))
         return 200, answer, {}
 
-    # -- the server
 
-    def _serve_mcp(self, request: LedgerRequest) -> Response:
-        header = request.headers.get("authorization", "")
-        value = header.removeprefix("Bearer ") if header.startswith("Bearer ") else ""
-        value = value or request.headers.get("x-api-key", "")
-        token = self.access.get(value)
-        is_good = token is not None and token.ends > time.time()
-        if not is_good and not self.is_open:
-            self.ledger.append(("401", value))
-            challenge = f'Bearer resource_metadata="{self.origin}/meta"'
-            asked = self.challenge if self.challenge is not None else challenge
-            return 401, {"error": "invalid_token"}, {"www-authenticate": asked} if asked else {}
-        if request.method != "POST":
-            return (405 if request.method == "GET" else 200), None, {}
-        frame = json.loads(request.body)
-        method = frame.get("method")
-        if "id" not in frame:
-            return 202, None, {}
-        params = frame.get("params") or {}
-        if method == "tools/call":
-            needed = self.needs_scope.get(params["name"])
-            if needed and (token is None or needed not in token.scopes.split()):
-                asked = f'Bearer error="insufficient_scope", scope="{needed}"'
-                return 403, {"error": "insufficient_scope"}, {"www-authenticate": asked}
-        result = self._result(method, params, token, value)
-        extra = {"mcp-session-id": secrets.token_hex(8)} if method == "initialize" else {}
-        if result is None:
-            error = {"code": -32601, "message": f"no {method}"}
-            status = 404 if method == "server/discover" else 200
-            return status, {"jsonrpc": "2.0", "id": frame["id"], "error": error}, extra
-        return 200, {"jsonrpc": "2.0", "id": frame["id"], "result": result}, extra
-
-    def _result(
-        self, method: str, params: Json, token: IssuedToken | None, value: str
-    ) -> Json | None:
-        is_stateless = self.era == "2026-07-28"
-        info = {"name": "protected", "version": "1"}
-        more = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-        if method == "initialize" and not is_stateless:
-            return {
-                "protocolVersion": self.era,
-                "capabilities": {"tools": {}},
-                "serverInfo": info,
-            }
-        if method == "server/discover" and is_stateless:
-            meta = {"io.modelcontextprotocol/serverInfo": info}
-            found = {"supportedVersions": [self.era], "capabilities": {"tools": {}}, "_meta": meta}
-            return {**found, **more}
-        if method == "tools/list":
-            return {"tools": _TOOLS, **(more if is_stateless else {})}
-        if method == "tools/call":
-            account = token.account if token is not None else "nobody"
-            nonce = (params.get("arguments") or {}).get("nonce")
-            self.ledger.append(("call", (account, nonce, value)))
-            text = {"type": "text", "text": account}
-            return {"content": [text], **({"resultType": "complete"} if is_stateless else {})}
-        return {} if method == "ping" else None
+_METADATA: Final = ("oauth-authorization-server", "openid-configuration")
 
 
 def _merged(own: Json, changes: Json) -> Json:

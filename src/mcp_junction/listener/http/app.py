@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_junction.audit.denials import Denial
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.errors import FrameError, IssuerUnavailable
+from mcp_junction.errors import FrameError, IssuerUnavailable, ScopesMissing
 from mcp_junction.identity.challenges import Door
 from mcp_junction.listener.acceptance import find_carrying
 from mcp_junction.listener.dispatch import Dispatcher
@@ -154,10 +154,12 @@ class HttpListener:
         if refused is None and self._host.principal(headers, scope) is not None:
             await self(scope, receive, send)
             return
-        self._note_refused(scope, 401, f"no good token ({refused})" if refused else "no good key")
+        status = 403 if isinstance(refused, ScopesMissing) else 401
+        reason = f"no good token ({refused})" if refused else "no good key"
+        self._note_refused(scope, status, reason)
         given = self._door.challenge(scope["path"], refused).encode("latin-1", "replace")
         words = str(refused) if refused else "a key is needed: Authorization: Bearer …"
-        await _refuse(send, 401, words, [(b"www-authenticate", given)])
+        await _refuse(send, status, words, [(b"www-authenticate", given)])
 
     def _note_refused(self, scope: Scope, status: int, reason: str) -> None:
         """Write a refused request to the log and to the audit."""
