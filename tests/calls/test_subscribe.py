@@ -7,13 +7,13 @@ from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.items import RESOURCES, ListItem, ServerLists
-from mcp_junction.policy.principal import LOCAL_OWNER
+from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import RESOURCE_NOT_FOUND
 from mcp_junction.sessions.session import Session
 from mcp_junction.testing.link import FakeUpstream, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Outcome, OutcomeKind
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 URI = "a://1"
 
@@ -95,4 +95,28 @@ async def test_a_subscription_that_stands_survives_one_that_is_refused():
     await readers.say(readers.one, "subscribe")
     readers.server.wire.script = lambda _: outcomes.refused(b'{"code":-1,"message":"no"}')
     assert (await readers.say(readers.one, "subscribe")).kind is OutcomeKind.ERROR
+    assert readers.wanting() == {readers.one}
+
+
+class OwnTokens:
+    """Credentials of a server where each agent has its own."""
+
+    def __init__(self):
+        self.agents = {}
+
+    def for_principal(self, principal):
+        if principal is LOCAL_OWNER:
+            return self
+        return self.agents.setdefault(principal, OwnTokens())
+
+
+async def test_nobody_subscribes_with_the_credential_of_another():
+    readers = Readers()
+    readers.server.tokens = OwnTokens()
+    readers.two = Session(Principal("ann", Role.AGENT), names.STDIO, bytes)
+    assert (await readers.say(readers.one, "subscribe")).kind is OutcomeKind.RESULT
+    refused = await readers.say(readers.two, "subscribe")
+    assert (refused.kind, refused.delivery) == (OutcomeKind.ERROR, Delivery.NOT_SENT)
+    assert "a credential for each agent" in refused.message
+    assert readers.told() == ["subscribe"]
     assert readers.wanting() == {readers.one}

@@ -7,7 +7,7 @@ import pytest
 from tests.credentials.world import entry, running, text_of
 
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.protocol.versions import SIGN_IN_NEEDED
+from mcp_junction.protocol.versions import RATE_LIMITED, SIGN_IN_NEEDED
 from mcp_junction.testing.issuer import FakeIssuer
 
 pytestmark = pytest.mark.timeout(120)
@@ -64,6 +64,20 @@ async def test_each_agent_calls_with_its_own_token_each_time(era, store):
 async def test_ten_thousand_interleaved_calls_never_mix_tokens(era, store):
     async with FakeIssuer(era=era) as issuer:
         await check(issuer, store, 10_000)
+
+
+async def test_a_call_for_which_there_is_no_link_of_its_own_takes_no_other(store, monkeypatch):
+    monkeypatch.setattr("mcp_junction.upstream.extra_links.MAX_POOLED", 0)
+    async with FakeIssuer(era="2025-11-25") as issuer:
+        per_agent = entry(issuer, type="oauth", per="agent")
+        async with running(store, {"crm": per_agent}) as world:
+            await world.settled()
+            await world.sign_in()
+            await world.connected()
+            await world.sign_in(world.source(principal=ANN))
+            refused = await world.call(caller=world.stateless_of(ANN))
+            assert refused.code == RATE_LIMITED
+            assert issuer.count("call") == 0, "not on the operator's session"
 
 
 async def test_another_address_unbinds_a_sign_in(store):

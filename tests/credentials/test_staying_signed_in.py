@@ -10,6 +10,7 @@ from mcp_junction.credentials import source as sources
 from mcp_junction.credentials.source import AuthState
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE, SIGN_IN_NEEDED
 from mcp_junction.testing.issuer import FakeIssuer, Fault
+from mcp_junction.upstream.tokens import AccessToken
 
 pytestmark = pytest.mark.timeout(60)
 ERAS = ("2025-11-25", "2026-07-28")
@@ -209,3 +210,30 @@ async def test_calls_in_flight_do_not_wait_for_a_refresh_of_others(issuer, store
         assert not renewing.done()
         assert issuer.count("call") == began + 32
         await renewing
+
+
+class _MovingServer(FakeIssuer):
+    """Refuses each call, and has another token adopted before its refusal arrives."""
+
+    world = None
+
+    def _serve_mcp(self, request):
+        if b'"tools/call"' not in request.body:
+            return super()._serve_mcp(request)
+        self.ledger.append(("refused call", request.headers["authorization"]))
+        source = self.world.source()
+        source.current = AccessToken(source.current.version + 1, source.current.line)
+        return 401, {}, {"www-authenticate": "Bearer"}
+
+
+@pytest.mark.req("R-RETRY")
+async def test_a_call_is_sent_again_once_however_often_its_token_moves_on(store):
+    async with _MovingServer() as issuer, running(store, {"crm": entry(issuer)}) as world:
+        issuer.world = world
+        await world.settled()
+        await world.sign_in()
+        await world.connected()
+        ended = await world.call()
+        assert issuer.count("refused call") == 2
+        assert (ended.code, ended.delivery.value) == (SERVER_UNAVAILABLE, "not_sent")
+        assert ended.attempts == 2

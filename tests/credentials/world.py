@@ -48,6 +48,7 @@ class World:
         self.junction = junction
         self.credentials = credentials
         self.session = junction.open_session(lambda _: None)
+        self.session.client_info = Raw(b'{"name":"world","version":"1"}')
 
     def source(self, key="crm", principal=LOCAL_OWNER):
         return self.junction.servers[key].tokens.for_principal(principal)

@@ -95,7 +95,7 @@ class EraLinks:
     async def _upstream(self, call: Call, upstream: Upstream) -> Upstream | None:
         """The server as this caller reaches it: in the caller's own era, if it speaks that.
 
-        None when agents that share a session need more links of their own than there can be.
+        None when callers need more links of their own than there can be.
         """
         caller = call.caller
         if upstream.link is not None and upstream.link.era is not caller.era:
@@ -114,17 +114,19 @@ class EraLinks:
         return self._for_stateless(call, upstream)
 
     @staticmethod
-    def _for_stateless(call: Call, upstream: Upstream) -> Upstream:
+    def _for_stateless(call: Call, upstream: Upstream) -> Upstream | None:
         """The link to a handshake server that knows this stateless client's capabilities.
 
         A conversation over HTTP costs little. A process is shared, and says it can be asked all.
+        None where there are too many, and the link that is left is not for all.
         """
         if upstream.definition.transport == "stdio" and not upstream.is_isolated:
             return upstream
         caller, user = call.caller, call.user
         hello = _hello_of(call, upstream)
         alone = (caller.endpoint.name, hello.client) if upstream.is_isolated else None
-        return upstream.extra_links.pooled((user, hello.capabilities, alone), hello) or upstream
+        found = upstream.extra_links.pooled((user, hello.capabilities, alone), hello)
+        return upstream if found is None and not upstream.is_isolated else found
 
 
 def _hello_of(call: Call, upstream: Upstream) -> Hello:

@@ -1,6 +1,8 @@
 """Subscribe: counts subscribers, so that a server is unsubscribed from after the last one.
 
-Everything but subscribing and unsubscribing passes.
+Everything but subscribing and unsubscribing passes. All subscribers share the server's own link,
+which has the operator's credential: where each agent has one of its own, only the operator and who
+has a link of its own can subscribe.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from mcp_junction.calls.call import Call, Handler
+from mcp_junction.protocol.versions import HANDSHAKE, INVALID_REQUEST
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Outcome, OutcomeKind
+from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
+from mcp_junction.upstream.upstream import Upstream
 
 
 class Register(Protocol):
@@ -38,6 +42,11 @@ class Subscribe:
 
     async def _subscribe(self, call: Call, following: Handler) -> Outcome:
         assert call.route is not None
+        upstream = call.route.upstream
+        if not _has_credential_of(upstream, call):
+            words = f"server {upstream.key!r} has a credential for each agent, and is subscribed to"
+            words += " with the operator's: read its resources instead"
+            return outcomes.failed(INVALID_REQUEST, words, Delivery.NOT_SENT, server=upstream.key)
         had = call.caller in self._register.names(*call.route.pair)
         # Before the server is told: nobody who leaves meanwhile is then the last to want it.
         self._register.add(*call.route.pair, call.caller, call.name)
@@ -52,3 +61,11 @@ class Subscribe:
         if not last and not call.route.upstream.is_isolated:
             return outcomes.result(b"{}")  # others still want it
         return await following(call)
+
+
+def _has_credential_of(upstream: Upstream, call: Call) -> bool:
+    """Whether the link that a subscription takes has the credential of the one who calls."""
+    tokens = upstream.tokens
+    if tokens is None or (upstream.is_isolated and call.caller.era is HANDSHAKE):
+        return True  # a link of the session's own
+    return tokens.for_principal(call.user) is tokens

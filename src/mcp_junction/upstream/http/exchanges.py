@@ -40,10 +40,9 @@ _MAX_RETRY_AFTER = 30.0
 _MAX_RESUMES = 20
 _OPENINGS = ("initialize", "server/discover")
 _NO_HEADERS: Mapping[bytes, bytes] = {}
-LOST_SESSION, BUSY, TOKEN = 1, 2, 4
-"""The causes for which a link itself sends a call again, each once; TOKEN is added each time that
-the token of a call has been replaced meanwhile."""
-_MAX_TOKENS = 3 * TOKEN
+LOST_SESSION, BUSY, TOKEN, SCOPES = 1, 2, 4, 8
+"""The causes for which a link itself sends a call again, each once: TOKEN after a 401, SCOPES after
+a 403, when the credential was renewed meanwhile."""
 
 
 class EventExchange(HttpExchange):
@@ -195,7 +194,7 @@ class PostedCall(EventExchange):
 
     def _wants_token(self) -> bool:
         """Whether the server refused the call for its token, before it ran."""
-        if self.flight.tokens is None or self._causes >= _MAX_TOKENS:
+        if self.flight.tokens is None:
             return False
         challenge = self._challenge
         if self._status == 403:
@@ -203,14 +202,15 @@ class PostedCall(EventExchange):
         return challenge is not None or bool(self._token.line)
 
     async def _renew_token(self, token: AccessToken) -> None:
-        """Send the call again with another token, once there is one; else end it."""
+        """Send the call once more with another token, when there is one; else end it."""
         source: TokenSource = self.flight.tokens
-        is_again = self._causes >= TOKEN
+        cause = SCOPES if self._status == 403 else TOKEN
+        is_again = bool(self._causes & cause)
         outcome = await source.renew(token, self._challenge, is_again=is_again)
         if self.flight.future.done():
             return
-        if outcome is None and self._can_resend:
-            self._link.resend(self.flight, self._frame, self._causes + TOKEN)
+        if outcome is None and self._can_resend and not is_again:
+            self._link.resend(self.flight, self._frame, self._causes | cause)
         elif outcome is None:
             renewed = outcomes.token_renewed(self._link.server)
             self._link.multiplexer.fail(self.flight, renewed)
