@@ -250,7 +250,7 @@ class Service:
             self._junction.tasks.supervise("certificate", certificate.run, is_vital=False)
         self._open_door()
         if self._rest is not None:
-            self._rest.credentials.public_url = self.public_url
+            self._rest.set_public_url(self.public_url)
             self._rest.open()
         if self._on_listening is not None:
             self._on_listening(address)

@@ -226,9 +226,10 @@ async def test_a_call_may_wait_for_its_approval(opener, box):
         await world.grant()
         waiting = asyncio.create_task(world.invoke())
         async with asyncio.timeout(BOUND):
-            while not (found := (await world.served.client().get(APPROVALS)).json()):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        await world.decide(found[0]["id"])
+            events = world.served.bus.subscribe(0, ("approval.requested",))
+            asked = await anext(events)
+        await events.aclose()
+        await world.decide(asked.data["id"])
         assert (await asyncio.wait_for(waiting, BOUND)).status_code == 200
         assert world.box.calls == 1
 

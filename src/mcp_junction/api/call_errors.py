@@ -50,7 +50,7 @@ _ERROR_CODES: Final = {
 }
 _STATUS_CODES: Final[dict[Any, str]] = {404: "SESSION_NOT_FOUND", 429: "RATE_LIMITED"}
 """Codes for what an HTTP server refused before it ran anything."""
-_APPROVAL: Final = ("approval_id", "expires_at", "how")
+_APPROVAL: Final = ("approval_id", "expires_at", "how", "url")
 _TOLD: Final = ("errors", "retry_after_ms", "limit", "sign_in", *_APPROVAL)
 """Members of an error's data that the context repeats."""
 _QUOTED: Final = 200

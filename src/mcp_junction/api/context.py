@@ -13,13 +13,16 @@ from mcp_junction.app import Junction
 from mcp_junction.config.settings import OFF
 from mcp_junction.credentials.credentials import Credentials, no_tables
 from mcp_junction.credentials.sign_ins import SignIns
+from mcp_junction.governance.approvals import PAGES, Approvals
 from mcp_junction.governance.door_grants import DoorGrants
 from mcp_junction.governance.from_settings import token_ttl_of
 from mcp_junction.governance.policy_admin import PolicyAdministration
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens
-from mcp_junction.listener.http.host import HttpHost
-from mcp_junction.listener.http.sign_in_pages import SessionSigner, SignInPages
+from mcp_junction.listener.http.approval_pages import ApprovalPages
+from mcp_junction.listener.http.host import HttpHost, Receive, Scope, Send
+from mcp_junction.listener.http.pages import PageSessions, SessionSigner
+from mcp_junction.listener.http.sign_in_pages import SignInPages
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.registry.registry import Registry
@@ -91,13 +94,40 @@ class ApiContext:
             forget,
         )
 
-    def make_pages(self, host: HttpHost) -> SignInPages | None:
-        """Make the pages on which people sign in to servers."""
+    def make_pages(self, host: HttpHost) -> App | None:
+        """Make the pages on which people sign in to servers and decide about calls."""
         servers, name = self.junction.servers, self.junction.settings.name
         if self._signer is None:
             return None
-        sign_ins = SignIns(self.credentials, lambda: [one.definition for one in servers.values()])
-        return SignInPages(sign_ins, host.principal, self._keys.is_in_force, self._signer, name)
+        credentials, keys = self.credentials, self._keys
+        sessions = PageSessions(
+            host.principal, keys.is_in_force, self._signer, lambda: credentials.public_url
+        )
+        sign_ins = SignIns(credentials, lambda: [one.definition for one in servers.values()])
+        sign_in_pages = SignInPages(sign_ins, sessions, name)
+        approvals = self._approvals
+        if approvals is None:
+            return sign_in_pages
+        approval_pages = ApprovalPages(
+            approvals, sessions, lambda one: self.server_names.get(one, one)
+        )
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            is_approval = scope["path"].startswith(PAGES)
+            await (approval_pages if is_approval else sign_in_pages)(scope, receive, send)
+
+        return serve
+
+    def set_public_url(self, url: str) -> None:
+        """Tell what sends people to our pages under which address they reach these."""
+        self.credentials.public_url = url
+        if self._approvals is not None and self._signer is not None:
+            self._approvals.public_url = url
+
+    @property
+    def _approvals(self) -> Approvals | None:
+        governance = self.junction.governance
+        return None if governance is None else governance.approvals
 
     @property
     def policies(self) -> PolicyAdministration:

@@ -33,7 +33,7 @@ from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 
 _QUOTED: Final = 200
-_TOLD: Final = ("errors", "approval_id", "expires_at", "how")
+_TOLD: Final = ("errors", "approval_id", "expires_at", "how", "url")
 """Members of an error's data that the answer repeats."""
 _UNRESOLVED: Final = (INVALID_PARAMS, SERVER_UNAVAILABLE)
 _UNREACHABLE: Final = ("SERVER_CONNECTION_FAILED", "SESSION_NOT_FOUND")

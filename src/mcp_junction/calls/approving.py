@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +28,10 @@ _NO_STORE: Final = "the store cannot be reached, so that nobody can be asked; tr
 _TOO_MANY: Final = "too many calls of this agent wait for approval; have some of them decided first"
 _HOW: Final = (
     "have it approved (mcp-junction approvals approve {0}, or POST"
+    " /api/v1/mcp/approvals/{0}/approve) and make the same call again"
+)
+_HOW_ON_PAGE: Final = (
+    "have it approved at {1} (or by mcp-junction approvals approve {0}, or POST"
     " /api/v1/mcp/approvals/{0}/approve) and make the same call again"
 )
 
@@ -91,20 +95,18 @@ async def require_approval(
         return None
     if record.state is ApprovalState.DENIED:
         return await deny(call, f"a person has denied this call{_quote(record.note)}")
-    return _ask(call, record)
+    return _ask(call, record, approvals.page_of(record.id))
 
 
-def _ask(call: Call, record: ApprovalRecord) -> Outcome:
-    how = _HOW.format(record.id)
+def _ask(call: Call, record: ApprovalRecord, url: str) -> Outcome:
+    how = _HOW.format(record.id) if not url else _HOW_ON_PAGE.format(record.id, url)
     call.denial = "it waits for approval" if record.state is PENDING else "its approval has ended"
-    return outcomes.failed(
-        APPROVAL_NEEDED,
-        f"a person has to approve this call, request {record.id}: {how}",
-        Delivery.NOT_SENT,
-        approval_id=record.id,
-        expires_at=datetime.fromtimestamp(record.expires_at, UTC).isoformat(timespec="seconds"),
-        how=how,
-    )
+    until = datetime.fromtimestamp(record.expires_at, UTC).isoformat(timespec="seconds")
+    data: dict[str, Any] = {"approval_id": record.id, "expires_at": until, "how": how}
+    if url:
+        data["url"] = url
+    message = f"a person has to approve this call, request {record.id}: {how}"
+    return outcomes.failed(APPROVAL_NEEDED, message, Delivery.NOT_SENT, **data)
 
 
 def _quote(note: str | None) -> str:

@@ -100,13 +100,13 @@ class PipelineParts(NamedTuple):
     """Writes to the audit, in strict mode, what is about to be sent."""
     extra: Sequence[ExtraStage] = ()
     governed: GovernedStages = UNGOVERNED
-    ask_to_sign_in: Callable[[Call, Outcome], Outcome] | None = None
+    ask_client: Callable[[Call, Outcome], Outcome] | None = None
 
 
 def stages_of(parts: PipelineParts) -> list[PlacedStage]:
     """The stages before ``forward``, in order."""
     governed = parts.governed
-    record = RecordCall(parts.clock, parts.deadlines, parts.sinks, parts.ask_to_sign_in)
+    record = RecordCall(parts.clock, parts.deadlines, parts.sinks, parts.ask_client)
     listed: list[tuple[str, Stage | None, Collection[str], bool]] = [
         ("record", record, ALL_METHODS, True),
         ("resolve", resolve, _NOT_OF_TASKS, True),

@@ -283,10 +283,15 @@ class ParkedCalls:
         }
         return Outcome(OutcomeKind.SUSPENDED, encode.dumps(result), is_enveloped=True)
 
-    def issue_ticket(self, owner: TicketOwner, state: str, continuation: Continuation) -> str:
-        """Seal the state of a stateless server for its owner: nothing waits here for it."""
+    def issue_ticket(
+        self, owner: TicketOwner, state: str, continuation: Continuation, purpose: str = ""
+    ) -> str:
+        """Seal the state of a stateless server for its owner: nothing waits here for it.
+
+        With a purpose it is the subject of a question of our own.
+        """
         expires = self.seal.until(self._seconds)
-        ticket = Ticket(owner, expires, _new_id(), inner=state, continuation=continuation)
+        ticket = Ticket(owner, expires, _new_id(), 0, state, continuation, purpose)
         return self.seal.close(ticket)
 
     def spend_ticket(self, ticket: Ticket) -> None:

@@ -25,7 +25,12 @@ from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner
 from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
+from mcp_junction.protocol.versions import (
+    APPROVAL_NEEDED,
+    INVALID_PARAMS,
+    RESOURCE_NOT_FOUND,
+    STATELESS,
+)
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
@@ -34,8 +39,11 @@ _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
 """The params that differ when a call comes back."""
 _ANSWERING: Final = frozenset(("requestState", "inputResponses"))
 SIGN_IN: Final = "sign_in"
-"""The state of a call that was not made, because its server needs a sign-in."""
-_SIGN_IN_WAIT: Final = 10.0
+APPROVAL: Final = "approval"
+"""The purposes of tickets of calls that were not made yet: a sign-in, or a person's approval."""
+_PAGE_WAIT: Final = 10.0
+"""Seconds that a call waits when its client comes back before the person has done."""
+_DECLINED: Final = "a person has to approve this call, and that was declined"
 NO_STATE: Final = Raw(b"null")
 """An absent state, as some clients write it."""
 
@@ -48,11 +56,16 @@ class Resume:
         parked_calls: ParkedCalls,
         deadlines: Deadlines,
         settle_claim: Callable[[str, Outcome], Awaitable[None]] | None = None,
+        wait_for_approval: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """``settle_claim`` settles the claim of a resumed call by its outcome."""
+        """``settle_claim`` settles the claim of a resumed call by its outcome.
+
+        ``wait_for_approval`` returns when somebody has decided about a request.
+        """
         self.parked_calls = parked_calls
         self._deadlines = deadlines
         self._settle_claim = settle_claim
+        self._wait_for_approval = wait_for_approval
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         if "requestState" not in call.params or call.caller.era is not STATELESS:
@@ -80,8 +93,8 @@ class Resume:
             if upstream.is_shut or upstream.link is None:
                 return upstream.unavailable()
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
-        if ticket.inner == SIGN_IN:
-            return await self._after_sign_in(call, route, following)
+        if ticket.purpose:
+            return await self._after_page(call, route, ticket, following)
         call.is_resume = True
         if ticket.inner is None:
             outcome = await self._rejoin(call, route, parked, answers)
@@ -91,21 +104,34 @@ class Resume:
             await self._settle_claim(call.claim, outcome)
         return outcome
 
-    async def _after_sign_in(self, call: Call, route: Route, following: Handler) -> Outcome:
-        """Make a call for the first time, once its client has signed in to the server."""
+    async def _after_page(
+        self, call: Call, route: Route, ticket: Ticket, following: Handler
+    ) -> Outcome:
+        """Make a call for the first time, once its client was at a page of ours.
+
+        It passes only if a person has done there what the call needs; else it is asked again.
+        """
         answers = frames.object_members(call.params.get("inputResponses") or b"{}")
-        answer = frames.object_members(answers.get(SIGN_IN) or b"{}")
+        answer = frames.object_members(answers.get(ticket.purpose) or b"{}")
         call.params = {key: raw for key, raw in call.params.items() if key not in _ANSWERING}
-        server, tokens = route.upstream.key, route.upstream.tokens
         if frames.text(answer.get("action")) != "accept":
-            return outcomes.sign_in_needed(server, "that was declined")
+            if ticket.purpose == SIGN_IN:
+                return outcomes.sign_in_needed(route.upstream.key, "that was declined")
+            return outcomes.failed(APPROVAL_NEEDED, _DECLINED, Delivery.NOT_SENT)
+        with suppress(TimeoutError):  # the person may take longer: then it is asked again
+            waiting = wait_unless(call.ending, self._wait_for_page(call, route, ticket))
+            await asyncio.wait_for(waiting, _PAGE_WAIT)
+        return await following(call)
+
+    async def _wait_for_page(self, call: Call, route: Route, ticket: Ticket) -> None:
+        if ticket.purpose == APPROVAL:
+            if self._wait_for_approval is not None:
+                await self._wait_for_approval(ticket.inner or "")
+            return
+        tokens = route.upstream.tokens
         source = None if tokens is None else tokens.for_principal(call.user)
         if source is not None and source.is_signed_out:
-            with suppress(TimeoutError):  # the person may take longer: then it is asked again
-                await asyncio.wait_for(
-                    wait_unless(call.ending, source.wait_for_change()), _SIGN_IN_WAIT
-                )
-        return await following(call)
+            await source.wait_for_change()
 
     async def _send_state(
         self, call: Call, ticket: Ticket, state: str, following: Handler

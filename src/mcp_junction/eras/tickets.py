@@ -61,6 +61,8 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     inner: str | None = None
     """The state that a stateless server wants back, or the id of its task."""
     continuation: Continuation = Continuation()
+    purpose: str = ""
+    """Of a call that was not made yet: which page of ours its client was sent to."""
 
 
 class SealedTask(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.errors import AlreadyDecided, NotPermitted, StoreError
+from mcp_junction.errors import AlreadyDecided, NotFound, NotPermitted, StoreError
 from mcp_junction.policy.approvals import ApprovalState, ApprovedCall, explain_approver_refusal
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.principal import Principal
@@ -27,6 +27,8 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.approvals import APPROVED, PENDING, ApprovalRecord, ApprovalTable
 from mcp_junction.telemetry.bus import Bus
 
+PAGES: Final = "/approvals/"
+"""The path of the pages on which people decide."""
 REQUESTED: Final = "approval.requested"
 DECIDED: Final = "approval.decided"
 MAX_PENDING: Final = 100
@@ -36,6 +38,7 @@ _KEPT: Final = 256 * 1024
 """Bytes of arguments that are kept to be revealed."""
 _POLL: Final = 0.2
 """Seconds between looks at the store for decisions of other processes."""
+_SLOW_POLL: Final = 1.0
 
 
 class UnapprovedCall(msgspec.Struct, frozen=True):
@@ -70,6 +73,8 @@ class Approvals:
         self._now = now
         self._decided = asyncio.Event()
         """Set and replaced at each decision in this process."""
+        self.public_url = ""
+        """The address under which people reach us; the service sets it."""
 
     # -- calls
 
@@ -119,11 +124,27 @@ class Approvals:
             left = until - self._clock.now()
             if left <= 0:
                 break
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, _POLL)):
-                    await self._decided.wait()
-            record = await self.table.find(record.id)
+            record = await self._look_again(record, min(left, _POLL))
         return record
+
+    async def wait_until_decided(self, approval_id: str) -> None:
+        """Wait until somebody has decided about a request, or it has ended."""
+        with suppress(NotFound):
+            record = await self.table.find(approval_id)
+            while self._is_pending(record):
+                with suppress(StoreError):
+                    record = await self._look_again(record, _SLOW_POLL)
+
+    async def _look_again(self, record: ApprovalRecord, within: float) -> ApprovalRecord:
+        """Read a request again, after the next decision here or so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._decided.wait()
+        return await self.table.find(record.id)
+
+    def page_of(self, approval_id: str) -> str:
+        """Return the address of the page on which a request is decided; empty without one."""
+        return f"{self.public_url}{PAGES}{approval_id}" if self.public_url else ""
 
     def _is_pending(self, record: ApprovalRecord) -> bool:
         return record.state_at(self._now()) is PENDING

@@ -20,7 +20,7 @@ from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import RESULT, SIGNED_OUT, Outcome
+from mcp_junction.upstream.outcome import ERROR, RESULT, Outcome
 
 log = logging.getLogger("mcp_junction.calls")
 
@@ -33,17 +33,17 @@ class RecordCall:
         clock: Clock,
         deadlines: Deadlines,
         sinks: Sequence[CallSink] = (),
-        ask_to_sign_in: Callable[[Call, Outcome], Outcome] | None = None,
+        ask_client: Callable[[Call, Outcome], Outcome] | None = None,
     ) -> None:
-        """``ask_to_sign_in`` says how a call ends whose server needs a sign-in."""
-        self._ask_to_sign_in = ask_to_sign_in
+        """``ask_client`` says how a refused call ends whose client can have it mended."""
+        self._ask_client = ask_client
         self._now = clock.now
         self._deadlines = deadlines
         self._sinks = (*sinks, log_call) if call_log.isEnabledFor(logging.DEBUG) else tuple(sinks)
 
     def bind(self, following: Handler) -> Handler:
         now, sinks, emit, deadlines = self._now, self._sinks, self._emit, self._deadlines
-        ask_to_sign_in = self._ask_to_sign_in
+        ask_client = self._ask_client
 
         async def record(call: Call) -> Outcome:
             began = now()
@@ -67,8 +67,8 @@ class RecordCall:
                     deadlines.forget(call)
             if sinks:
                 emit(call, outcome, began)
-            if outcome.failure is SIGNED_OUT and ask_to_sign_in is not None:
-                return ask_to_sign_in(call, outcome)
+            if outcome.kind is ERROR and ask_client is not None:
+                return ask_client(call, outcome)
             return outcome
 
         return record

@@ -56,7 +56,7 @@ _TYPE = b"application/json"
 _ENDPOINTS = "/mcp/"
 """What the paths of all endpoints but the first begin with."""
 _API = "/api/"
-_PAGES = "/oauth/"
+_PAGES = ("/oauth/", "/approvals/")
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 
