@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from mcp_junction.audit import chain as chains
+from mcp_junction.audit import checkpoints
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
@@ -346,6 +347,18 @@ async def test_an_intent_has_its_checkpoint_before_it_is_durable(store, opener, 
     await cut_last_page(dump, log.writer)
     verdict = await verify(store.audit, opener.vault.derive_keys("audit"), opener.checkpoints.all())
     assert [finding.seq for finding in verdict.findings] == [seq]
+
+
+async def test_the_checkpoint_of_an_intent_reaches_the_disk_soon(store, opener, monkeypatch):
+    log = await opener.log(store)
+    await log.flush()
+    synced: list[int] = []
+    monkeypatch.setattr(checkpoints, "_sync", lambda _: synced.append(noted(opener)))
+    reference = await log.intent(log.entry("intent", "bot", "tools/call"))
+    seq = int(reference.rpartition(":")[2])
+    async with asyncio.timeout(BOUND):  # no further row comes, nobody flushes
+        while seq not in synced:  # noqa: ASYNC110 - a thread
+            await asyncio.sleep(0.01)
 
 
 async def test_without_a_checkpoint_no_intent_is_durable(store, opener, tmp_path, caplog):

@@ -17,8 +17,9 @@ from mcp_junction.policy.principal import Role
 from mcp_junction.registry.server_lifecycle import HistoryWriter
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.resilience.idempotency import ClaimState
+from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.claims import ClaimRecord
-from mcp_junction.store.database import PATIENCE
+from mcp_junction.store.database import PATIENCE, Query
 from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
 from mcp_junction.store.records import AuditQuery, Classified, HistoryEvent, NewEvent, SkillRecord
 from mcp_junction.store.store import Store, open_store
@@ -472,6 +473,15 @@ async def test_a_page_of_the_audit_that_cannot_be_read_is_missed_by_verification
 WRITES = ["INSERT INTO audit_pages", "audit_open", "UPDATE audit_writers", "BEGIN", "COMMIT"]
 
 
+def transacted(text) -> IntentCheck | None:
+    """A check: with one, a page on PostgreSQL is more than one statement, in a transaction."""
+
+    def make():
+        yield Query("SELECT 1")
+
+    return IntentCheck(make) if text in ("BEGIN", "COMMIT") else None
+
+
 @pytest.mark.req("S-15")
 @pytest.mark.parametrize("how", ["error", "hang"])
 @pytest.mark.parametrize("text", WRITES)
@@ -490,7 +500,7 @@ async def test_audit_rows_outlast_a_fault_at_any_statement_and_intents_are_refus
         log.record(log.entry("call", "bot", "tools/call", target=f"t{number}"))
         try:
             async with asyncio.timeout(BOUND):
-                await log.intent(log.entry("intent", "bot", "tools/call"))
+                await log.intent(log.entry("intent", "bot", "tools/call"), transacted(text))
         except StoreUnavailable:
             refused += 1
     log.record(log.entry("outcome", "bot", "tools/call", outcome="ok", closes=stored))

@@ -1,6 +1,7 @@
 """History, keys, settings and events, on every backend."""
 
 import asyncio
+import threading
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ from tests.store.records import server
 
 from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
 from mcp_junction.store import servers as history
+from mcp_junction.store.database import Query, bump
 from mcp_junction.store.records import HistoryEvent, KeyRecord, NewEvent
 
 
@@ -95,3 +97,29 @@ async def test_only_the_newest_events_are_kept_and_their_numbers_go_on(opener):
     assert (await store.events.after(first - 1, limit=1))[0].seq == first
     again = await opener(kept_events=100)
     assert (await again.events.append([NewEvent("t", {})]))[0].seq == 301
+
+
+async def test_what_is_done_after_a_write_is_done_once_it_is_committed(store):
+    database, seen = store.keys._database, []
+
+    def script(fails=False):
+        yield bump("after")
+        if fails:
+            raise KeyError("undone")
+
+    def after():
+        seen.append(threading.current_thread())
+        if len(seen) == 2:
+            raise OSError("no disk")
+
+    await database.write(script(), after=after)
+    assert len(seen) == 1
+    assert threading.main_thread() not in seen
+    with pytest.raises(KeyError):
+        await database.write(script(fails=True), after=after)
+    assert len(seen) == 1
+    writes = (database.write(script(), after=after), database.write(script()))
+    failed, passed = await asyncio.gather(*writes, return_exceptions=True)
+    assert (type(failed), passed) == (OSError, None)
+    query = Query("SELECT value FROM counters WHERE topic = ?", ("after",))
+    assert await database.read(query, lambda rows: rows[0][0]) == 3

@@ -39,7 +39,7 @@ _DETAIL: Final = 8_192
 _encode = msgspec.json.Encoder().encode
 encode_row: Final = _encode
 """Encodes the fields of an AuditRow, in their order."""
-_ROWS_A_TURN: Final = 32
+ROWS_A_TURN: Final = 32
 _TURNS: Final = 16
 """A page is encoded in at most so many turns of the loop, with more rows a turn if need be."""
 log = logging.getLogger("mcp_junction.audit")
@@ -214,7 +214,7 @@ class AuditBatch:
         """
         if KNOWN.is_pending:  # rare, and longer than a turn may take
             await asyncio.to_thread(KNOWN.process_pending)
-        rows = max(_ROWS_A_TURN, len(self._entries) // _TURNS)
+        rows = max(ROWS_A_TURN, len(self._entries) // _TURNS)
         while self._encode_rows(rows):  # noqa: ASYNC110 - other tasks run in between
             await asyncio.sleep(0)
 

@@ -74,15 +74,27 @@ class CheckpointFile:
         self._slot = 0
         self._lock = threading.Lock()
 
-    def write(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint durably: one write and one sync of the file. Raises OSError."""
+    def write(self, checkpoint: Checkpoint, *, durable: bool = True) -> None:
+        """Write a checkpoint, so that it survives this process. Raises OSError.
+
+        ``durable``: it, and those before it, survive a power failure, too.
+        """
         line = msgspec.json.encode(checkpoint).ljust(_SLOT_BYTES - 1) + b"\n"
         with self._lock:
             descriptor = self._ensure_open()
             if os.pwrite(descriptor, line, self._slot * _SLOT_BYTES) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            _sync(descriptor)
+            if durable:
+                _sync(descriptor)
             self._slot = 1 - self._slot
+
+    def sync(self) -> bool:
+        """Sync what was written; return whether it is still there. Raises OSError."""
+        with self._lock:
+            if self._descriptor is None or not _is_at(self._descriptor, self._path):
+                return False
+            _sync(self._descriptor)
+            return True
 
     def close(self) -> None:
         """Close the file, unless a write hangs."""
@@ -138,7 +150,11 @@ def read_exported(path: Path) -> list[Checkpoint]:
 
 
 class CheckpointSchedule:
-    """Writes the checkpoint of one chain when it is due."""
+    """Writes the checkpoint of one chain when it is due.
+
+    That of an intent is written at once, and synced with the next one that is due: a program that
+    is killed leaves it behind, and an intent does not wait for a second sync.
+    """
 
     def __init__(self, path: Path, key: bytes, writer: str) -> None:
         self._file = CheckpointFile(path)
@@ -146,6 +162,7 @@ class CheckpointSchedule:
         self._writer = writer
         self._stored: tuple[int, bytes] = (0, b"")
         self._written_seq = 0
+        self._synced_seq = 0
         self._tried_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._has_timer_fired = False
@@ -153,8 +170,13 @@ class CheckpointSchedule:
 
     @property
     def is_behind(self) -> bool:
-        """Whether rows were stored since the last checkpoint."""
-        return self._written_seq != self._stored[0]
+        """Whether rows were stored since the last checkpoint that is on the disk."""
+        return self._synced_seq != self._stored[0]
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all stored rows have a checkpoint that survives this process."""
+        return self._written_seq == self._stored[0]
 
     @property
     def is_due(self) -> bool:
@@ -173,12 +195,16 @@ class CheckpointSchedule:
         wake()
 
     async def write(self, at: float) -> bool:
-        """Write a checkpoint of how far the chain is stored; returns whether that succeeded."""
-        seq, mac = self._stored
-        point = Checkpoint(self._writer, seq, mac.hex(), at).sign(self._key)
+        """Write and sync a checkpoint of how far the chain is stored; return whether it worked."""
         self._tried_at, self._has_timer_fired = time.monotonic(), False
+        return await asyncio.to_thread(self.write_now, *self._stored, at, durable=True)
+
+    def write_now(self, seq: int, mac: bytes, at: float, *, durable: bool) -> bool:
+        """Write a checkpoint of a place that the chain is stored up to. Blocks."""
         try:
-            await asyncio.to_thread(self._file.write, point)
+            if not (durable and seq == self._written_seq and self._file.sync()):
+                point = Checkpoint(self._writer, seq, mac.hex(), at).sign(self._key)
+                self._file.write(point, durable=durable)
         except OSError as error:
             if not self._is_failing:
                 words = "the audit's checkpoint cannot be written: %s; check the data directory"
@@ -187,6 +213,8 @@ class CheckpointSchedule:
             return False
         self._is_failing = False
         self._written_seq = seq
+        if durable:
+            self._synced_seq = seq
         return True
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.audit.log import find_dead
+from mcp_junction.audit.writers import find_dead
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail

@@ -19,13 +19,22 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
 
-from mcp_junction.audit.chain import AuditBatch, Chain, Entry, IntentWaiter, Recordable, refuse_each
+from mcp_junction.audit.chain import (
+    ROWS_A_TURN,
+    AuditBatch,
+    Chain,
+    Entry,
+    IntentWaiter,
+    Recordable,
+    refuse_each,
+)
 from mcp_junction.audit.checkpoints import CheckpointDirectory, CheckpointSchedule
 from mcp_junction.audit.denials import Denials
+from mcp_junction.audit.writers import describe_head, find_dead, unknown_outcome
 from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail, IntentCheck
-from mcp_junction.store.records import AuditHead, AuditRow, AuditWriter
+from mcp_junction.store.records import AuditRow, AuditWriter
 from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.telemetry.events import OutcomeName
 
@@ -37,8 +46,6 @@ MOST: Final = 50_000
 PAGE: Final = 2_000
 """Rows that are stored at a time."""
 _HEARTBEAT: Final = 5.0
-LEASE: Final = 15.0
-"""Seconds without a heartbeat after which a writer counts as dead."""
 _RETRY: Final = 0.5
 _LAST_TRY: Final = 3.0
 _TASK: Final = "audit"
@@ -231,7 +238,7 @@ class AuditLog:
 
     def _close_orphans(self, orphans: Sequence[AuditRow]) -> None:
         for row in orphans:
-            self.record(_unknown_outcome(row, self._now()))
+            self.record(unknown_outcome(row, self._now()))
 
     # -- the task that stores rows
 
@@ -286,7 +293,13 @@ class AuditLog:
 
     async def _store(self, batch: AuditBatch) -> bool:
         try:
-            await self._trail.append(batch.seal, durable=batch.durable, checks=batch.checks)
+            await self._trail.append(
+                batch.seal,
+                durable=batch.durable,
+                checks=batch.checks,
+                is_brief=len(batch) <= ROWS_A_TURN,
+                after=self._write_checkpoint if batch.durable else None,
+            )
         except Exception as error:  # whatever it is: an intent that is not stored must be refused
             if not isinstance(error, StoreUnavailable):
                 log.exception("the audit cannot be written")
@@ -303,10 +316,14 @@ class AuditLog:
         self._stored += len(batch)
         self._progress.set()
         self._checkpointer.advance(self._chain.seq, self._chain.mac, self._wake.set)
-        if batch.durable and not await self._checkpointer.write(self._now()):
+        if batch.durable and not self._checkpointer.is_written:
             batch.refuse(StoreUnavailable("the audit's checkpoint cannot be written"))
         batch.settle()
         return True
+
+    def _write_checkpoint(self) -> None:
+        """Write the checkpoint of the page that was just stored. Called in a thread."""
+        self._checkpointer.write_now(self._chain.seq, self._chain.mac, self._now(), durable=False)
 
     def _refuse(self, error: StoreUnavailable) -> None:
         """Raise an error in all that wait for an intent: it is not on record."""
@@ -330,55 +347,3 @@ class AuditLog:
             log.error("audit entries are being lost: the store does not take them")
         self._untold += count
         self._lost += count
-
-
-def find_dead(writers: Sequence[AuditWriter], own: str, now: float) -> list[str]:
-    """Find the writers that are not closed and will not write again."""
-    host = socket.gethostname()
-    return [
-        one.writer
-        for one in writers
-        if one.closed_at is None
-        and one.writer != own
-        and (now - one.seen_at > LEASE or (one.host == host and not _is_running(one.pid)))
-    ]
-
-
-def _is_running(pid: int) -> bool:
-    if os.name == "nt":  # there, the signal would end the process: the lease decides
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def describe_head(head: AuditHead) -> dict[str, Any]:
-    """Return a place in a chain as the detail of a row."""
-    return {"writer": head.writer, "seq": head.seq, "head": head.mac.hex()}
-
-
-def _unknown_outcome(row: AuditRow, now: float) -> Entry:
-    """Make the outcome that closes the intent of a dead writer."""
-    return Entry(
-        kind="outcome",
-        actor=row.actor,
-        role=row.role,
-        action=row.action,
-        at=now,
-        correlation_id=row.correlation_id,
-        server_id=row.server_id,
-        target=row.target,
-        outcome=OutcomeName.UNKNOWN,
-        delivery="unknown",
-        attempts=row.attempts,
-        closes=f"{row.writer}:{row.seq}",
-        agent_id=row.agent_id,
-        tool_name=row.tool_name,
-        rule=row.rule,
-        ticket_id=row.ticket_id,
-        task_id=row.task_id,
-    )

@@ -9,7 +9,8 @@ from typing import Final
 
 from mcp_junction.audit.chain import Seals
 from mcp_junction.audit.checkpoints import CheckpointDirectory
-from mcp_junction.audit.log import AuditLog, describe_head
+from mcp_junction.audit.log import AuditLog
+from mcp_junction.audit.writers import describe_head
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.audit.log import find_dead
+from mcp_junction.audit.writers import find_dead
 from mcp_junction.errors import StoreError, VaultError
 from mcp_junction.protocol import encode
 from mcp_junction.resilience.clock import Clock

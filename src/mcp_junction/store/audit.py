@@ -17,6 +17,7 @@ from mcp_junction.store.database import (
     Batch,
     Compute,
     Database,
+    Dialect,
     Query,
     Row,
     Script,
@@ -37,6 +38,15 @@ WRITERS = Table("audit_writers", AuditWriter)
 _ADD: Final = (
     f"{insert('audit_pages', PAGES.columns)} ON CONFLICT (writer, last_seq) DO NOTHING RETURNING 1"
 )
+_ADD_ALL: Final = (
+    f"WITH page AS ({_ADD}),"
+    " opened AS (INSERT INTO audit_open (writer, seq)"
+    " SELECT * FROM unnest(?::text[], ?::bigint[]) WHERE EXISTS (SELECT 1 FROM page)),"
+    " closed AS (DELETE FROM audit_open USING unnest(?::text[], ?::bigint[]) AS gone (writer, seq)"
+    " WHERE audit_open.writer = gone.writer AND audit_open.seq = gone.seq"
+    " AND EXISTS (SELECT 1 FROM page)) SELECT 1 FROM page"
+)
+"""A page and its intents in one statement, which SQLite does not know: one round trip, not five."""
 _HEAD: Final = "audit_pages.writer, audit_pages.last_seq, audit_pages.mac"
 _AT_ONCE: Final = 20
 """Pages that are read at a time."""
@@ -88,13 +98,17 @@ class AuditTrail(StoreTable):
         *,
         durable: bool,
         checks: Sequence[IntentCheck] = (),
+        is_brief: bool = False,
+        after: Callable[[], object] | None = None,
     ) -> None:
-        """Store the page that ``seal`` makes, off the event loop, and run checks of its intents.
+        """Store the page that ``seal`` makes, and run checks of its intents.
 
-        The same page may be given again when it is not known whether the first time succeeded: if
-        it did, so did the checks, and they are not run again.
+        ``seal`` is called off the event loop, unless it ``is_brief``; ``after``, always off it,
+        when the page is stored. The same page may be given again when it is not known whether the
+        first time succeeded: if it did, so did the checks, and they are not run again.
         """
-        await self._database.write(_append(seal, checks), durable=durable)
+        script = _append(self._database.dialect, Compute(seal, is_brief), checks)
+        await self._database.write(script, durable=durable, after=after)
 
     @transaction()
     def enter(self, writer: AuditWriter) -> Script[AuditHead | None]:
@@ -205,21 +219,38 @@ class AuditTrail(StoreTable):
         return await self._database.read(query, lambda rows: [_head(row) for row in rows])
 
 
-def _append(seal: Callable[[], SealedPage], checks: Sequence[IntentCheck]) -> Script[None]:
-    ((sealed,),) = yield Compute(seal)
-    page: AuditPage = sealed.page
-    is_all = not (sealed.opens or sealed.closes or sealed.segment or checks)
-    if not (yield Query(_ADD, PAGES.values(page), only=is_all)):
+def _append(dialect: Dialect, seal: Compute, checks: Sequence[IntentCheck]) -> Script[None]:
+    ((sealed,),) = yield seal
+    add = _add_at_once if dialect is Dialect.POSTGRES else _add
+    if not (yield from add(sealed, not (sealed.segment or checks))):
         return
-    if sealed.opens:
-        opened = [(page.writer, seq) for seq in sealed.opens]
-        yield Batch(insert("audit_open", ("writer", "seq")), opened)
-    if sealed.closes:
-        yield Batch("DELETE FROM audit_open WHERE writer = ? AND seq = ?", sealed.closes)
     for check in sorted(checks, key=_order):
         yield from check.run()
     if sealed.segment is not None:
         yield from add_segment(sealed.segment)
+
+
+def _add(sealed: SealedPage, is_all: bool) -> Script[bool]:
+    """Add a page and its intents, unless it is there; ``is_all``: nothing else is written."""
+    page, opens, closes = sealed.page, sealed.opens, sealed.closes
+    is_all = is_all and not (opens or closes)
+    if not (yield Query(_ADD, PAGES.values(page), only=is_all)):
+        return False
+    if opens:
+        yield Batch(insert("audit_open", ("writer", "seq")), [(page.writer, seq) for seq in opens])
+    if closes:
+        yield Batch("DELETE FROM audit_open WHERE writer = ? AND seq = ?", closes)
+    return True
+
+
+def _add_at_once(sealed: SealedPage, is_all: bool) -> Script[bool]:
+    page, opens, closes = sealed.page, sealed.opens, sealed.closes
+    if not (opens or closes):
+        return bool((yield Query(_ADD, PAGES.values(page), only=is_all)))
+    opened = [page.writer] * len(opens), list(opens)
+    closed = [writer for writer, _ in closes], [seq for _, seq in closes]
+    values = (*PAGES.values(page), *opened, *closed)
+    return bool((yield Query(_ADD_ALL, values, only=is_all)))
 
 
 def _order(check: IntentCheck) -> str:

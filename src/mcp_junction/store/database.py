@@ -29,7 +29,10 @@ class Dialect(StrEnum):
 
 
 class Query(msgspec.Struct, frozen=True):
-    """One statement; the script is sent its rows. ``only``: the script has no other statement."""
+    """One statement; the script is sent its rows.
+
+    ``only``: the script has no other statement, so that it needs no transaction around it.
+    """
 
     sql: str
     args: Sequence[Any] = ()
@@ -52,9 +55,13 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Compute(msgspec.Struct, frozen=True):
-    """Work to do off the event loop; the script is sent its result, as one row."""
+    """Work to do off the event loop; the script is sent its result, as one row.
+
+    ``is_brief``: it takes less time than passing it to a thread, so that it may run on the loop.
+    """
 
     work: Callable[[], Any]
+    is_brief: bool = False
 
 
 Statement: TypeAlias = Query | Batch | Load | Compute
@@ -89,15 +96,27 @@ class Database(Protocol):
         """Return ``make(rows)``; ``make`` is called off the event loop where that is possible."""
         ...
 
-    async def write(self, script: Script[T], *, durable: bool = True) -> T:
+    async def write(
+        self,
+        script: Script[T],
+        *,
+        durable: bool = True,
+        after: Callable[[], object] | None = None,
+    ) -> T:
         """Run a script in one transaction, and return its result once that is committed.
 
-        ``durable``: it survives a power failure. Raises AlreadyExists when a unique name is taken.
-        Whatever the script raises rolls the transaction back.
+        ``durable``: it survives a power failure. ``after`` is called off the event loop once the
+        transaction is committed; whatever it raises is raised here. Raises AlreadyExists when a
+        unique name is taken. Whatever the script raises rolls the transaction back.
         """
         ...
 
     async def close(self) -> None: ...
+
+
+def is_whole(statement: Statement) -> bool:
+    """Whether a statement needs no transaction: it computes, or is the only one."""
+    return isinstance(statement, Compute) or (isinstance(statement, Query) and statement.only)
 
 
 def placeholders(values: Sequence[object]) -> str:

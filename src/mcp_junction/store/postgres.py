@@ -31,6 +31,7 @@ from mcp_junction.store.database import (
     Rows,
     Script,
     Statement,
+    is_whole,
 )
 
 T = TypeVar("T")
@@ -118,8 +119,17 @@ class PostgresDatabase:
                 rows: Rows = await connection.fetch(_numbered(query.sql), *query.args)
                 return rows
 
-    async def write(self, script: Script[T], *, durable: bool = True) -> T:
-        return await self._write(script, self._patience)
+    async def write(
+        self,
+        script: Script[T],
+        *,
+        durable: bool = True,
+        after: Callable[[], object] | None = None,
+    ) -> T:
+        result = await self._write(script, self._patience)
+        if after is not None:
+            await asyncio.to_thread(after)
+        return result
 
     async def _write(self, script: Script[T], patience: float) -> T:
         try:
@@ -186,24 +196,26 @@ def _terminate_on_timeout(connection: Any) -> Iterator[None]:
 
 async def _transact(connection: Any, script: Script[T], progress: _Progress) -> T:
     transaction = connection.transaction()
-    await transaction.start()
     try:
-        result = await _drive(connection, script, progress)
+        result = await _drive(connection, script, transaction, progress)
     except (TimeoutError, asyncio.CancelledError):
         raise  # the connection is terminated, and the transaction with it
     except Exception:  # whatever a script raises undoes it
-        if not connection.is_closed():
+        if not connection.is_closed() and connection.is_in_transaction():
             await transaction.rollback()
         raise
-    await transaction.commit()
+    if connection.is_in_transaction():
+        await transaction.commit()
     return result
 
 
-async def _drive(connection: Any, script: Script[T], progress: _Progress) -> T:
-    """Run the statements of a script."""
+async def _drive(connection: Any, script: Script[T], transaction: Any, progress: _Progress) -> T:
+    """Run the statements of a script; the transaction begins with the first that needs one."""
     try:
         statement = next(script)
         while True:
+            if not (connection.is_in_transaction() or is_whole(statement)):
+                await transaction.start()
             rows = await _run(connection, statement, progress)
             progress.extend()
             statement = script.send(rows)
@@ -221,6 +233,8 @@ async def _run(connection: Any, statement: Statement, progress: _Progress) -> Ro
             await connection.executemany(_numbered(sql), many)
         case Load(table=table, columns=columns, rows=many):
             await connection.copy_records_to_table(table, columns=columns, records=many)
+        case Compute(work=work, is_brief=True):
+            return ((work(),),)
         case Compute(work=work):
             progress.suspend()
             return ((await asyncio.to_thread(work),),)

@@ -2,7 +2,8 @@
 
 All waiting scripts share the next transaction and its commit. Each has its own savepoint, so that
 one that fails is undone alone; a single script needs none. A batch with a durable script is synced
-to the disk, others only to the operating system.
+to the disk, others only to the operating system. What a caller has done after the commit is done in
+the writer thread, too: passing it to another thread would take longer than most of it.
 
 Errors of SQLite become StoreUnavailable, except two that callers can act on: a name that is taken
 (AlreadyExists), and a value that SQLite does not store (StoreError).
@@ -35,6 +36,7 @@ from mcp_junction.store.database import (
     Script,
     Statement,
     insert,
+    is_whole,
 )
 from mcp_junction.store.sqlite_reader import (
     SqliteReaders,
@@ -58,12 +60,17 @@ _PAGE: Final = 8_192
 class _Job(ThreadJob):
     """A script that waits to be run."""
 
-    __slots__ = ("durable", "given_at", "script")
+    __slots__ = ("after", "durable", "given_at", "is_kept", "script")
 
-    def __init__(self, script: Script[Any], durable: bool) -> None:
+    def __init__(
+        self, script: Script[Any], durable: bool, after: Callable[[], object] | None
+    ) -> None:
         super().__init__()
         self.script = script
         self.durable = durable
+        self.after = after
+        self.is_kept = False
+        """Whether to keep what it wrote: it succeeded, and its caller still waited."""
         self.given_at = time.monotonic()
 
 
@@ -112,10 +119,16 @@ class SqliteDatabase:
             raise StoreUnavailable("the store is closed")
         return await self._readers.read(query, make)
 
-    async def write(self, script: Script[T], *, durable: bool = True) -> T:
+    async def write(
+        self,
+        script: Script[T],
+        *,
+        durable: bool = True,
+        after: Callable[[], object] | None = None,
+    ) -> T:
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        job = _Job(script, durable)
+        job = _Job(script, durable, after)
         self._jobs.put(job)
         result: T = await job.wait(lambda: max(job.given_at, self._moved_at), self._patience)
         return result
@@ -175,6 +188,7 @@ class SqliteDatabase:
                     connection = self._connect()
                     self._syncing = None
                 self._commit(connection, batch)
+                self._finish(batch)
             except Exception as error:  # the thread must survive: every later write needs it
                 words = f"the store cannot be written: {error}"
                 if not isinstance(error, sqlite3.Error):
@@ -183,8 +197,21 @@ class SqliteDatabase:
                 _refuse(batch, StoreUnavailable(words))
                 close_quietly(connection)
                 connection = None
-            settle_all(batch)
+                settle_all(batch)
         close_quietly(connection)
+
+    def _finish(self, batch: list[_Job]) -> None:
+        """Tell all that wait; those who have something done after the commit when it is done."""
+        settle_all(job for job in batch if job.after is None)
+        for job in batch:
+            if job.after is not None:
+                self._moved_at = time.monotonic()
+                try:
+                    if job.is_kept:
+                        job.after()
+                except Exception as error:  # noqa: BLE001 - it is its caller's
+                    job.failure = error
+                settle_all([job])
 
     def _next_batch(self) -> tuple[list[_Job], bool]:
         job = self._jobs.get()
@@ -210,13 +237,13 @@ class SqliteDatabase:
             alone = batch[0]
             self._try(connection, alone)
             if connection.in_transaction:
-                connection.execute("COMMIT" if _is_wanted(alone) else "ROLLBACK")
+                connection.execute("COMMIT" if alone.is_kept else "ROLLBACK")
             return
         connection.execute("BEGIN IMMEDIATE")
         for job in batch:
             connection.execute("SAVEPOINT job")
             self._try(connection, job)
-            if not _is_wanted(job):
+            if not job.is_kept:
                 connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
         connection.execute("COMMIT")
@@ -227,6 +254,7 @@ class SqliteDatabase:
             return
         try:
             job.result = self._drive(connection, job.script)
+            job.is_kept = not job.is_abandoned
         except sqlite3.IntegrityError as error:
             # "UNIQUE constraint failed: servers.name" names the column without its value.
             taken = str(error).rpartition(": ")[2]
@@ -246,7 +274,7 @@ class SqliteDatabase:
         try:
             statement = next(script)
             while True:
-                if not (connection.in_transaction or _is_whole(statement)):
+                if not (connection.in_transaction or is_whole(statement)):
                     connection.execute("BEGIN IMMEDIATE")
                 if isinstance(statement, Compute):
                     self._moved_at = math.inf  # it only computes, and that has an end
@@ -269,16 +297,6 @@ def _run(connection: sqlite3.Connection, statement: Statement) -> Rows:
         case Compute(work=work):
             return ((work(),),)
     return ()
-
-
-def _is_wanted(job: _Job) -> bool:
-    """Whether to keep what a job wrote: it succeeded, and its caller still waits."""
-    return job.failure is None and not job.is_abandoned
-
-
-def _is_whole(statement: Statement) -> bool:
-    """Whether a statement needs no transaction: it computes, or is the only one."""
-    return isinstance(statement, Compute) or (isinstance(statement, Query) and statement.only)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
