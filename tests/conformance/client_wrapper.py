@@ -5,16 +5,20 @@
 The suite starts a mock server and calls this program with its URL; the scenario and the version
 come in MCP_CONFORMANCE_SCENARIO and MCP_CONFORMANCE_PROTOCOL_VERSION. This puts a gateway in front
 of the mock server and an SDK client in front of the gateway, and does what the scenario is about.
-`--direct` leaves the gateway out, which shows that a failure is the gateway's.
+`--direct` leaves the gateway out, which shows that a failure is the gateway's. `--shared URL DIR`
+takes a gateway that runs for many: a few of them at a time have their turn, and leave in DIR how
+they ended.
 """
 
 import argparse
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +35,7 @@ from sign_in import MOST, SIGN_IN_NEEDED, Operator, auth_of
 
 Play = Callable[[Client], Awaitable[None]]
 
+AT_ONCE = 3
 LASTS_AT_MOST = 14.0  # seconds; with the gateway's start it stays under the suite's 30
 
 SCENARIOS: dict[str, Play] = {}
@@ -155,6 +160,36 @@ def through_gateway(url: str, name: str = "") -> Iterator[tuple[str, Path]]:
             yield front, Path(scratch) / "data"
 
 
+@contextmanager
+def taking_turns(folder: Path) -> Iterator[None]:
+    """Wait until fewer than so many others are at it, who all hold one of a few files."""
+    while True:
+        for number in range(AT_ONCE):
+            with open(folder / f"turn-{number}", "w") as held:
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield
+                return
+        time.sleep(0.02)
+
+
+def play_shared(name: str, url: str, gateway: str, folder: Path) -> None:
+    """Sign in to the server of a scenario through a gateway that has those of others, too."""
+    if not name.startswith("auth/"):
+        raise SystemExit("not one of authorization")
+    server = name.removeprefix("auth/").replace("_", "-")
+    status = folder / f"{server}.ended"
+    status.write_text("early")
+    with taking_turns(folder):
+        operator = Operator(gateway, folder / "data", server)
+        context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+        operator.register(url, auth_of(name, context, folder))
+        asyncio.run(call_signed_in(f"{gateway}/{server}", operator))
+    status.write_text("well")
+
+
 def stop(signum: int, frame: object) -> NoReturn:
     raise SystemExit(128 + signum)  # so that the gateway is ended on the way out
 
@@ -164,11 +199,14 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, stop)  # what the suite sends when it has waited enough
     parser = argparse.ArgumentParser(description="A client for the official conformance suite.")
     parser.add_argument("--direct", action="store_true", help="leave the gateway out")
+    parser.add_argument("--shared", nargs=2, metavar=("URL", "DIR"), help="a running gateway")
     parser.add_argument("url", help="the suite's mock server")
     chosen = parser.parse_args(arguments)
     name = os.environ["MCP_CONFORMANCE_SCENARIO"]
     version = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"]
-    if chosen.direct:
+    if chosen.shared:
+        play_shared(name, chosen.url, chosen.shared[0], Path(chosen.shared[1]))
+    elif chosen.direct:
         asyncio.run(play(name, version, chosen.url))
     else:
         with through_gateway(chosen.url, name) as (front, data):

@@ -48,7 +48,7 @@ class Row:
 class Column:
     """One run of the suite's scenarios for a server or for a client, which the gateway is then."""
 
-    role: str  # "server" or "client"
+    role: str  # "server", "client" or "authorization", where it is a client that signs in
     version: str
     upstream: str  # the transport to the server behind the gateway
     era: str = "both"  # what that server speaks: the version's own era alone, or both
@@ -60,6 +60,8 @@ class Column:
 
     @property
     def title(self) -> str:
+        if self.role == "authorization":
+            return self.version
         transport = {"http": "HTTP", "stdio": "stdio"}[self.upstream]
         both = " of both eras" if self.role == "server" and self.era == "both" else ""
         return f"{self.version}, {transport} upstream{both}"
@@ -74,7 +76,18 @@ COLUMNS = (
     Column("server", "2026-07-28", "http", "both"),
     Column("client", "2025-11-25", "http"),
     Column("client", "2026-07-28", "http"),
+    Column("authorization", "2025-03-26", "http"),
+    Column("authorization", "2025-11-25", "http"),
+    Column("authorization", "2026-07-28", "http"),
+    Column("authorization", "extension", "http"),
 )
+AUTH_COLUMNS = {column.version: column for column in COLUMNS if column.role == "authorization"}
+AUTH_LEFT_OUT = {
+    "auth/2025-03-26-oauth-endpoint-fallback": "guesses endpoints, so that PKCE cannot be verified",
+    "auth/enterprise-managed-authorization": "needs the ID token of the person at our door",
+    "auth/dpop": "a proof for each request costs more than a call",
+    "auth/dpop-nonce": "a proof for each request costs more than a call",
+}
 SECTIONS = {
     "server": (
         "As a server",
@@ -85,10 +98,14 @@ SECTIONS = {
     "client": (
         "As a client",
         "The suite is the server behind the gateway; in front is a client of the official Python "
-        "SDK. Its scenarios for authorization, where somebody signs in through the gateway, are in "
-        "`test_auth_scenarios.py`: 29 of 33 apply and pass, at every version they exist for. Left "
-        "out: endpoints that are guessed (PKCE cannot be verified), the ID token of an "
-        "enterprise, and DPoP.",
+        "SDK.",
+    ),
+    "authorization": (
+        "As a client that signs in",
+        "The suite is the server and its authorization server; somebody signs in through the "
+        "gateway, by its pages. Left out: "
+        + "; ".join(f"`{name}` ({why})" for name, why in AUTH_LEFT_OUT.items())
+        + ".",
     ),
 }
 

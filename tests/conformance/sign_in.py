@@ -1,5 +1,6 @@
 """How the client of the suite's `auth/*` scenarios signs in through the gateway.
 
+A scenario has a gateway of its own, or registers its server with one that runs for all of them.
 The gateway meets the suite's server and its authorization server; this asks it over REST whether it
 needs a sign-in, opens the link as a browser does, and goes on when it is signed in. The suite's
 issuer answers a browser at once, so a GET that follows redirects is the person.
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CLIENT_METADATA = "https://conformance-test.local/client-metadata.json"
-AUTH = "/api/v1/aggregator/servers/mock/auth"
+SERVERS = "/api/v1/aggregator/servers"
 SIGN_IN_NEEDED = -32006
 MOST = 3
 _PATIENCE = 8.0
@@ -41,9 +42,11 @@ def auth_of(scenario: str, context: dict[str, Any], folder: Path) -> dict[str, A
 
 
 class Operator:
-    """Whoever runs the gateway, with its REST API and a browser."""
+    """Whoever runs the gateway, with its REST API and a browser, and one of its servers."""
 
-    def __init__(self, url: str, data: Path) -> None:
+    def __init__(self, url: str, data: Path, name: str = "mock") -> None:
+        self._name = name
+        self._auth = f"{SERVERS}/{name}/auth"
         self._url = url.removesuffix("/mcp")
         self._key = (data / "admin.key").read_text().strip()
         jar = urllib.request.HTTPCookieProcessor(CookieJar())
@@ -59,8 +62,14 @@ class Operator:
         except urllib.error.HTTPError as error:
             raise SystemExit(f"{method} {path}: {error.read().decode()}") from None
 
+    def register(self, url: str, auth: dict[str, Any] | None) -> None:
+        """Register the server, where the gateway has it not from its file."""
+        config = {"url": url} if auth is None else {"url": url, "auth": auth}
+        body = {"name": self._name, "transport_type": "HTTP", "connection_config": config}
+        self._ask("POST", SERVERS, body)
+
     def server(self) -> Any:
-        return self._ask("GET", AUTH.removesuffix("/auth"))
+        return self._ask("GET", f"{SERVERS}/{self._name}")
 
     def settle(self) -> str | None:
         """Wait until the server is connected or wants a sign-in; the state of its credential."""
@@ -79,12 +88,12 @@ class Operator:
 
     def sign_in(self) -> None:
         """Sign in once; ends the program when that is refused."""
-        login = self._ask("POST", f"{AUTH}/login", {})
+        login = self._ask("POST", f"{self._auth}/login", {})
         try:
             self._browser.open(login["url"], timeout=15).read()
         except urllib.error.HTTPError as error:
             error.read()
-        status = self._ask("GET", f"{AUTH}/logins/{login['login_id']}")
+        status = self._ask("GET", f"{self._auth}/logins/{login['login_id']}")
         if status["status"] != "completed":
             raise SystemExit(f"the sign-in is {status['status']}: {status['reason']}")
 

@@ -78,6 +78,20 @@ class Suite:
             return Row(scenario, row.passed, row.failed, (_end_of(said),))
         return row
 
+    def all_against_client(self, command: Sequence[str], version: str, folder: Path) -> list[Row]:
+        """Every scenario of authorization of a version, all started at once by one suite.
+
+        It has no suite of just these: the client leaves the others at once.
+        """
+        chosen = ["--suite", "all", "--spec-version", version]
+        patience = ["--timeout", str(int(SUITE_LASTS * 1000))]
+        _, said = self._run(
+            ["client", "--command", shlex.join(command), *chosen, *patience, "-o", str(folder)],
+            SUITE_LASTS * 1.2,
+        )
+        names = self.scenarios("client", version, auth=True)
+        return [row_of(name, folder, "", said) for name in names]
+
     def _run(self, arguments: Sequence[str], lasts: float) -> tuple[int | None, str]:
         """The suite's exit status and what it printed; a status of None means it took too long."""
         process = subprocess.Popen(
