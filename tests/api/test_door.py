@@ -503,3 +503,34 @@ def test_what_is_wrong_with_a_door_is_said_with_its_place(given, place):
     door, problems = read_door(given)
     assert door is None
     assert [problem.path for problem in problems] == [place]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_condition_reads_what_the_token_of_the_agent_claims(doored, era):
+    body = {
+        "agent_id": "corp:alice",
+        "server_id": "peer",
+        "tool_name": "echo",
+        "when": 'agent.claims.team == "blue" && "ops" in agent.claims.groups',
+    }
+    granted = await doored.served.client().post(f"{MCP}/policies/grant", json=body)
+    assert granted.status_code == 201, granted.text
+    params = {"name": "peer.echo", "arguments": {"text": "x"}}
+    for team, groups, passes in (
+        ("blue", ["ops"], True),
+        ("red", ["ops"], False),
+        ("", None, False),
+    ):
+        claims = {} if groups is None else {"team": team, "groups": groups}
+        who = doored.show("alice", **claims)
+        client = await client_of(era).open(doored.served, who)
+        answer = await client.send("tools/call", params)
+        assert ("result" in answer) is passes, answer
+    named = {**body, "params": {"text": "x"}, "tool_name": "echo"}
+    named.pop("when")
+    doored.show("alice", team="blue", groups=["ops"])
+    spoken_for = await doored.served.client("orchestrator").post(f"{MCP}/invoke", json=named)
+    assert spoken_for.status_code == 401  # its own claims are not the agent's
+    asked = {"agent_id": "corp:alice", "server_id": "peer", "tool_name": "echo", "params": {}}
+    told = (await doored.served.client("alice").post(f"{MCP}/explain", json=asked)).json()
+    assert told["decision"] == "ALLOW", told

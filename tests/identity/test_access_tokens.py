@@ -214,12 +214,26 @@ async def test_an_agent_may_be_named_by_another_claim():
 async def test_tokens_that_give_the_same_are_one_principal_and_others_are_not():
     world = World(admit=lambda agent, found: f"{agent}#{len(found)}", grants={"r": (), "w": ()})
     first = await world.verify(world.token(scope="r", jti="1"))
-    assert await world.verify(world.token(scope="r x", jti="2")) is first
+    assert await world.verify(world.token(scope="r", jti="2")) is first
+    assert await world.verify(world.token(scope="r x", jti="2")) is not first  # it claims more
     assert await world.verify(world.token(scope="r w")) != first
     assert (await world.verify(world.token())).grantee == ""
 
 
 # -- what is kept
+
+
+async def test_a_principal_has_the_claims_of_its_token_but_for_what_is_of_one_token():
+    world = World()
+    first = await world.verify(world.token(team="blue", jti="1", n=2**53 + 1))
+    world.now += 10
+    assert await world.verify(world.token(team="blue", jti="2", n=2**53 + 1)) is first
+    assert first.claims.values["team"] == "blue"
+    assert first.claims.values["n"] == 2**53 + 1
+    assert not {"exp", "iat", "jti"} & set(first.claims.values)
+    other = await world.verify(world.token(team="red"))
+    assert (other != first, other.id == first.id) == (True, True)
+    assert "blue" not in repr(first)
 
 
 async def test_a_verified_token_is_known_until_it_expires():

@@ -330,6 +330,24 @@ def test_explain_shows_what_each_part_comes_to():
     ]
 
 
+@pytest.mark.parametrize(
+    ("agent", "tool"),
+    [
+        ({"claims": {"groups": ["x"] * 4_000, "n": 2**70}}, {}),
+        ({}, {"annotations": {"n": "x" * 70_000}}),
+    ],
+)
+def test_what_others_write_is_bounded_as_arguments_are(agent, tool):
+    source = "agent.claims.groups.all(g, g in args.names)"
+    if tool:
+        source = "tool.annotations.n != args.names"
+    why = failure(source, {"names": ["x"] * 4_000}, agent=agent, tool=tool)
+    assert "take it too long" in why or "larger than" in why
+    if agent:
+        small = {"claims": {"groups": ["x"], "n": 2**70}}
+        assert failure(source, {"names": ["x"]}, agent=small) is None  # only what it reads
+
+
 def test_the_name_of_an_argument_may_be_written_with_escapes():
     args = {'a"b\\c\u00e9\n': 1}
     assert failure("args['a\\\"b\\\\c\\u00e9\\n'] == 1", args) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -49,7 +50,8 @@ async def explain_call(
         target = CallTarget(
             tool.server_id, tool.name, TOOLS.name, tool.state.risk, disabled, tool.server, notes
         )
-        call = None if asked.params is None else _AskedCall(asked.params)
+        claims = principal.claims.values if is_agent else {}
+        call = None if asked.params is None else _AskedCall(asked.params, claims)
         told = policy.explain(
             agent_id, target, now, server_name=tool.server, grantee=own, call=call
         )
@@ -72,10 +74,11 @@ async def explain_call(
 
 
 class _AskedCall:
-    """A call that is asked about: it has arguments, and nothing else."""
+    """A call that is asked about: it has arguments, and the claims of an agent that asks itself."""
 
-    def __init__(self, params: dict[str, Any]) -> None:
+    def __init__(self, params: dict[str, Any], claims: Mapping[str, Any]) -> None:
         self._params = params
+        self._claims = claims
 
     def read_arguments(self) -> Arguments:
         return read_arguments(msgspec.json.encode(self._params))
@@ -83,8 +86,8 @@ class _AskedCall:
     def read_field(self, name: str) -> None:
         return None
 
-    def read_claims(self) -> dict[str, Any]:
-        return {}
+    def read_claims(self) -> Mapping[str, Any]:
+        return self._claims
 
 
 def _explain_condition(one: ExplainedCondition, params: dict[str, Any]) -> ConditionExplained:

@@ -47,4 +47,4 @@ class JudgedCall(msgspec.Struct, frozen=True):
         """Return what the credential of the acting agent claims; nobody speaks for another."""
         principal = self.call.caller.principal
         is_own = self.call.carried.agent_id in (None, principal.id)
-        return getattr(principal, "claims", None) or {} if is_own else {}
+        return principal.claims.values if is_own else {}

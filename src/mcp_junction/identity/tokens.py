@@ -1,8 +1,8 @@
 """AccessTokens: verifies callers' JWT access tokens, and keeps what it verified.
 
 A token that was verified is remembered by its whole header until it expires, so that it costs a
-call no more than a key does. The same subject with the same rights is the same Principal whatever
-token it shows: its sessions outlive a token, its streams end when no token of it is left. Fetching
+call no more than a key does. The same subject with the same rights and claims is the same Principal
+whatever token it shows: its sessions outlive a token, its streams end when no token of it is left. Fetching
 the issuer's keys is ``issuer_keys.py``; the token itself is neither stored, logged nor sent on.
 """
 
@@ -22,7 +22,7 @@ from mcp_junction.config.door import DoorConfig
 from mcp_junction.errors import ScopesMissing, TokenRefused
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.policy.grants import check_agent_id
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.principal import Principal, Role, TokenClaims
 from mcp_junction.store.revoked_subjects import TOPIC, RevokedSubjects
 
 LEEWAY: Final = 60.0
@@ -173,7 +173,8 @@ class AccessTokens:
         if role is Role.AGENT and self._admit is not None:
             conditions = tuple(one for one in door.grants if fulfils(claims, one))
             grantee = self._admit(agent_id, conditions) if conditions else ""
-        return Principal(agent_id, role, key, grantee=grantee)
+        told = TokenClaims.read(claims)
+        return Principal(agent_id, role, key, grantee=grantee, claims=told)
 
     def _keep(
         self, authorization: bytes, principal: Principal, claims: dict[str, Any], until: float

@@ -122,7 +122,11 @@ class GrantCondition:
         self.is_static = all(path[:2] in _LISTED or path[0] == "tool" for path in reads)
         """Whether it depends on agent and tool alone, so that its value can be remembered."""
         self._args = _to_tree(path[1:] for path in reads if path[0] == "args")
-        self._fields = sorted({path[:2] for path in reads if len(path) > 1 and path[0] != "args"})
+        fields = sorted({path[:2] for path in reads if len(path) > 1 and path[0] != "args"})
+        self._fields = [
+            (root, name, _to_tree(path[2:] for path in reads if path[:2] == (root, name)))
+            for root, name in fields
+        ]
         self._has_now = ("now",) in reads
         self._meets = compile_simple(tree, source)
         """Says of simple arguments that they meet it, so that the library need not be asked."""
@@ -199,18 +203,20 @@ class GrantCondition:
     def _gather(self, facts: ConditionFacts, now: float) -> dict[str, Any]:
         """Collect what it refers to, and nothing else."""
         given: dict[str, Any] = {}
+        measure = _ArgumentPicker()
         if self.reads_args:
             arguments = facts.read_arguments()
             if arguments is None:
                 raise _Unusable(_NO_ARGUMENTS)
-            measure = _ArgumentPicker()
             given["args"] = measure.pick(arguments.value, self._args)
-            measure.check(self._size, self._multiplies)
-        for root, name in self._fields:
+        for root, name, tree in self._fields:
             value = facts.read_field(root, name)
             fields = given.setdefault(root, {})
-            if value is not None:
+            if type(value) is dict:  # claims and annotations, which others write, too
+                fields[name] = measure.pick(value, tree)
+            elif value is not None:
                 fields[name] = value
+        measure.check(self._size, self._multiplies)
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
         return given

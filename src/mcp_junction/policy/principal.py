@@ -5,8 +5,10 @@ REST, ``/mcp`` and the commands use the same table. How a principal is identifie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +23,43 @@ class Role(StrEnum):
     VIEWER = "viewer"
 
 
+class TokenClaims(msgspec.Struct, frozen=True):
+    """What a principal's access token claims of it, for the conditions of grants.
+
+    Equal for all tokens that claim the same: what differs from token to token is left out.
+    """
+
+    text: bytes = b"{}"
+    """JSON, its names sorted."""
+
+    @classmethod
+    def read(cls, claims: Mapping[str, Any]) -> TokenClaims:
+        """Keep what a token claims of its subject."""
+        kept = {name: value for name, value in claims.items() if name not in _OF_ONE_TOKEN}
+        return cls(msgspec.json.encode(kept, order="sorted"))
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The claims by their names."""
+        return _decode_claims(self.text)
+
+    def __repr__(self) -> str:
+        return "TokenClaims(…)"  # they tell of a person
+
+
+_OF_ONE_TOKEN: Final = frozenset(
+    ("exp", "iat", "nbf", "jti", "auth_time", "uti", "rh", "aio", "xms_ftd")
+)
+"""Claims that are another in each token of one subject, of common issuers too."""
+NO_CLAIMS: Final = TokenClaims()
+
+
+@lru_cache(1_000)
+def _decode_claims(text: bytes) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = msgspec.json.decode(text)
+    return found
+
+
 class Principal(msgspec.Struct, frozen=True):
     """Who makes a call, or for whom it is made."""
 
@@ -33,6 +72,8 @@ class Principal(msgspec.Struct, frozen=True):
     grantee: str = ""
     """Under which the policy has its grants, where its access token gives more than its agent has;
     see ``LivePolicy.put_extra``."""
+    claims: TokenClaims = NO_CLAIMS
+    """Of its access token, if it came with one."""
 
     def is_same(self, other: Principal) -> bool:
         """Whether both are one principal, calling for one agent, whatever keys they used."""
