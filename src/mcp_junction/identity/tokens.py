@@ -2,8 +2,9 @@
 
 A token that was verified is remembered by its whole header until it expires, so that it costs a
 call no more than a key does. The same subject with the same rights and claims is the same Principal
-whatever token it shows: its sessions outlive a token, its streams end when no token of it is left. Fetching
-the issuer's keys is ``issuer_keys.py``; the token itself is neither stored, logged nor sent on.
+whatever token it shows: its sessions outlive a token, its streams end when no token of it is left.
+Fetching the issuer's keys is ``issuer_keys.py``; the token itself is neither stored, logged nor
+sent on.
 """
 
 from __future__ import annotations
