@@ -13,16 +13,19 @@ OAUTH = "oauth"
 CLIENT_CREDENTIALS = "client_credentials"
 WIF = "wif"
 """Workload identity: a token that the platform writes into a file is shown to the issuer."""
+TOKEN_EXCHANGE = "token_exchange"
+"""The caller's own access token is exchanged at the issuer for one for the server (RFC 8693)."""
 BEARER = "bearer"
 KEY = "key"
 NO_AUTH = "none"
-AUTH_TYPES = (OAUTH, CLIENT_CREDENTIALS, WIF, BEARER, KEY, NO_AUTH)
+AUTH_TYPES = (OAUTH, CLIENT_CREDENTIALS, WIF, TOKEN_EXCHANGE, BEARER, KEY, NO_AUTH)
+_BY_CLIENT = (CLIENT_CREDENTIALS, TOKEN_EXCHANGE)
 SERVER, AGENT = "server", "agent"
 PERS = (SERVER, AGENT)
 METHODS = ("none", "client_secret_basic", "client_secret_post", "private_key_jwt")
 _TEXTS = (
     "client_id", "client_secret", "issuer", "private_key_file", "method", "header", "token",
-    "client_metadata_url", "assertion_file",
+    "client_metadata_url", "assertion_file", "audience",
 )  # fmt: skip
 AUTH_FIELDS = ("type", "per", "scopes", *_TEXTS)
 
@@ -46,6 +49,8 @@ class ServerAuth(NamedTuple):
     client_metadata_url: str = ""
     assertion_file: str = ""
     """Where the platform keeps the token of this workload; it is read for each request."""
+    audience: str = ""
+    """What a token is exchanged for, where the issuer does not go by the server's address."""
 
     def __repr__(self) -> str:
         """Without what is a secret."""
@@ -53,7 +58,7 @@ class ServerAuth(NamedTuple):
 
     @property
     def is_per_agent(self) -> bool:
-        return self.per == AGENT
+        return self.per == AGENT or self.type == TOKEN_EXCHANGE
 
 
 def read_auth(
@@ -88,6 +93,13 @@ def read_auth(
     return made
 
 
+def read_type(value: Any) -> Any:
+    """Read the type of an ``auth`` alone."""
+    if not isinstance(value, Mapping):
+        return None
+    return next((one for name, one in value.items() if str(name).lower() == "type"), OAUTH)
+
+
 def _read_scopes(value: Any, wrong: Callable[[str, str], None]) -> tuple[str, ...]:
     scopes = value.split() if isinstance(value, str) else value
     if isinstance(scopes, list | tuple) and all(isinstance(one, str) for one in scopes):
@@ -106,15 +118,22 @@ def _faults(made: ServerAuth) -> list[tuple[str, str]]:
         found.append(("method", f"must be one of {', '.join(METHODS)}"))
     if made.type == BEARER and not made.token:
         found.append(("token", "is missing: give the bearer token, best as a ${VARIABLE}"))
-    if made.type == CLIENT_CREDENTIALS:
-        if not made.client_id:
-            found.append(("client_id", "is missing: give the client that was registered"))
-        if not (made.client_secret or made.private_key_file):
-            found.append(("client_secret", "is missing: give it, or a private_key_file"))
+    found += _client_faults(made) if made.type in _BY_CLIENT else ()
     if made.type == WIF and not made.assertion_file:
         found.append(("assertion_file", "is missing: name the file with the workload's token"))
     if made.type in (BEARER, CLIENT_CREDENTIALS, WIF) and made.per == AGENT:
         found.append(("per", f"must be server: type {made.type} has nobody who signs in"))
+    return found
+
+
+def _client_faults(made: ServerAuth) -> list[tuple[str, str]]:
+    found = []
+    if made.type == TOKEN_EXCHANGE and not made.issuer:
+        found.append(("issuer", "is missing: it alone is sent the access tokens of callers"))
+    if not made.client_id:
+        found.append(("client_id", "is missing: give the client that was registered"))
+    if not (made.client_secret or made.private_key_file):
+        found.append(("client_secret", "is missing: give it, or a private_key_file"))
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from mcp_junction.config.auth import read_auth
+from mcp_junction.config.auth import TOKEN_EXCHANGE, read_auth, read_type
 from mcp_junction.config.document import child_path
 from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import DEFAULTS, Settings, limits_of
@@ -263,6 +263,9 @@ class _Checked:
                 "can be given in the config file only: what the file holds is sent to the issuer"
             )
             self._wrong("$.connection_config.auth.assertion_file", words)
+        if read_type(config.auth) == TOKEN_EXCHANGE:
+            words = "token_exchange is for the config file only: callers' tokens go to its issuer"
+            self._wrong("$.connection_config.auth.type", words)
         auth_path = "$.connection_config.auth"
         read_auth(
             config.auth,

@@ -119,7 +119,7 @@ class ServerDefinition(NamedTuple):
     @property
     def is_per_agent(self) -> bool:
         """Whether each agent has a credential of its own for it."""
-        return self.auth is not None and self.auth.per == "agent"
+        return self.auth is not None and self.auth.is_per_agent
 
     @property
     def runs_once(self) -> bool:

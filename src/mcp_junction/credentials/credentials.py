@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 from uuid import uuid4
+from weakref import WeakSet
 
 import msgspec
 
@@ -20,11 +21,13 @@ from mcp_junction.config.auth import (
     CLIENT_CREDENTIALS,
     KEY,
     OAUTH,
+    TOKEN_EXCHANGE,
     WIF,
     ServerAuth,
     effective_auth,
 )
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.credentials.exchange import ExchangeSource, SubjectTokens
 from mcp_junction.credentials.flow import OAuthFlow
 from mcp_junction.credentials.kinds import (
     ClientSource,
@@ -33,10 +36,17 @@ from mcp_junction.credentials.kinds import (
     StoredSource,
 )
 from mcp_junction.credentials.logins import Logins
-from mcp_junction.credentials.source import SHARED, AuthState, CredentialSource, agent_of
+from mcp_junction.credentials.source import (
+    SHARED,
+    AuthState,
+    CredentialSource,
+    agent_of,
+    exchange_subject,
+)
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.tokens import is_sendable
+from mcp_junction.policy.principal import Principal
 from mcp_junction.store.credentials import (
     CREDENTIALS_TOPIC,
     CredentialRecord,
@@ -66,6 +76,9 @@ class Credentials:
         self.public_url = public_url
         """Where browsers reach our pages; empty where there are none."""
         self.listeners: list[AuthListener] = []
+        self.subject_tokens: SubjectTokens | None = None
+        """The access tokens of callers, where there is a door for them."""
+        self._exchanged: WeakSet[ExchangeSource] = WeakSet()
         self._client_name = client_name
         self._sources: dict[tuple[str, str], CredentialSource] = {}
         self._rows: dict[tuple[str, str], CredentialRecord] = {}
@@ -131,7 +144,11 @@ class Credentials:
     ) -> CredentialSource:
         if auth.type == BEARER:
             return FixedSource(self, definition, auth, subject)
-        if auth.type in (CLIENT_CREDENTIALS, WIF):
+        if auth.type == TOKEN_EXCHANGE and subject != SHARED:
+            exchanged = ExchangeSource(self, definition, auth, subject)
+            self._exchanged.add(exchanged)
+            return exchanged
+        if auth.type in (CLIENT_CREDENTIALS, WIF, TOKEN_EXCHANGE):
             return ClientSource(self, definition, auth, subject)
         made = StoredSource(self, definition, auth, server_id, subject)
         row = self._rows.get((server_id, subject))
@@ -210,6 +227,19 @@ class Credentials:
                 self.note(source, "revocation_failed", str(error))
 
     # -- the owner of sources
+
+    def follow_subject_tokens(self, principal: Principal | None) -> None:
+        """Let go of what came of tokens that a caller, or any of them, shows no more."""
+        subject = "" if principal is None else exchange_subject(principal)
+        for source in list(self._exchanged):
+            if principal is None or source.subject == subject:
+                source.follow()
+
+    def forget(self, source: CredentialSource) -> None:
+        """Forget a source that is made anew when it is wanted."""
+        key = server_id_of(source.definition), source.subject
+        if self._sources.get(key) is source:
+            del self._sources[key]
 
     def note(self, source: CredentialSource, action: str, detail: str, actor: str = OURS) -> None:
         """Tell the listeners what happened to a credential; ``detail`` holds no secret."""

@@ -37,6 +37,7 @@ from mcp_junction.oauth.registration import (
     client_metadata,
     method_to_ask_for,
     read_registered,
+    registered_client,
 )
 from mcp_junction.oauth.registration import (
     STEP as REGISTRATION,
@@ -46,6 +47,8 @@ from mcp_junction.oauth.tokens import TokenAnswer, read_token_answer
 from mcp_junction.upstream.http.dialer import Dialer
 
 REVOCATION: Final = "revocation"
+TOKEN_EXCHANGE_GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _MAX_ASSERTION: Final = 65_536
 _ASSERTION_LIFE: Final = 60.0
@@ -137,8 +140,6 @@ class OAuthFlow:
         self, challenge: BearerChallenge | None, scopes: tuple[str, ...]
     ) -> tuple[TokenAnswer, Discovery]:
         """Get a token of our own, without a person: by a secret, a key or a workload's token."""
-        from mcp_junction.oauth.registration import registered_client
-
         found, auth = await self.discover(challenge), self.auth
         method = JWT if auth.private_key_file and not auth.method else auth.method
         client = registered_client(auth.client_id, auth.client_secret, method, found.issuer)
@@ -154,6 +155,29 @@ class OAuthFlow:
         issuer = found.issuer
         answer = await self.request_token(issuer.token_endpoint, client, form, issuer=issuer.issuer)
         return answer, found
+
+    async def exchange_token(
+        self, subject_token: str, scopes: tuple[str, ...]
+    ) -> tuple[TokenAnswer, str]:
+        """Exchange a caller's token for one for the server; return the issuer, too."""
+        found, auth = await self.discover(None), self.auth
+        method = JWT if auth.private_key_file and not auth.method else auth.method
+        client = registered_client(auth.client_id, auth.client_secret, method, found.issuer)
+        form = {
+            "grant_type": TOKEN_EXCHANGE_GRANT,
+            "subject_token": subject_token,
+            "subject_token_type": _ACCESS_TOKEN,
+            "requested_token_type": _ACCESS_TOKEN,
+        }
+        if scopes:
+            form["scope"] = " ".join(scopes)
+        if auth.audience:
+            form["audience"] = auth.audience
+        else:
+            form["resource"] = found.resource or self._definition.url
+        issuer = found.issuer
+        answer = await self.request_token(issuer.token_endpoint, client, form, issuer=issuer.issuer)
+        return answer, issuer.issuer
 
     async def revoke(self, endpoint: str, client: OAuthClient, issuer: str, token: str) -> None:
         """Tell an issuer that a token is not needed any more. Raises OAuthError."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from mcp_junction.config.auth import ServerAuth
+from mcp_junction.config.auth import TOKEN_EXCHANGE, ServerAuth
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import OAuthError, StoreError, VaultError
 from mcp_junction.oauth.challenges import BearerChallenge
@@ -37,6 +37,7 @@ from mcp_junction.upstream.outcome import Delivery, Outcome
 from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken
 
 if TYPE_CHECKING:
+    from mcp_junction.credentials.exchange import SubjectTokens
     from mcp_junction.store.credentials import CredentialTables
 
 log = logging.getLogger("mcp_junction.credentials")
@@ -80,6 +81,8 @@ class CredentialsOwner(Protocol):
     tasks: TaskScope
     process_id: str
 
+    subject_tokens: SubjectTokens | None
+
     @property
     def open_tables(self) -> Callable[[], Awaitable[CredentialTables | None]]: ...
 
@@ -88,6 +91,8 @@ class CredentialsOwner(Protocol):
     ) -> CredentialSource: ...
 
     def link_for(self, source: CredentialSource) -> str: ...
+
+    def forget(self, source: CredentialSource) -> None: ...
 
     def note(self, source: CredentialSource, action: str, detail: str) -> None: ...
 
@@ -134,7 +139,12 @@ class CredentialSource(ABC):
     def for_principal(self, principal: Principal) -> CredentialSource:
         if not self.auth.is_per_agent:
             return self
-        return self.owner.source_for(self.definition, self.auth, subject_of(principal))
+        return self.owner.source_for(self.definition, self.auth, self._subject_of(principal))
+
+    def _subject_of(self, principal: Principal) -> str:
+        if self.auth.type == TOKEN_EXCHANGE and (found := exchange_subject(principal)):
+            return found
+        return subject_of(principal)
 
     async def prepare(self) -> Outcome | None:
         if self._needs_person:
@@ -347,6 +357,8 @@ class CredentialSource(ABC):
 
 
 SHARED: Final = "shared"
+TOKEN_KEY: Final = "token:"
+"""What the ``key`` of a principal begins with that showed an access token."""
 _AGENT: Final = "agent:"
 
 
@@ -356,6 +368,16 @@ def subject_of(principal: Principal) -> str:
         return _AGENT + principal.acting_for
     is_operator = principal.role.value in ("owner", "admin")
     return SHARED if is_operator else _AGENT + principal.id
+
+
+def exchange_subject(principal: Principal) -> str:
+    """Name the subject of a caller by its access token and what that gives; empty without one.
+
+    Not by its agent: several people may call as one.
+    """
+    if principal.acting_for or not principal.key.startswith(TOKEN_KEY):
+        return ""
+    return f"{principal.key}#{principal.grantee}" if principal.grantee else principal.key
 
 
 def agent_subject(agent_id: str) -> str:

@@ -20,6 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.config.door import DoorConfig
+from mcp_junction.credentials.exchange import SubjectToken
+from mcp_junction.credentials.source import TOKEN_KEY
 from mcp_junction.errors import ScopesMissing, TokenRefused
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.policy.grants import check_agent_id
@@ -28,8 +30,6 @@ from mcp_junction.store.revoked_subjects import TOPIC, RevokedSubjects
 
 LEEWAY: Final = 60.0
 """Seconds by which the issuer's clock may differ from ours."""
-TOKEN_KEY: Final = "token:"
-"""What the ``key`` of a principal begins with that showed an access token."""
 _MAX_LENGTH: Final = 16_384
 _MAX_KEPT: Final = 10_000
 _BEARER: Final = b"bearer "
@@ -58,6 +58,8 @@ class _VerifiedToken(msgspec.Struct, frozen=True):
     principal: Principal
     expires_at: float
     issued_at: float | None
+    scopes: int
+    """How many it has."""
 
 
 class AccessTokens:
@@ -87,6 +89,8 @@ class AccessTokens:
         """The ids of agents whose tokens were all revoked."""
         self.generation = -1
         """That of the revocations that are known."""
+        self.on_changed: Callable[[Principal | None], None] | None = None
+        """Is told whose token was verified; None when tokens of any may be good no more."""
         self._decode: Decode | None = None
         self.public_url = ""
         """The address under which clients reach us; the service sets it."""
@@ -191,13 +195,28 @@ class AccessTokens:
         else:
             until_last = until
         self._kept[principal] = principal, until_last
-        self._tokens[authorization] = _VerifiedToken(principal, until, issued_at)
+        scopes = len(_read_scopes(claims))
+        self._tokens[authorization] = _VerifiedToken(principal, until, issued_at, scopes)
         self.verified[authorization] = principal
         self._lost.discard(principal.id)
+        self._note_changed(principal)
         return principal
 
     def _forget(self, authorization: bytes) -> None:
         del self._tokens[authorization], self.verified[authorization]
+
+    def _note_changed(self, principal: Principal | None) -> None:
+        if self.on_changed is not None:
+            self.on_changed(principal)
+
+    def held_by(self, is_meant: Callable[[Principal], bool]) -> list[SubjectToken]:
+        """The tokens of those who are meant, that are good now: for exchanging them."""
+        now = self._now()
+        return [
+            SubjectToken(header[len(_BEARER) :].strip().decode(), one.expires_at, one.scopes)
+            for header, one in self._tokens.items()
+            if one.expires_at > now and is_meant(one.principal)
+        ]
 
     # -- ending
 
@@ -249,6 +268,7 @@ class AccessTokens:
         self._lost -= {principal.id for principal in left}
         self._kept = {one: kept for one, kept in self._kept.items() if one in left}
         self.generation = generation
+        self._note_changed(None)
 
 
 def fulfils(claims: Mapping[str, Any], condition: str) -> bool:
@@ -259,8 +279,12 @@ def fulfils(claims: Mapping[str, Any], condition: str) -> bool:
         return value in (
             _read_texts(found) if not isinstance(found, bool) else [str(found).lower()]
         )
+    return condition in _read_scopes(claims)
+
+
+def _read_scopes(claims: Mapping[str, Any]) -> list[str]:
     given = claims.get("scope", claims.get("scp", ""))
-    return condition in (given.split(" ") if isinstance(given, str) else _read_texts(given))
+    return given.split() if isinstance(given, str) else _read_texts(given)
 
 
 def find_claim(claims: Mapping[str, Any], name: str) -> Any:
