@@ -282,10 +282,6 @@ class Service:
         tokens = self._keys.tokens
         if tokens is not None:
             tokens.public_url = self.public_url
-            if self._rest is not None:
-                credentials = self._rest.credentials
-                credentials.subject_tokens = tokens
-                tokens.on_changed = credentials.follow_subject_tokens
             run = partial(tokens.keys.run, self._junction.clock.sleep)
             self._junction.tasks.supervise("issuer keys", run, is_vital=False)
 

@@ -50,6 +50,8 @@ class ApiContext:
         self._signer = signer
         self.junction = junction
         self.credentials = credentials or Credentials(no_tables, junction.settings.name)
+        if keys.tokens is not None:
+            keys.tokens.on_changed = self.credentials.exchange(keys.tokens)
         self.registry = registry
         self.registrar = ServerRegistrar(registry)
         self.store = store

@@ -27,7 +27,7 @@ from mcp_junction.config.auth import (
     effective_auth,
 )
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.credentials.exchange import ExchangeSource, SubjectTokens
+from mcp_junction.credentials.exchange import ExchangeSource
 from mcp_junction.credentials.flow import OAuthFlow
 from mcp_junction.credentials.kinds import (
     ClientSource,
@@ -43,6 +43,7 @@ from mcp_junction.credentials.source import (
     agent_of,
     exchange_subject,
 )
+from mcp_junction.credentials.subject_tokens import SubjectTokens
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.tokens import is_sendable
@@ -228,7 +229,12 @@ class Credentials:
 
     # -- the owner of sources
 
-    def follow_subject_tokens(self, principal: Principal | None) -> None:
+    def exchange(self, tokens: SubjectTokens) -> Callable[[Principal | None], None]:
+        """Exchange access tokens of callers; return what is to be told of changes of them."""
+        self.subject_tokens = tokens
+        return self._follow_subject_tokens
+
+    def _follow_subject_tokens(self, principal: Principal | None) -> None:
         """Let go of what came of tokens that a caller, or any of them, shows no more."""
         subject = "" if principal is None else exchange_subject(principal)
         for source in list(self._exchanged):

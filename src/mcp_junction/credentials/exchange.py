@@ -9,41 +9,17 @@ only another would.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
-
-import msgspec
+from typing import Any, Final
 
 from mcp_junction.credentials.flow import OAuthFlow
 from mcp_junction.credentials.source import AuthState, CredentialSource, exchange_subject
+from mcp_junction.credentials.subject_tokens import SubjectToken
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.tokens import STEP
-from mcp_junction.policy.principal import Principal
 from mcp_junction.upstream.outcome import Outcome
 
 _NO_TOKEN: Final = "it is called with an access token of the door's issuer alone"
 _MOST_CHANGES: Final = 3
-
-
-class SubjectToken(msgspec.Struct, frozen=True):
-    """An access token that a caller has shown."""
-
-    text: str
-    expires_at: float
-    scopes: int
-    """How many it has."""
-
-    def __repr__(self) -> str:
-        """Without the token."""
-        return "SubjectToken(…)"
-
-
-class SubjectTokens(Protocol):
-    """Knows the access tokens that callers have shown."""
-
-    def held_by(self, is_meant: Callable[[Principal], bool]) -> list[SubjectToken]:
-        """The tokens of those who are meant, that are good now."""
-        ...
 
 
 class ExchangeSource(CredentialSource):

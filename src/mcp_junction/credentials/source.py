@@ -23,6 +23,7 @@ import msgspec
 
 from mcp_junction.config.auth import TOKEN_EXCHANGE, ServerAuth
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.credentials.subject_tokens import SubjectTokens
 from mcp_junction.errors import OAuthError, StoreError, VaultError
 from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.oauth.sign_in import MAX_STEP_UPS, step_up
@@ -37,7 +38,6 @@ from mcp_junction.upstream.outcome import Delivery, Outcome
 from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken
 
 if TYPE_CHECKING:
-    from mcp_junction.credentials.exchange import SubjectTokens
     from mcp_junction.store.credentials import CredentialTables
 
 log = logging.getLogger("mcp_junction.credentials")
